@@ -1,6 +1,7 @@
 """`python -m bench`: one interleaved run, tables on the terminal, every sample in a file."""
 
 import argparse
+import asyncio
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench import (
+    checkpoints,
     contestants,
     hotspots,
     issuer,
@@ -18,11 +20,14 @@ from bench import (
     redaction,
     report,
     rounds,
+    soak,
     tokens,
+    walk,
     workload,
     wrk,
 )
 from bench.contestants import Contestant
+from bench.gatepost import free_port
 from bench.process import Cores, this_machine
 from bench.rounds import Bench, Plan
 
@@ -48,7 +53,18 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--redaction", action="store_true", help="what searching answers for secrets costs"
     )
+    parser.add_argument(
+        "--soak", type=float, metavar="SECONDS", help="what is left after so long of mixed traffic"
+    )
+    parser.add_argument(
+        "--checkpoints", action="store_true", help="what signing the chains of many tenants costs"
+    )
+    parser.add_argument("--tenants", type=int, default=10_000, help="how many of them (10000)")
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
+    parser.add_argument(
+        "--walk", action="store_true", help="how many files and functions one call goes through"
+    )
+    parser.add_argument("--listed", action="store_true", help="with --walk: name them")
     return parser.parse_args(values)
 
 
@@ -145,6 +161,29 @@ def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> in
     return 0
 
 
+def soaked(seconds: float) -> int:
+    """Run, print; exit status 1 when something is left."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as place,
+        issuer.running() as origin,
+        soak.served(Path(place), origin, free_port()) as (process, mint),
+    ):
+        found = asyncio.run(soak.run(process, mint, seconds, lambda line: print(line, flush=True)))
+    print(f"\n{soak.render(found)}")
+    return 1 if found.leaks else 0
+
+
+def signed(options: argparse.Namespace) -> int:
+    """Sign, stop, print."""
+    cores = Cores.choose()
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        cores.pin_load(0)
+        site = checkpoints.Site(Path(place), origin, free_port(), cores)
+        costs = checkpoints.run(site, options.tenants, lambda line: print(line, flush=True))
+    print(f"\n{checkpoints.render(costs)}")
+    return 0
+
+
 def redacted(options: argparse.Namespace) -> int:
     """Search, print, save; needs no server and no load."""
     costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
@@ -162,12 +201,19 @@ def shown(path: Path) -> Path:
 
 
 def main(values: Sequence[str] | None = None) -> int:
-    """Exit status: 0 measured, 2 cannot be measured like this."""
+    """Exit status: 0 measured, 1 something leaks, 2 cannot be measured like this."""
     options = arguments(values)
     if options.redaction:
         return redacted(options)
+    if options.soak:
+        return soaked(options.soak)
+    if options.walk:
+        print(walk.render(walk.run(), listed=options.listed))
+        return 0
     try:
         wrk.program()
+        if options.checkpoints:
+            return signed(options)
         wanted = plan(options)
     except (wrk.LoadError, ValueError) as reason:
         print(reason, file=sys.stderr)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.servers.settings import Settings
+from gatepost.secrets.keyring import create
 
 DEMO_TOOLS = 5
 """What the demo pack brings: echo, whoami, save_csv, delete_csv and count_slowly."""
@@ -37,6 +38,9 @@ root = {workspaces}
 """
 
 ON = """\
+[keys]
+ring = {ring}
+
 [storage]
 database = {database}
 
@@ -58,7 +62,10 @@ concurrency = 1_000
 level = "info"
 format = "json"
 """
-"""Everything that stands around a call in production, with limits that nobody meets."""
+"""
+Everything that stands around a call in production, with limits that nobody meets. With its key ring
+the server signs checkpoints, as in production.
+"""
 
 OFF = """\
 [storage]
@@ -111,14 +118,21 @@ def write_config(
         tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
         (folder / "fillers.py").write_text(tools, encoding="utf-8")
     load = [*map(str, more), *([str(folder / "fillers.py")] if fillers else [])]
+    ring = folder / "keyring.json"
+    is_on = controls.startswith(ON)
+    if is_on and not ring.exists():
+        create(ring)
     text = CONFIG.format(
         resource=settings.resource,
         port=settings.port,
         issuer=settings.issuer,
         load=json.dumps(load),
         workspaces=json.dumps(str(folder / "workspaces")),
-        metrics=json.dumps(f"127.0.0.1:{free_port()}" if controls == ON else ""),
-        controls=controls.format(database=json.dumps(f"sqlite:///{folder / 'gatepost.db'}")),
+        metrics=json.dumps(f"127.0.0.1:{free_port()}" if is_on else ""),
+        controls=controls.format(
+            database=json.dumps(f"sqlite:///{folder / 'gatepost.db'}"),
+            ring=json.dumps(f"file:{ring}"),
+        ),
     )
     path = folder / "gatepost.toml"
     path.write_text(text, encoding="utf-8")

@@ -9,22 +9,23 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Header, Request
 
 from gatepost_authz import (
     BearerMiddleware,
     Challenge,
-    Decisions,
     Fetcher,
+    IdentityHeaders,
     Issuer,
+    IssuerKeySets,
     IssuerRegistry,
     JwtVerifier,
-    Keys,
-    Metadata,
+    MetadataRoutes,
     Policy,
     Resource,
     TenantContext,
     TenantRule,
+    VerdictCache,
     caller_of,
     problems,
 )
@@ -53,14 +54,18 @@ async def list_invoices(who: Caller) -> dict[str, Any]:
     return {"tenant": who.tenant_id, "subject": who.subject, "invoices": []}
 
 
+@invoices.get("/archive")
+async def list_archive(x_account: Annotated[str, Header()]) -> dict[str, Any]:
+    """An older part, which knows nothing of the gate: it trusts a header, and may."""
+    return {"account": x_account, "invoices": []}
+
+
 def create_app(resource: Resource, issuer: Issuer, *, development: bool = False) -> FastAPI:
     """The whole app: metadata for everybody, invoices for those with a token for *resource*."""
     registry = IssuerRegistry([issuer])
-    keys = Keys(Fetcher(development=development))
-    verifier = JwtVerifier(
-        lambda: registry, keys, Decisions(), policy=Policy(development=development)
-    )
-    metadata = Metadata(
+    keys = IssuerKeySets(Fetcher(development=development))
+    verifier = JwtVerifier(registry, keys, VerdictCache(), policy=Policy(development=development))
+    metadata = MetadataRoutes(
         resource,
         authorization_servers=registry.for_tenant,
         scopes=("invoices:read",),
@@ -83,6 +88,8 @@ def create_app(resource: Resource, issuer: Issuer, *, development: bool = False)
             verifier=verifier,
             challenge=Challenge(baseline=("invoices:read",)),
             baseline=frozenset({"invoices:read"}),
+            # Whatever callers send under such names is gone; the tenant's is the token's.
+            identity=IdentityHeaders(tenant="x-account"),
         ),
     )
     return app

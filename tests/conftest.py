@@ -10,13 +10,33 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from gatepost.stores.sql.records import migrate
+from gatepost.storage.sql.records import migrate
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gatepost")
+
+# What a test lets fail is logged, and rich would draw every frame of it with all its variables: a
+# third of a second each.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+
+LONGEST = """
+clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
+mcp/test_official_suite.py runtime/memory/test_left.py runtime/replicas/test_replicas.py
+rest/test_document.py http/test_encrypted.py dashboard/test_replicas.py audit/test_tampering.py
+http/test_unread.py dashboard/test_show.py tenancy/test_sessions.py telemetry/test_readers.py
+"""
+"""The files that take longest: one that began last would leave the other process idle."""
+
+SLOW_S = 600
+"""How long a test may take that takes minutes; a busy machine gives it less time."""
 
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
@@ -37,19 +57,29 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
     named: dict[str, set[str]] = {}
     for item in items:
         for mark in item.iter_markers("requirement"):
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.parent.name)
     config.stash[NAMED_REQUIREMENTS] = named
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
     wanted = config.option.slow
     others = [item for item in items if bool(item.get_closest_marker("slow")) != wanted]
     if others:
         items[:] = [item for item in items if bool(item.get_closest_marker("slow")) == wanted]
         config.hook.pytest_deselected(items=others)
+    result = yield
+    files = [config.rootpath / "tests" / name for name in LONGEST.split()]
+    places = {path: place for place, path in enumerate(files)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,6 +149,20 @@ def migrated_postgres(postgres_server: Postgres, postgres_template: str) -> Iter
     """The URL of a PostgreSQL database of this test's own that a server can use at once."""
     with postgres_server.database(like=postgres_template) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    """The name of a database with our tables, which one test has after the other."""
+    with postgres_server.database(like=postgres_template) as url:
+        yield url.rpartition("/")[2]
+
+
+@pytest.fixture
+def emptied_postgres(postgres_server: Postgres, shared_database: str) -> Iterator[str]:
+    """`migrated_postgres` in a fifth of its time, for tests that leave the tables as they are."""
+    yield postgres_server.url(shared_database)
+    postgres_server.empty(shared_database)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ An OAuth 2.0 resource server for any ASGI application.
 Everything public is named here; modules may be moved any day.
 """
 
+from gatepost_authz.addresses import is_public, origin_of
 from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.check import problems
@@ -17,7 +18,6 @@ from gatepost_authz.config import (
     Target,
     TenantRule,
 )
-from gatepost_authz.decisions import Decisions
 from gatepost_authz.errors import (
     AuthError,
     ExpiredToken,
@@ -32,17 +32,20 @@ from gatepost_authz.errors import (
     WrongAudience,
 )
 from gatepost_authz.fetch import Fetcher
+from gatepost_authz.headers import IdentityHeaders
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
-from gatepost_authz.jwks import Keys
-from gatepost_authz.metadata import Metadata
+from gatepost_authz.jwks import IssuerKeySets
+from gatepost_authz.metadata import MetadataRoutes
 from gatepost_authz.middleware import BearerMiddleware, caller_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.tunnel import Tunnel
+from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import (
     IssuerKeys,
     JwtVerifier,
@@ -56,10 +59,10 @@ __all__ = [
     "AuthError",
     "BearerMiddleware",
     "Challenge",
-    "Decisions",
     "ExpiredToken",
     "Fetcher",
     "GuardedTransport",
+    "IdentityHeaders",
     "Implications",
     "InsufficientAuthentication",
     "InsufficientScope",
@@ -68,14 +71,14 @@ __all__ = [
     "Introspectors",
     "InvalidToken",
     "Issuer",
+    "IssuerKeySets",
     "IssuerKeys",
     "IssuerRegistry",
     "IssuerUnavailable",
     "JwtVerifier",
     "KeySource",
-    "Keys",
     "MalformedCredentials",
-    "Metadata",
+    "MetadataRoutes",
     "MissingToken",
     "Network",
     "NotYetValidToken",
@@ -92,9 +95,13 @@ __all__ = [
     "TenantRule",
     "TokenVerifier",
     "TrustedIssuer",
+    "Tunnel",
+    "VerdictCache",
     "VerificationKey",
     "Verifiers",
     "WrongAudience",
     "caller_of",
+    "is_public",
+    "origin_of",
     "problems",
 ]

@@ -1,4 +1,4 @@
-"""Which addresses and URLs this server may turn to when somebody else names them."""
+"""Checks which addresses and URLs the server may connect to."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -52,7 +52,7 @@ NOT_PUBLIC_V6 = tuple(
     )
 )
 
-# Where hosts of an organisation live. Metadata services hand out credentials to whoever asks, so
+# Where hosts of an organisation live. Metadata services give credentials to every client, so
 # nothing but their own literal address ever leads there.
 INSIDE: Sequence[IPv4Network | IPv6Network] = tuple(
     ip_network(network)
@@ -87,7 +87,7 @@ PRINTABLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
 
 def is_public(address: Address) -> bool:
-    """Whether *address* belongs to a host on the internet and to nothing nearer."""
+    """Return whether *address* is a public internet address."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NOT_PUBLIC_V4)
     return address in PUBLIC_V6 and not any(address in network for network in NOT_PUBLIC_V6)
@@ -95,7 +95,7 @@ def is_public(address: Address) -> bool:
 
 def is_reachable(address: Address, allow_private: Networks, *, development: bool) -> bool:
     """
-    Whether this server may connect to *address*.
+    Return whether this server may connect to *address*.
 
     *allow_private* opens further networks; development opens loopback.
     """
@@ -105,19 +105,19 @@ def is_reachable(address: Address, allow_private: Networks, *, development: bool
 
 
 def is_inside(address: Address) -> bool:
-    """Whether *address* may be that of an organisation's own host."""
+    """Return whether *address* may be that of an organisation's own host."""
     return address not in METADATA and any(
         address.version == network.version and address in network for network in INSIDE
     )
 
 
 def networks_of(texts: Iterable[str]) -> Networks:
-    """Networks in CIDR notation as values; ValueError for what is none."""
+    """Parse networks in CIDR notation; raise ValueError for a malformed one."""
     return tuple(ip_network(text) for text in texts)
 
 
 def literal(host: str) -> Address | None:
-    """The address that *host* spells out, without asking anybody; None for a name."""
+    """Return the address that *host* contains literally, or None for a name."""
     try:
         # What follows a percent sign is a zone: an interface of this machine, never a URL's.
         return None if "%" in host else ip_address(host.strip("[]"))
@@ -126,7 +126,9 @@ def literal(host: str) -> Address | None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether *host* means this machine: ``localhost`` (RFC 6761 section 6.3) or its address."""
+    """
+    Return whether *host* means this machine: ``localhost`` (RFC 6761 section 6.3) or its address.
+    """
     address = literal(host)
     if address is not None:
         return address.is_loopback
@@ -135,9 +137,9 @@ def is_loopback_host(host: str) -> bool:
 
 def url_problem(url: str, development: bool) -> str | None:
     """
-    Why *url* cannot be fetched from, as a sentence for the operator; None when it can.
+    Return why *url* cannot be fetched, as a sentence for the operator, or None.
 
-    Judges the text alone: where its name leads is checked at every connection.
+    Only the text is checked; the resolved address is checked at every connection.
     """
     try:
         parts = parted(url)
@@ -152,7 +154,7 @@ def url_problem(url: str, development: bool) -> str | None:
 
 
 def parted(url: str) -> SplitResult:
-    """The parts of *url*, whose port is a number; ValueError: why it is none, as a sentence."""
+    """Split *url*; raise ValueError with a sentence if its port is invalid."""
     if not PRINTABLE.fullmatch(url) or "\\" in url:
         # A host that only looks like another one is written with such characters; who means a
         # name outside ASCII writes its xn-- form.
@@ -166,7 +168,7 @@ def parted(url: str) -> SplitResult:
 
 
 def authority_problem(parts: SplitResult) -> str | None:
-    """Why what stands before the path names no host plainly; None when it does."""
+    """Return why the authority of the URL does not name a host plainly, or None."""
     host = parts.hostname or ""
     if "@" in parts.netloc:
         return "it must not hold a user name or password"
@@ -182,7 +184,7 @@ def authority_problem(parts: SplitResult) -> str | None:
 
 
 def port_problem(parts: SplitResult) -> str | None:
-    """Why the port is none of HTTP; None when it may be."""
+    """Return why the port is not allowed for HTTP, or None."""
     port = parts.port
     usual = USUAL_PORTS[parts.scheme]
     if port is not None and port != usual and (port < 1024 or port in BAD_PORTS):
@@ -191,6 +193,19 @@ def port_problem(parts: SplitResult) -> str | None:
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port (RFC 6454): equal for two spellings of one origin; ValueError."""
+    """Return scheme, host and port (RFC 6454), equal for all spellings of an origin."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or USUAL_PORTS.get(parts.scheme, 0)
+
+
+def network_of_peer(peer: str) -> str:
+    """Return the network that counts as one peer: an IPv4 address or an IPv6 /64."""
+    if ":" not in peer:
+        return peer
+    try:
+        address = IPv6Address(peer)
+    except ValueError:
+        return peer
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((int(address) >> 64 << 64, 64)))

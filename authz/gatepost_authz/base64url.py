@@ -1,4 +1,4 @@
-"""Base64url as JOSE writes it: no padding, no other alphabet, one spelling per value."""
+"""Strict base64url as JOSE uses it: no padding, one alphabet, one encoding per value."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ LAST = (
 
 def decode(segment: bytes) -> bytes:
     """
-    The bytes that *segment* spells; the empty segment is the empty string.
+    Decode *segment*; the empty segment is the empty string.
 
     ValueError: another alphabet, padding, white space, an impossible length, or a tail with
     stray bits (RFC 7515 section 2, RFC 4648 sections 3 and 5).

@@ -1,4 +1,4 @@
-"""Who is calling: the one value that everything after the gate reads."""
+"""The caller as the token identifies it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ CLOCK_DIFFERENCE_S = 30
 
 class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
-    Who is calling and for which tenant, as far as a checked token says.
+    The caller and its tenant, from a verified token.
 
     Made once per verdict from verified claims only; holds no token. ``subject`` is the preset's
     stable id (Entra ``oid``, Okta ``uid``, else ``sub``); ``scopes`` already include what granted
@@ -31,7 +31,11 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resource: str
     expires_at: int
     issued_at: int | None = None
-    """When the token was issued (``iat``); None: it does not say."""
+    """The ``iat`` of the token, or None."""
+    tenant_claim: str | None = None
+    """
+    The tenant's value in the token before mapping; None if the configuration names the tenant.
+    """
     client_id: str | None = None
     actor: str | None = None
     scopes: frozenset[str] = frozenset()
@@ -43,20 +47,40 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     claims: Mapping[str, str] = {}
     """Display claims a preset allows through (``name``, ``email``, ``preferred_username``)."""
     shared_audience: bool = False
-    """The token names other audiences too, so other servers may hold it: worth an audit line."""
+    """Whether the token also names other audiences, so that other servers may have it."""
 
     @property
     def principal_key(self) -> tuple[str, str, str, str]:
         """
-        Whose state this is: tenant, issuer, kind and subject.
+        Return the key of the principal's state: tenant, issuer, kind and subject.
 
-        A machine client whose id equals a person's id is somebody else, so the kind is part of it.
+        A machine whose id equals a person's id is another principal, so the kind is part of it.
         """
         return (self.tenant_id, self.issuer, self.subject_kind, self.subject)
 
     @property
+    def principal_digest(self) -> bytes:
+        """Return the digest that stores use as the principal's id."""
+        # As JSON, so that no choice of ids makes two principals the same.
+        return hashlib.sha256(msgspec.json.encode(self.principal_key)).digest()
+
+    @property
+    def identity_key(self) -> tuple[str | None, ...]:
+        """
+        Return the key of the caller's identity: the principal, its client and its actor (``act``).
+
+        What one of them began (a session, a task, a retried call) is not another's to go on with.
+        Limits and quotas count by ``principal_key``: a second client is no second allowance. The
+        actor is left out where there is none, so its place must be known from what stands behind.
+        """
+        acting = () if self.actor is None else (self.actor,)
+        return (*self.principal_key, self.client_id, *acting)
+
+    @property
     def name(self) -> str:
-        """What people call them, where the token says it, else empty; nothing is decided by it."""
+        """
+        Return the display name from the token, or an empty string; it has no effect on decisions.
+        """
         claims = self.claims
         return claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
 

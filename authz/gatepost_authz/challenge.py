@@ -1,7 +1,7 @@
-"""A refusal as its caller hears it: status, ``WWW-Authenticate`` and body, fixed strings only."""
+"""Builds the response for a refusal: status, ``WWW-Authenticate`` and body."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 import msgspec
 from starlette.types import Send
@@ -14,22 +14,24 @@ from gatepost_authz.errors import (
     IssuerUnavailable,
     MissingToken,
 )
+from gatepost_authz.sending import Field, send_response
 
 SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
-"""One scope or acr value: printable, no space, quote or backslash (RFC 6750 section 3)."""
+"""A scope or acr value: printable, without space, quote or backslash (RFC 6750 section 3)."""
 
 NO_CREDENTIALS = "An access token is required"
 REMEMBERED = 256
-"""How many different answers are kept; all that one resource with its tools can give fit."""
+"""The number of cached responses; enough for one resource with its tools."""
 
 VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
-"""The refusals that say more than their class does."""
+"""The refusals whose response depends on more than their class."""
 
-Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+Answer = tuple[int, tuple[Field, ...], bytes]
+"""Status, fields but for the length, body; the same objects for the same refusal."""
 
 
 def words(values: Iterable[str]) -> str:
-    """*values* joined for a quoted parameter; ValueError for one that could end the quotes."""
+    """Join *values* for a quoted parameter; raise ValueError if one could end the quotes."""
     values = tuple(values)
     for value in values:
         # A quote or a line break here would let a configuration or a tool's declaration write
@@ -41,7 +43,7 @@ def words(values: Iterable[str]) -> str:
 
 class Challenge:
     """
-    The answers of the gate (RFC 6750 section 3, RFC 9728 section 5.1, RFC 9470 section 3).
+    Builds the gate's challenges (RFC 6750 section 3, RFC 9728 section 5.1, RFC 9470 section 3).
 
     The order is what known clients can read: ``resource_metadata`` first, the description last,
     since two of them look for ``scope=`` anywhere in the text. *baseline* are the scopes any
@@ -56,13 +58,17 @@ class Challenge:
         self.error_without_credentials = error_without_credentials
         self._answers: dict[object, Answer] = {}
 
-    def response(self, error: AuthError, target: Target | None) -> Answer:
+    def response(self, error: AuthError, target: Target | None) -> tuple[int, list[Field], bytes]:
         """
-        Status, header list (the caller's own copy) and body of the refusal.
+        Return status, a copy of the header list, and body of the refusal.
 
         Without *target* (a path that names no tenant) the challenge names no metadata: any address
         would say something about which tenants there are.
         """
+        status, fields, body = self._answer(error, target)
+        return status, [*fields, (b"content-length", b"%d" % len(body))], body
+
+    def _answer(self, error: AuthError, target: Target | None) -> Answer:
         particulars = _particulars(error) if isinstance(error, VARYING) else None
         key = (type(error), particulars, target.metadata_url if target is not None else None)
         answer = self._answers.get(key)
@@ -71,30 +77,26 @@ class Challenge:
             # Tenants in a path are the caller's to invent, so their answers are not kept.
             if len(self._answers) < REMEMBERED and (target is None or target.tenant is None):
                 self._answers[key] = answer
-        status, headers, body = answer
-        return status, headers.copy(), body
+        return answer
 
-    async def refuse(self, error: AuthError, target: Target | None, send: Send) -> None:
+    def refuse(self, error: AuthError, target: Target | None, send: Send) -> Awaitable[None]:
         """Send the refusal."""
-        status, headers, body = self.response(error, target)
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        return send_response(send, *self._answer(error, target))
 
     def _build(self, error: AuthError, target: Target | None) -> Answer:
         body = msgspec.json.encode(_body(error))
         headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
             (b"cache-control", b"no-store"),
         ]
         if isinstance(error, IssuerUnavailable):
             headers.append((b"retry-after", str(error.retry_after).encode()))
         else:
             headers.append((b"www-authenticate", self.header(error, target).encode("ascii")))
-        return error.status, headers, body
+        return error.status, tuple(headers), body
 
     def header(self, error: AuthError, target: Target | None) -> str:
-        """The value of ``WWW-Authenticate``."""
+        """Return the value of ``WWW-Authenticate``."""
         parameters = []
         if target is not None:
             parameters.append(("resource_metadata", words([target.metadata_url])))
@@ -111,7 +113,7 @@ class Challenge:
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters)
 
     def _demands(self, error: AuthError) -> list[tuple[str, str]]:
-        """What would help: scopes, or a stronger sign-in."""
+        """Return the parameters for required scopes or a stronger sign-in."""
         if isinstance(error, InsufficientAuthentication):
             demands = [("acr_values", words(error.acr_values))] if error.acr_values else []
             if error.max_age is not None:
@@ -125,7 +127,7 @@ class Challenge:
 
 
 def _body(error: AuthError) -> dict[str, object]:
-    """What stands in the body, for clients that hand ``message`` to a model as it is."""
+    """Return the body, with a ``message`` that clients can hand to a model."""
     description = error.description or NO_CREDENTIALS
     body: dict[str, object] = {
         "error": error.code or "invalid_token",
@@ -142,7 +144,7 @@ def _body(error: AuthError) -> dict[str, object]:
 
 
 def _particulars(error: AuthError) -> object:
-    """What, beside its class, makes this refusal differ from others."""
+    """Return the details that distinguish this refusal from others of its class."""
     if isinstance(error, InsufficientScope):
         return error.scopes
     if isinstance(error, InsufficientAuthentication):

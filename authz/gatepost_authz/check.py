@@ -1,4 +1,4 @@
-"""The problems in an operator's settings for the gate, all at once and each with a stable id."""
+"""Finds all problems in the settings of the gate, each with a stable id."""
 
 import ipaddress
 import re
@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import urlsplit
 
+from gatepost_authz import exposure
 from gatepost_authz.challenge import SCOPE_TOKEN
 from gatepost_authz.config import (
     TENANT,
@@ -20,51 +21,51 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.tenant import closed_set, names_by_segment
 
 ROLES = ("approver", "admin")
-"""The roles that an issuer's rules can give."""
+"""The roles that the rules of an issuer can assign."""
 
 ASYMMETRIC = frozenset({"EdDSA", "Ed25519"}) | {
     f"{family}{size}" for family in ("RS", "PS", "ES") for size in (256, 384, 512)
 }
-"""Every signature algorithm that can be turned on (RFC 7518 section 3.1, RFC 9864)."""
+"""The signature algorithms that can be enabled (RFC 7518 section 3.1, RFC 9864)."""
 
 HINTS = {
     "authz.E001": "write it in full, for example https://mcp.example.com/mcp",
     "authz.E002": 'use https; `mode = "development"` allows http on loopback only',
-    "authz.E003": "drop everything from `#` on",
-    "authz.E004": "drop everything up to `@`",
+    "authz.E003": "remove the fragment, from `#` to the end",
+    "authz.E004": "remove the user name and the password, up to `@`",
     "authz.E005": "use printable ASCII without spaces, quotes, backslashes and percent signs",
-    "authz.E006": "the one template is `{tenant}`, once, as a whole segment of the path",
-    "authz.E007": "the issuer is the `issuer` member of its own metadata, byte for byte",
-    "authz.E008": "an issuer's template is one `{name}`, as a whole segment of the path",
+    "authz.E006": "use `{tenant}` at most once, as a whole segment of the path",
+    "authz.E007": "copy the `issuer` member of the issuer's metadata, byte for byte",
+    "authz.E008": "use one `{name}`, as a whole segment of the path",
     "authz.E010": "add an [[issuers]] table with the `issuer` of your identity provider",
-    "authz.E011": "join the tables: one issuer, one set of rules",
-    "authz.E012": "`generic` is the plain RFC 9068 profile",
+    "authz.E011": "merge the tables: each issuer has one set of rules",
+    "authz.E012": "use `generic` for tokens that follow RFC 9068",
     "authz.E013": "use asymmetric algorithms, for example RS256, PS256, ES256, EdDSA",
-    "authz.E014": "30 is plenty where clocks are synchronised",
-    "authz.E015": "name the longest lifetime that the issuer gives its access tokens, in seconds",
+    "authz.E014": "30 is enough if clocks are synchronised",
+    "authz.E015": "set the longest lifetime of the issuer's access tokens, in seconds",
     "authz.E016": "write a network as 10.1.0.0/16 or fd00::/8",
-    "authz.E017": 'one of tenant = { claim = "org_id" }, { value = "acme" }, { issuer = true }',
+    "authz.E017": 'use one of tenant = { claim = "org_id" }, { value = "acme" }, { issuer = true }',
     "authz.E018": "tenant ids are a-z, 0-9, _ and -, begin with a letter or digit, at most 63",
-    "authz.E019": "without a table, this issuer could mint another issuer's tenants",
-    "authz.E020": "two issuers share a tenant only if each names it in its `tenants` table",
-    "authz.E021": "drop the table, or map by `claim` or `issuer`",
-    "authz.E022": "write env:NAME, file:PATH or secret:NAME; the secret itself stays elsewhere",
+    "authz.E019": "add the table; without it, this issuer could claim other issuers' tenants",
+    "authz.E020": "name the tenant in the `tenants` table of each issuer that shares it",
+    "authz.E021": "remove the table, or map by `claim` or `issuer`",
+    "authz.E022": "write a reference: env:NAME, file:PATH or secret:NAME",
     "authz.E023": "the roles are approver and admin",
-    "authz.E024": "such issuers are for `gatepost dev`",
-    "authz.E025": "name what the provider puts there; docs/providers.md says where to find it",
+    "authz.E024": "use your identity provider; development issuers are for `gatepost dev`",
+    "authz.E025": "set the audience that the provider writes; see docs/providers.md",
     "authz.E026": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
     "authz.E027": "a scope is printable ASCII without spaces, quotes and backslashes",
-    "authz.E028": "fill it in or leave it out",
+    "authz.E028": "set a value or remove the setting",
     "authz.E029": "map by `issuer = true`, or name each issuer in a table of its own",
-    "authz.W001": "clients write the address without it and compare byte for byte",
-    "authz.W002": "RFC 8707 advises against it, and some clients lose it",
-    "authz.W003": "some clients sign in at the first issuer only; put {tenant} into `resource`",
-    "authz.W004": "add `introspection`, or make the provider issue JWTs",
+    "authz.W001": "remove the slash: clients omit it and compare byte for byte",
+    "authz.W002": "remove the query: RFC 8707 advises against it, and some clients drop it",
+    "authz.W003": "some clients use only the first issuer; put {tenant} into `resource`",
+    "authz.W004": "add `introspection`, or configure the provider to issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
-    "authz.W006": "with a `tenants` table only those tenants have a metadata document",
+    "authz.W006": "add a `tenants` table, so that only these tenants have a metadata document",
     "authz.W007": "set tenant = { issuer = true }, and name each organisation in `tenants`",
-}
-"""Every problem the gate can find (W: a warning), and what to do about it."""
+} | exposure.HINTS
+"""The hint for every problem of the gate (W: a warning)."""
 
 SECRET_REFERENCE = re.compile(r"(env|file|secret):.+")
 ISSUER_TEMPLATE = re.compile(r"https?://[^{}/]+/(?:[^{}/]+/)*\{[a-z_]+\}(?:/[^{}]*)?")
@@ -80,9 +81,9 @@ def problems(
     scopes: Mapping[str, Sequence[str]] = {},
 ) -> Iterator[Problem]:
     """
-    Everything wrong with the gate's settings.
+    Yield every problem of the gate's settings.
 
-    *tenants* are those of ``[tenancy]``; *scopes* maps a setting's name to the scopes it holds.
+    *tenants* are the tenants of ``[tenancy]``; *scopes* maps the name of a setting to its scopes.
     """
     yield from _url_problems("resource", resource, development)
     yield from _resource_problems(resource)
@@ -103,6 +104,8 @@ def problems(
         yield _found("authz.W005", "tenancy", "no tenant is known, so every caller is refused")
     for setting, values in scopes.items():
         yield from _scope_problems(setting, values)
+    if not development:
+        yield from exposure.problems(issuers, create_on_first_use=create_on_first_use)
 
 
 def _found(id_: str, setting: str, message: str, nearest: Sequence[str] = ()) -> Problem:
@@ -112,10 +115,10 @@ def _found(id_: str, setting: str, message: str, nearest: Sequence[str] = ()) ->
 
 
 def _host(url: str) -> str:
-    """The host of an http(s) URL; empty for anything else."""
+    """Return the host of an http(s) URL, or an empty string."""
     try:
         parts = urlsplit(url)
-        # Reading the port is what tells a malformed one.
+        # Reading the port raises an error if it is malformed.
         usable = parts.scheme in {"http", "https"} and parts.port != 0
     except ValueError:
         return ""
@@ -130,7 +133,7 @@ def _loopback(host: str) -> bool:
 
 
 def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem]:
-    """What is wrong with any address in the settings."""
+    """Yield the problems of an address."""
     host = _host(url)
     if not host:
         yield _found("authz.E001", setting, f"{url!r} is not an http(s) URL")
@@ -150,7 +153,7 @@ def _resource_problems(url: str) -> Iterator[Problem]:
     path, _, query = url.partition("?")
     rest = path.replace(f"/{TENANT}/", "//", 1).removesuffix(TENANT) + query
     if "{" in rest or "}" in rest or path.count(TENANT) > 1 or f"//{TENANT}" in path:
-        yield _found("authz.E006", "resource", f"{url!r} is no template that can be served")
+        yield _found("authz.E006", "resource", f"{url!r} is not a template that can be served")
     if path.endswith("/") and path.count("/") > 3:
         yield _found("authz.W001", "resource", "the resource ends in a slash")
     if query:
@@ -163,7 +166,9 @@ def _issuer_problems(where: str, issuer: Issuer, development: bool) -> Iterator[
     if "?" in url:
         yield _found("authz.E007", setting, f"{url!r} has a query (RFC 8414 section 2)")
     if ("{" in url or "}" in url) and not ISSUER_TEMPLATE.fullmatch(url):
-        yield _found("authz.E008", setting, f"{url!r} is no template that tokens can match safely")
+        yield _found(
+            "authz.E008", setting, f"{url!r} is not a template that tokens can match safely"
+        )
     if not development and (_loopback(_host(url)) or url.endswith("/dev-as")):
         yield _found("authz.E024", setting, f"{url} is a development issuer")
     if issuer.jwks_uri:
@@ -186,7 +191,7 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         yield _found("authz.E025", f"{where}.audiences", message)
     for algorithm in issuer.algorithms:
         if algorithm not in ASYMMETRIC:
-            # With HS256 whoever checks a token can also mint one; `none` checks nothing.
+            # Everyone who can verify an HS256 token can also create one; `none` verifies nothing.
             message = f"{algorithm!r} cannot be accepted as a signature"
             yield _found("authz.E013", f"{where}.algorithms", message)
     if not 0 <= issuer.leeway_s <= 300:
@@ -208,7 +213,7 @@ def _introspection_problems(where: str, issuer: Issuer, development: bool) -> It
     if not introspection.client_id:
         yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
     if not SECRET_REFERENCE.fullmatch(introspection.client_secret):
-        message = "the client secret stands in the configuration itself"
+        message = "the configuration contains the client secret itself"
         yield _found("authz.E022", f"{setting}.client_secret", message)
     if introspection.endpoint:
         yield from _url_problems(f"{setting}.endpoint", introspection.endpoint, development)
@@ -222,7 +227,7 @@ def _dashboard_problems(
     if not client.client_id:
         yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
     if not SECRET_REFERENCE.fullmatch(client.client_secret):
-        message = "the client secret stands in the configuration itself"
+        message = "the configuration contains the client secret itself"
         yield _found("authz.E022", f"{setting}.client_secret", message)
     yield from _scope_problems(f"{setting}.scopes", client.scopes)
     for name in ("authorization_endpoint", "token_endpoint"):
@@ -234,7 +239,9 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
     rules = [bool(rule.claim), bool(rule.value), rule.issuer].count(True)
     if rules > 1 or (rules == 0 and not (preset and preset.tenant_claim)):
-        yield _found("authz.E017", f"{where}.tenant", "how tokens name their tenant is not settled")
+        yield _found(
+            "authz.E017", f"{where}.tenant", "the table does not say how tokens name their tenant"
+        )
     if rule.value:
         yield from _id_problems(f"{where}.tenant.value", rule.value)
         if issuer.tenants:
@@ -256,7 +263,7 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
 
 
 def _template_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
-    """What is wrong with a tenant rule because many issuers share it."""
+    """Yield the problems of a tenant rule that the issuers of a template share."""
     rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
     if rule.value:
         message = "every organisation of the provider would share one tenant"
@@ -274,21 +281,21 @@ def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
 
 
 def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
-    """What is wrong only because of the other issuers or the resource."""
+    """Yield the problems that other issuers or the resource cause."""
     free = [closed_set(issuer) is None for issuer in issuers]
-    # With a table, an issuer still maps what its tokens say.
+    # An issuer with a table also maps the values of its tokens.
     mapping = sum(lone or bool(issuer.tenants) for lone, issuer in zip(free, issuers, strict=True))
     seen: set[str] = set()
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
         if issuer.issuer in seen:
-            yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} stands there twice")
+            yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} is configured twice")
         seen.add(issuer.issuer)
         if free[index] and mapping > 1:
-            message = "several issuers map what tokens say, and this one has no `tenants` table"
+            message = "several issuers map values of tokens, and this one has no `tenants` table"
             yield _found("authz.E019", f"{where}.tenants", message)
         elif free[index] and TENANT in resource:
-            message = "the resource names tenants, and this issuer does not say which it has"
+            message = "the resource names tenants, and this issuer does not list its tenants"
             yield _found("authz.W006", f"{where}.tenants", message)
         if "{" in issuer.issuer and not _can_be_named(issuer, resource):
             message = "no metadata document can name the issuers of this template"
@@ -296,7 +303,7 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
 
 
 def _can_be_named(issuer: Issuer, resource: str) -> bool:
-    """Whether clients can find out which of a template's issuers to go to."""
+    """Return whether clients can find out which issuer of a template to use."""
     preset = PRESETS.get(issuer.preset)
     fills = preset is None or names_by_segment(issuer, preset)
     return fills and (bool(issuer.tenants) or TENANT in resource)
@@ -323,5 +330,5 @@ def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
         if not SCOPE_TOKEN.fullmatch(scope):
             yield _found("authz.E027", setting, f"{scope!r} is not a scope")
         elif scope == "offline_access":
-            # Clients ask for it by themselves; named by a resource, every client would have to.
-            yield _found("authz.E027", setting, "`offline_access` is no scope of a resource")
+            # Clients request it when they need it; a resource must not demand it of every client.
+            yield _found("authz.E027", setting, "`offline_access` is not a scope of a resource")

@@ -1,4 +1,4 @@
-"""Whether the claims of a token open this resource now: pure rules over proved claims."""
+"""Checks whether verified claims are valid for this resource now; pure functions."""
 
 from collections.abc import Mapping
 
@@ -28,15 +28,16 @@ Number = int | float
 
 
 class Actor(msgspec.Struct, gc=False):
-    """Who acts for the subject (RFC 8693 section 4.1); whoever acted before is history."""
+    """The actor that acts for the subject (RFC 8693 section 4.1); earlier actors are ignored."""
 
     sub: str
 
 
 class Registered(msgspec.Struct, gc=False):
     """
-    Claims whose name and type the RFCs fix: a time in quotes or a list of subjects is refused
-    before anybody asks what it says (RFC 7519 section 4.1, RFC 9068 section 2.2).
+    Claims with a name and type that the RFCs define.
+
+    A wrong type is refused before any value is used (RFC 7519 section 4.1, RFC 9068 section 2.2).
     """
 
     iss: str
@@ -50,25 +51,25 @@ class Registered(msgspec.Struct, gc=False):
     act: Actor | UnsetType = UNSET
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What claims must say: who issued them, for whom, and how the provider writes them."""
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """The expected values of claims: issuer, audience and the provider's format."""
 
     issuer: str
     resource: str
     """The canonical resource URL; always an accepted audience."""
     audiences: frozenset[str]
-    """Accepted besides, by the operator's explicit word."""
+    """Further audiences that the operator configured."""
     preset: Preset
     leeway: int = 30
-    """Clock difference tolerated, in seconds."""
+    """The tolerated clock difference, in seconds."""
     max_lifetime: int = 86_400
-    """Longest ``exp - iat`` accepted, in seconds."""
+    """The longest accepted ``exp - iat``, in seconds."""
     required: frozenset[str] | None = None
     """Claims that must be present; default: the preset's (an introspection answer has fewer)."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What accepted claims say, in our words; times are seconds since the epoch."""
+    """The accepted claims in Gatepost's terms; times are seconds since the epoch."""
 
     subject: str
     subject_kind: SubjectKind
@@ -77,7 +78,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     expires_at: int
     issued_at: int | None
     shared_audience: bool
-    """The token names other audiences too, so other servers may hold it."""
+    """Whether the token also names other audiences, so that other servers may have it."""
     actor: str | None
     acr: str | None
     auth_time: int | None
@@ -87,7 +88,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float) -> Accepted:
     """
-    Refuse a proved claim set that is not for this resource, now (RFC 9068 section 4).
+    Check that verified claims are for this resource and valid now (RFC 9068 section 4).
 
     InvalidToken and its kinds: in the order wrong kind of token, missing or malformed registered
     claim, wrong issuer, expired, not yet valid, wrong audience, then the provider's own claims.
@@ -96,7 +97,8 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     refuse_other_kinds(claims, preset)
     required = preset.required if expected.required is None else expected.required
     if not claims.keys() >= required:
-        raise InvalidToken("missing_claim")
+        missing = sorted(required - claims.keys())
+        raise InvalidToken("missing_claim").about(claim=missing[0])
     named = registered(claims)
     if named.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")
@@ -121,13 +123,16 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
 
 
 def registered(claims: Mapping[str, object]) -> Registered:
-    """The registered claims in their types; InvalidToken names the one that is not."""
+    """Return the registered claims with their types; raise InvalidToken for a wrong type."""
     try:
         named = msgspec.convert(claims, Registered)
     except msgspec.ValidationError as error:
         _, _, path = str(error).partition("`$.")
         name = path.partition(".")[0].rstrip("`")
-        raise InvalidToken(f"bad_{name}" if name else "missing_claim") from None
+        if name:
+            raise InvalidToken(f"bad_{name}") from None
+        missing = next(field for field in ("iss", "exp") if field not in claims)
+        raise InvalidToken("missing_claim").about(claim=missing) from None
     check_range(named.exp, "bad_exp")
     check_range(named.iat, "bad_iat")
     check_range(named.nbf, "bad_nbf")
@@ -136,21 +141,21 @@ def registered(claims: Mapping[str, object]) -> Registered:
 
 
 def check_range(value: Number | UnsetType, reason: str) -> None:
-    """A NumericDate after 1970 that a JSON number holds to the second; NaN fails as well."""
+    """Check that a NumericDate is after 1970 and exact to the second; NaN fails too."""
     if value is not UNSET and not 0 < value < MAX_TIME:
         raise InvalidToken(reason)
 
 
 def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
-    """An ID token, a refresh token or a bound token has the same signature and opens nothing."""
-    if not OTHER_KINDS.isdisjoint(claims):
-        raise InvalidToken("wrong_kind")
+    """Refuse ID tokens, refresh tokens and bound tokens, which have the same signature."""
+    if others := OTHER_KINDS.intersection(claims):
+        raise InvalidToken("wrong_kind").about(claim=min(others))
     for name, values in preset.forbidden.items():
         if name in claims and (not values or str(claims[name]).lower() in values):
-            raise InvalidToken("wrong_kind")
+            raise InvalidToken("wrong_kind").about(claim=name)
     for name, value in preset.must_equal.items():
         if claims.get(name) != value:
-            raise InvalidToken("wrong_kind")
+            raise InvalidToken("wrong_kind").about(claim=name)
     if "cnf" in claims:
         # Bound to a key or a certificate (RFC 7800): as a Bearer token it has been stolen, or
         # its proof was left out to downgrade it (RFC 9449 section 7.1).
@@ -158,7 +163,7 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
 
 
 def check_times(named: Registered, expected: Expected, *, now: float) -> None:
-    """``exp``, ``nbf`` and ``iat`` (RFC 7519 section 4.1), and the longest life accepted."""
+    """Check ``exp``, ``nbf`` and ``iat`` (RFC 7519 section 4.1) and the maximum lifetime."""
     if now >= named.exp + expected.leeway:
         raise ExpiredToken
     latest = now + expected.leeway
@@ -175,7 +180,7 @@ def check_times(named: Registered, expected: Expected, *, now: float) -> None:
 
 def check_audience(claims: Mapping[str, object], expected: Expected, client_id: str | None) -> bool:
     """
-    Refuse a token for somebody else (RFC 8707 section 2); True when others may hold it too.
+    Refuse a token for another audience (RFC 8707 section 2); return whether it has several.
 
     Compared as exact strings. A token minted for a neighbour must not open this server, even
     though the same issuer signed it.
@@ -218,7 +223,7 @@ def subject_of(
     claims: Mapping[str, object], named: Registered, preset: Preset, client_id: str | None
 ) -> tuple[str, SubjectKind]:
     """
-    The stable id of whom the token speaks for, and whether that is a person or a program.
+    Return the stable id of the subject, and whether it is a person or a program.
 
     The kind is part of whose state it is: a program whose id equals a person's is not that person.
     """
@@ -231,7 +236,7 @@ def subject_of(
     if stable is None:
         if client_id is None:
             raise InvalidToken("no_subject")
-        # Where a preset lets `sub` be absent, nobody but the client itself is spoken for.
+        # If a preset allows a missing `sub`, the subject is the client itself.
         return client_id, "client"
     if client_id is not None and client_id in (sub, stable):
         return stable, "client"
@@ -243,8 +248,10 @@ def subject_of(
 
 def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str]:
     """
-    What was granted. The first claim present decides and the others are not read: joining two
-    that disagree would grant what neither grants. A wrong type is a refusal, not "no scopes".
+    Return the granted scopes.
+
+    The first claim that is present decides: joining two claims that disagree would grant scopes
+    that neither grants. A wrong type is refused.
     """
     for name in preset.scope_claims:
         if name in claims:
@@ -260,7 +267,7 @@ def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str]:
 
 
 def first_line(claims: Mapping[str, object], names: tuple[str, ...], *, limit: int) -> str | None:
-    """The first of *names* that is present, as a line of text; None when none is."""
+    """Return the first of *names* that is present, as a line of text, or None."""
     for name in names:
         if name in claims:
             return line(claims[name], f"bad_{name}", limit=limit)
@@ -269,7 +276,7 @@ def first_line(claims: Mapping[str, object], names: tuple[str, ...], *, limit: i
 
 def line(value: object, reason: str, *, limit: int = MAX_SUBJECT) -> str:
     """
-    A short text without control characters or outer spaces, or InvalidToken(*reason*).
+    Return a short text without control characters or outer spaces, or raise InvalidToken.
 
     Ids end up in logs, file names and comparisons: what prints like another id is not one.
     """

@@ -1,4 +1,4 @@
-"""What an operator settles about the gate, as frozen values."""
+"""The settings of the gate, as frozen values."""
 
 import re
 from typing import Literal
@@ -10,14 +10,14 @@ TENANT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 """The grammar of a tenant id: it names directories, metric labels and cache keys."""
 
 UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x5b\x5d-\x7e]")
-"""What makes an address unfit for a header in quotes, or for comparing byte for byte."""
+"""Characters that are unsafe in a quoted header or ambiguous in a comparison of addresses."""
 
 TENANT = "{tenant}"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something wrong in a configuration: a stable id, a sentence, and what to do about it."""
+    """A problem of a configuration: a stable id, a sentence and a hint."""
 
     id: str
     message: str
@@ -70,29 +70,30 @@ class Resource:
         self._pattern = re.compile(
             f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}", re.ASCII
         )
-        self._only = None if self.templated else Target(url, self._metadata_url)
+        self.only = None if self.templated else Target(url, self._metadata_url)
+        """The resource of every path; None if the path names a tenant."""
 
     def of_tenant(self, tenant: str) -> Target:
-        """The resource of one tenant (for an untemplated resource: the only one)."""
-        return self._only or Target(
+        """Return the resource of one tenant (or the only resource without a template)."""
+        return self.only or Target(
             self.url.replace(TENANT, tenant), self._metadata_url.replace(TENANT, tenant), tenant
         )
 
     def locate(self, path: str) -> Target | None:
         """
-        The resource that a request path belongs to; None when no resource can be told from it.
+        Return the resource of a request path, or None.
 
         An untemplated resource answers for every path of the server.
         """
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         match = self._pattern.fullmatch(path)
         return self.of_tenant(match[1]) if match else None
 
 
 class Beside:
     """
-    Where one server serves more than the endpoint for the same tokens: the paths below ``base``.
+    The paths below ``base`` that the server serves for the same tokens, beside the endpoint.
 
     That is the folder of the endpoint, as relative references resolve (RFC 3986 section 5.2.3):
     beside ``/t/{tenant}/mcp`` lies ``/t/{tenant}/tools``. Where the tenant is the last segment it
@@ -105,6 +106,8 @@ class Beside:
         if resource.templated and TENANT not in folder:
             folder = resource.path.rstrip("/")
         self.base = folder
+        self.only = resource.only
+        """The resource of every path; None if the path names a tenant."""
         self._resource = resource
         before, _, after = folder.partition(TENANT)
         self._pattern = re.compile(
@@ -112,7 +115,7 @@ class Beside:
         )
 
     def locate(self, path: str) -> Target | None:
-        """The resource that a request path below ``base`` belongs to; None when it names none."""
+        """Return the resource of a request path below ``base``, or None."""
         if not self._resource.templated:
             return self._resource.locate(path)
         match = self._pattern.fullmatch(path)

@@ -1,4 +1,4 @@
-"""From an issuer to its metadata document (RFC 8414, OpenID Connect Discovery 1.0)."""
+"""Finds an issuer's metadata document (RFC 8414, OpenID Connect Discovery 1.0)."""
 
 import asyncio
 import time
@@ -19,11 +19,11 @@ FRESH_S = 3600.0
 
 SIGN_IN = ("authorization_endpoint", "token_endpoint")
 CACHED = 4096
-"""Issuers remembered at once: a templated issuer can be thousands."""
+"""The number of cached issuers; a template can have thousands."""
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resource server uses of an issuer's metadata; empty where it says nothing usable."""
+class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The metadata that a resource server uses; empty members are missing or unusable."""
 
     issuer: str
     location: str
@@ -38,15 +38,18 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """Members left empty because they name a host that is not the issuer's."""
 
     def endpoint(self, name: str) -> str:
-        """The URL in member *name*; FetchError ``elsewhere`` or ``metadata`` when there is none."""
+        """
+        Return the URL in member *name*; FetchError ``elsewhere`` or ``metadata`` when there is
+        none.
+        """
         url: str = getattr(self, name)
         if not url:
             raise FetchError("elsewhere" if name in self.elsewhere else "metadata")
         return url
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to look for an issuer: its own well-known URLs, in its own networks."""
+class DiscoveryLocation(msgspec.Struct, frozen=True, kw_only=True):
+    """The location of an issuer's documents: its well-known URLs, in its own networks."""
 
     issuer: str
     """The concrete issuer, as its tokens spell it."""
@@ -59,7 +62,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 class Discovery:
     """
-    Finds metadata and keeps it for an hour, and beyond while the issuer cannot be reached.
+    Finds metadata and caches it for an hour, and longer while the issuer is unreachable.
 
     Everybody who asks about an issuer at the same time waits for the same fetch. How often to
     ask again after a failure is the caller's to pace.
@@ -70,14 +73,14 @@ class Discovery:
     ) -> None:
         self._fetcher = fetcher
         self._monotonic = monotonic
-        self._known: OrderedDict[str, tuple[Metadata, float]] = OrderedDict()
-        self._running: dict[str, asyncio.Task[Metadata]] = {}
+        self._known: OrderedDict[str, tuple[IssuerMetadata, float]] = OrderedDict()
+        self._running: dict[str, asyncio.Task[IssuerMetadata]] = {}
 
-    async def find(self, place: Place) -> Metadata:
+    async def find(self, place: DiscoveryLocation) -> IssuerMetadata:
         """
-        The metadata of *place*; FetchError when it was never found.
+        Return the metadata of *place*; raise FetchError if it was never found.
 
-        With ``issuer`` as reason: documents were found, and all belong to somebody else.
+        With ``issuer`` as reason: the documents that were found belong to other issuers.
         """
         known = self._known.get(place.issuer)
         if known is not None and self._monotonic() < known[1]:
@@ -95,19 +98,24 @@ class Discovery:
                 return known[0]
             raise
 
+    def known(self, issuer: str) -> IssuerMetadata | None:
+        """Return the cached metadata of an issuer, or None."""
+        found = self._known.get(issuer)
+        return None if found is None else found[0]
+
     def distrust(self, issuer: str) -> None:
-        """Look again next time: what the metadata points at did not work."""
+        """Discard cached metadata that did not work."""
         if issuer in self._known:
             self._known[issuer] = (self._known[issuer][0], -inf)
 
     async def aclose(self) -> None:
-        """Stop every search."""
+        """Cancel all searches."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, issuer: str, task: asyncio.Task[Metadata]) -> None:
+    def _settle(self, issuer: str, task: asyncio.Task[IssuerMetadata]) -> None:
         self._running.pop(issuer, None)
         if task.cancelled() or task.exception() is not None:
             return
@@ -116,7 +124,7 @@ class Discovery:
         if len(self._known) > CACHED:
             self._known.popitem(last=False)
 
-    async def _search(self, place: Place) -> Metadata:
+    async def _search(self, place: DiscoveryLocation) -> IssuerMetadata:
         failure = FetchError("metadata")
         for location in locations(place.issuer, place.extra_paths):
             try:
@@ -132,7 +140,7 @@ class Discovery:
 
 def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:
     """
-    The URLs of an issuer's metadata in the order to try them.
+    Return the URLs of an issuer's metadata, in the order to try them.
 
     RFC 8414 section 3.1 puts the well-known part between host and path, OpenID Connect Discovery
     1.0 section 4.1 at the end; MCP clients try the same order.
@@ -144,9 +152,11 @@ def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys(urls))
 
 
-def metadata_of(place: Place, location: str, document: Mapping[str, object]) -> Metadata:
+def metadata_of(
+    place: DiscoveryLocation, location: str, document: Mapping[str, object]
+) -> IssuerMetadata:
     """
-    What *document* says, if it is *place*'s own; FetchError ``issuer`` or ``metadata`` if not.
+    Parse *document*; raise FetchError ``issuer`` or ``metadata`` if it does not belong to *place*.
 
     ``issuer`` must be equal as a string (RFC 8414 section 3.3): a host of many issuers could
     otherwise answer for the neighbour. Endpoints count only on the issuer's own host, keys also on
@@ -164,13 +174,13 @@ def metadata_of(place: Place, location: str, document: Mapping[str, object]) -> 
         url = document.get(name, "")
         if not isinstance(url, str):
             if name in SIGN_IN:
-                continue  # nobody can sign in there, which most issuers of machines say so
+                continue  # no user can sign in there; issuers for machines often say so
             raise FetchError("metadata")
         if url and authority(url) not in hosts:
             elsewhere.add(name)
             url = ""
         found[name] = url
-    return Metadata(
+    return IssuerMetadata(
         issuer=place.issuer,
         location=location,
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,

@@ -1,9 +1,9 @@
 """
-Why a request is refused, as one tree.
+The errors of the gate.
 
 Each class fixes what the caller hears: a status, an OAuth error code (RFC 6750 section 3.1,
 RFC 9470 section 3) and one sentence. The private ``reason`` is a short stable word for the log and
-the audit; it never leaves the server.
+the metrics; it never leaves the server. `gatepost_authz.reasons` says what each of them means.
 
 * AuthError
   x MissingToken                401  no code (a setting adds invalid_token)
@@ -18,19 +18,35 @@ the audit; it never leaves the server.
   x IssuerUnavailable           503  keys or introspection cannot be had; not the caller's doing
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class AuthError(Exception):
-    """A request is refused before it means anything."""
+    """Raised when a request is refused before it is processed."""
 
     status: ClassVar[int] = 401
     code: ClassVar[str | None] = None
     description: ClassVar[str | None] = None
 
+    claim: str | None = None
+    """The claim that caused the error, if the reason does not name it; never its value."""
+    issuer: str | None = None
+    """The configured issuer, or an issuer whose key verified the token."""
+    tenant: str | None = None
+    """The tenant that a proved token names."""
+
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+    def about(
+        self, *, claim: str | None = None, issuer: str | None = None, tenant: str | None = None
+    ) -> Self:
+        """Add details that the error does not have yet, and return it."""
+        self.claim = self.claim or claim
+        self.issuer = self.issuer or issuer
+        self.tenant = self.tenant or tenant
+        return self
 
 
 class MissingToken(AuthError):
@@ -49,23 +65,25 @@ class MalformedCredentials(AuthError):
 
 
 class InvalidToken(AuthError):
-    """The token is not one that opens this resource."""
+    """The token is not accepted for this resource."""
 
     code = "invalid_token"
     description = "The access token is invalid"
 
 
 class ExpiredToken(InvalidToken):
-    """``exp`` lies in the past."""
+    """``exp`` is in the past."""
 
     description = "The access token expired"
+    genuine = False
+    """Whether the issuer's signature was verified; otherwise ``exp`` may be made up."""
 
     def __init__(self, reason: str = "expired") -> None:
         super().__init__(reason)
 
 
 class NotYetValidToken(InvalidToken):
-    """``nbf`` or ``iat`` lies in the future."""
+    """``nbf`` or ``iat`` is in the future."""
 
     description = "The access token is not yet valid"
 
@@ -74,7 +92,7 @@ class NotYetValidToken(InvalidToken):
 
 
 class RevokedToken(InvalidToken):
-    """Whoever runs this server has taken it back; a new one may be good."""
+    """The operator revoked the token; a new one may be accepted."""
 
     description = "The access token was revoked"
 
@@ -104,7 +122,7 @@ class InsufficientScope(AuthError):
 
 
 class InsufficientAuthentication(AuthError):
-    """The person must sign in in a stronger way or again (RFC 9470 section 3); ages in seconds."""
+    """The user must sign in again, or with stronger authentication (RFC 9470 section 3)."""
 
     code = "insufficient_user_authentication"
     description = "A stronger or newer sign-in is required"
@@ -122,7 +140,7 @@ class InsufficientAuthentication(AuthError):
 
 class IssuerUnavailable(AuthError):
     """
-    Whether the token is good cannot be said now; ``retry_after`` is in whole seconds.
+    The token cannot be checked now; ``retry_after`` is in whole seconds.
 
     A 401 here would make clients throw good tokens away and start over at an issuer that is down.
     """

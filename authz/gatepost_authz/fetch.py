@@ -1,4 +1,4 @@
-"""The only outgoing HTTP of the gate: small JSON documents from issuers, within firm limits."""
+"""Fetches small JSON documents from issuers, within strict limits."""
 
 import asyncio
 import re
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import httpx2
 import msgspec
 
+from gatepost_authz.address_policy import IssuerAddressPolicy
 from gatepost_authz.addresses import Networks, url_problem
 from gatepost_authz.config import Network
 from gatepost_authz.pinning import (
@@ -17,7 +18,6 @@ from gatepost_authz.pinning import (
     Resolver,
     SystemResolver,
 )
-from gatepost_authz.reach import IssuerReach
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 LIMIT_BYTES = 262_144
@@ -29,7 +29,7 @@ FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNOREC
 
 class FetchError(Exception):
     """
-    A document could not be had; *reason* is one of a fixed set of words, for logs.
+    Raised when a document cannot be fetched; *reason* is one of a fixed set of words.
 
     ``url``, ``tls``, ``address``, ``connect``, ``timeout``, ``protocol``, ``proxy``, ``redirect``,
     ``status``, ``encoding``, ``content_type``, ``too_large``, ``json``. Nothing of the answer is in
@@ -43,12 +43,12 @@ class FetchError(Exception):
 
     @property
     def answered(self) -> bool:
-        """Whether the server was reached and said something, only not a usable document."""
+        """Return whether the server answered, but without a usable document."""
         return self.reason in {"status", "redirect", "encoding", "content_type", "json"}
 
 
 class FetchedDocument(msgspec.Struct, frozen=True):
-    """A JSON object, and for how many seconds its server lets it be kept (None: unsaid)."""
+    """A JSON object and its cache lifetime in seconds, or None."""
 
     data: dict[str, object]
     max_age: float | None
@@ -75,7 +75,7 @@ class Fetcher:
 
     def tls(self) -> ssl.SSLContext:
         """
-        The system's CA certificates and the configured bundle; made on first use, then shared.
+        Return the TLS context with the system's CA certificates and the configured bundle.
 
         OSError (also as ssl.SSLError): the bundle cannot be read.
         """
@@ -90,7 +90,7 @@ class Fetcher:
         self, *, allow_private: Networks = (), connections: int = 0, secure: bool = True
     ) -> GuardedTransport:
         """
-        A transport under this fetcher's rules; the caller closes it.
+        Return a transport with this fetcher's rules; the caller closes it.
 
         *connections*: at most so many at once, kept alive between requests; 0: as many as
         requests, each closed after its answer. *secure* is false where only plain http to this
@@ -107,7 +107,7 @@ class Fetcher:
         except OSError as error:
             raise FetchError("tls") from error
         return GuardedTransport(
-            reach=IssuerReach(allow_private, development=self._development),
+            reach=IssuerAddressPolicy(allow_private, development=self._development),
             tls=tls,
             # The way out of a company seldom knows the way back in.
             proxy="" if allow_private else self._proxy,
@@ -124,7 +124,7 @@ class Fetcher:
         timeout_s: float = TIMEOUT_S,
     ) -> FetchedDocument:
         """
-        The JSON object at *url*, at most *limit_bytes*, within *timeout_s* in all.
+        Fetch the JSON object at *url*: at most *limit_bytes*, within *timeout_s*.
 
         FetchError: anything else, and an answer other than 200 with a JSON content type.
         """
@@ -151,7 +151,7 @@ class Fetcher:
         headers: Mapping[str, str] | None = None,
     ) -> FetchedDocument:
         """
-        The JSON object that *url* answers to a form, under the same rules and limits.
+        Post a form to *url* and return the JSON object, with the same rules and limits.
 
         Goes through the caller's own *transport*, whose connections it keeps and counts: the wait
         for a free one is part of the five seconds.
@@ -224,7 +224,7 @@ async def exchange(
 
 
 def reason_of(error: httpx2.TransportError) -> str:
-    """The word for a failed exchange."""
+    """Return the reason word for a failed exchange."""
     if isinstance(error, AddressRefused):
         return "address"
     if isinstance(error, httpx2.UnsupportedProtocol):
@@ -235,7 +235,7 @@ def reason_of(error: httpx2.TransportError) -> str:
 
 
 def check_head(answer: httpx2.Response, limit_bytes: int) -> None:
-    """FetchError unless status and headers announce a JSON document within the limit."""
+    """Raise FetchError unless status and headers announce a JSON document within the limit."""
     if 300 <= answer.status_code < 400:
         # Never followed: it would lead past every check of the URL that was configured.
         raise FetchError("redirect", status=answer.status_code)
@@ -252,7 +252,7 @@ def check_head(answer: httpx2.Response, limit_bytes: int) -> None:
 
 
 async def read(answer: httpx2.Response, limit_bytes: int) -> bytes:
-    """The body, given up as soon as it is longer than *limit_bytes*."""
+    """Read the body; stop when it exceeds *limit_bytes*."""
     body = bytearray()
     async for part in answer.aiter_raw():
         body += part
@@ -262,7 +262,7 @@ async def read(answer: httpx2.Response, limit_bytes: int) -> bytes:
 
 
 def max_age_of(cache_control: str) -> float | None:
-    """Seconds a document may be kept by its Cache-Control (RFC 9111); None when it does not say."""
+    """Return the cache lifetime in seconds from Cache-Control (RFC 9111), or None."""
     if FRESH.search(cache_control):
         return 0.0
     match = MAX_AGE.search(cache_control)

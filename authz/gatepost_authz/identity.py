@@ -1,4 +1,4 @@
-"""Who signed in, by an ID token (OpenID Connect Core 1.0 sections 2 and 3.1.3.7)."""
+"""Checks an ID token of a sign-in (OpenID Connect Core 1.0 sections 2 and 3.1.3.7)."""
 
 import base64
 import hashlib
@@ -17,22 +17,22 @@ from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.verifier import DEVELOPMENT_KID, KeySource, proved
 
 TYPES = frozenset({"", "jwt"})
-"""What an ID token's header may call it; an access token of RFC 9068 is something else."""
+"""The accepted ``typ`` values of an ID token."""
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sign-in must have led to."""
+    """The expected values of one sign-in."""
 
     issuer: str
-    """The concrete issuer that was asked."""
+    """The issuer of the sign-in."""
     client_id: str
-    """Who asked."""
+    """The client id of the dashboard."""
     nonce: str
-    """What was sent along, and what only this sign-in's token carries."""
+    """The nonce of this sign-in."""
     access_token: str
-    """The token that came together with the ID token."""
+    """The access token that came with the ID token."""
     caller: TenantContext
-    """Whom the gate takes for the owner of that access token."""
+    """The caller that the access token identifies."""
     trusted: TrustedIssuer
     target: Target
 
@@ -46,7 +46,7 @@ async def check_identity(
     clock: Callable[[], float] = time.time,
 ) -> None:
     """
-    Refuse an ID token that is not the one of *login*: InvalidToken, or the issuer is unavailable.
+    Check that the ID token belongs to *login*; raise InvalidToken or IssuerUnavailable.
 
     The same parser, keys and algorithms as for access tokens; nothing of it is kept.
     """
@@ -66,7 +66,7 @@ async def check_identity(
 
 
 def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> None:
-    """The claims of an ID token against what was asked for: pure; InvalidToken."""
+    """Check the claims of an ID token against the sign-in."""
     if "events" in claims or not {"iss", "sub", "aud", "exp", "iat"} <= claims.keys():
         raise InvalidToken("missing_claim")
     named = registered(claims)
@@ -76,7 +76,7 @@ def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> No
     check_party(claims, login.client_id)
     nonce = claims.get("nonce")
     if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), login.nonce.encode()):
-        # A code of somebody else's sign-in, slipped into this one, yields a token with the nonce
+        # A code of another user's sign-in, injected into this one, yields a token with the nonce
         # of that one (RFC 9700 section 4.5.3).
         raise InvalidToken("wrong_nonce")
     if person_of(claims, login.trusted) != login.caller.subject:
@@ -84,7 +84,7 @@ def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> No
 
 
 def check_party(claims: Mapping[str, object], client_id: str) -> None:
-    """The token is for our client, and for nobody we have not heard of (section 3.1.3.7, 3-5)."""
+    """Check that the token is for this client only (section 3.1.3.7, 3-5)."""
     audience = claims["aud"]
     named = audience if isinstance(audience, list) else [audience]
     if client_id not in named or claims.get("azp", client_id) != client_id:
@@ -95,7 +95,7 @@ def check_party(claims: Mapping[str, object], client_id: str) -> None:
 
 def person_of(claims: Mapping[str, object], trusted: TrustedIssuer) -> str:
     """
-    The stable id that an ID token gives, to be held against the access token's.
+    Return the stable id in an ID token, for comparison with the access token.
 
     Where the provider has one beside ``sub`` (Entra ``oid``) and the token names it, that one:
     Entra's ``sub`` differs from client to client. Okta's access tokens call ``uid`` what its ID
@@ -108,7 +108,7 @@ def person_of(claims: Mapping[str, object], trusted: TrustedIssuer) -> str:
 
 
 def check_hash(claims: Mapping[str, object], access_token: str, algorithm: str) -> None:
-    """``at_hash``, where there is one, ties the two tokens together (section 3.1.3.6)."""
+    """Check ``at_hash``, if present, which binds the two tokens (section 3.1.3.6)."""
     if "at_hash" not in claims:
         return
     # Ed25519 and its older name EdDSA hash with SHA-512.

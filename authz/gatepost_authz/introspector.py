@@ -1,4 +1,4 @@
-"""Asking an issuer about one of its opaque tokens (RFC 7662)."""
+"""Introspects opaque tokens at an issuer (RFC 7662)."""
 
 import asyncio
 import logging
@@ -15,20 +15,21 @@ from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwks import place_of
 from gatepost_authz.pinning import GuardedTransport
+from gatepost_authz.ratelimited import RateLimitedLog
 
 CONNECTIONS = 10
-"""To one issuer at once, so that one that is slow cannot take up everything."""
+"""The maximum number of connections to one issuer."""
 PAUSE_S = 5.0
-"""After a search that found no endpoint: tokens come faster than metadata changes."""
+"""The pause in seconds after a search that found no endpoint."""
 
 log = logging.getLogger(__name__)
 
 
 class Introspector:
     """
-    Asks one issuer about tokens, over connections of its own.
+    Introspects tokens at one issuer, over its own connections.
 
-    *secret* is this server's own at the issuer; empty where nobody authenticates.
+    *secret* is this server's own at the issuer; empty without client authentication.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class Introspector:
         self._configured = settings.endpoint if settings is not None else ""
         self._transport: GuardedTransport | None = None
         self._search_at = -inf
+        # Each token that a stranger makes up is one more question.
+        self._log = RateLimitedLog(log, monotonic=monotonic)
 
     async def ask(self, token: str) -> dict[str, object]:
         """
-        The claims of an active token; ``iss`` is filled in where the answer leaves it out.
+        Return the claims of an active token; ``iss`` is added if it is missing.
 
         InvalidToken: it is not active. IssuerUnavailable: no answer that can be understood.
         """
@@ -65,7 +68,7 @@ class Introspector:
             if self._tokeninfo and error.status == 400:
                 raise InvalidToken("inactive") from error
             # A 401 here means our own credentials: not the caller's doing either.
-            log.warning("%s cannot be asked about tokens: %s", issuer, error)
+            self._log.warning("%s cannot be asked about tokens: %s", issuer, error)
             raise IssuerUnavailable(f"introspection_{error.reason}") from error
         claims = described(answer) if self._tokeninfo else active(answer)
         return {"iss": issuer, **claims}
@@ -105,7 +108,7 @@ class Introspector:
 
 
 class Introspectors:
-    """One introspector per issuer of opaque tokens. *secret_of* turns a reference into a secret."""
+    """Holds one introspector per issuer of opaque tokens."""
 
     def __init__(
         self,
@@ -124,7 +127,9 @@ class Introspectors:
         self._retired: list[Introspector] = []
 
     def of(self, trusted: TrustedIssuer) -> Introspector:
-        """The introspector for *trusted*, made anew when its settings have changed."""
+        """
+        Return the introspector for *trusted*; create a new one when its settings have changed.
+        """
         issuer = trusted.settings.issuer
         known = self._known.get(issuer)
         if known is not None and known.trusted is trusted:
@@ -156,7 +161,7 @@ def credentials(
     settings: Introspection | DashboardClient, secret: str
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """
-    This server's credentials as header fields and form members (RFC 6749 section 2.3.1).
+    Return the server's credentials as header fields and form members (RFC 6749 section 2.3.1).
 
     Both halves of Basic are form-encoded first. Authlib, our OAuth client elsewhere, leaves that
     out, and a secret that holds ``%`` or ``:`` would then be another one.
@@ -169,7 +174,7 @@ def credentials(
 
 def active(answer: Mapping[str, object]) -> dict[str, object]:
     """
-    The claims in an answer of RFC 7662 section 2.2; InvalidToken unless it is an access token's.
+    Return the claims of an introspection response; raise InvalidToken if it is not active.
 
     ``active`` must be true itself: the text ``"true"`` or a 1 come from a server that means
     something else.
@@ -186,7 +191,9 @@ def active(answer: Mapping[str, object]) -> dict[str, object]:
 
 
 def described(answer: Mapping[str, object]) -> dict[str, object]:
-    """The claims in Google's tokeninfo answer, which writes numbers as text and names no issuer."""
+    """
+    Return the claims of Google's tokeninfo response, which has strings for numbers and no issuer.
+    """
     claims = {name: value for name, value in answer.items() if name != "iss"}
     expires = claims.get("exp")
     if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 16:

@@ -1,4 +1,4 @@
-"""Which issuers are trusted: an immutable snapshot, exact or templated, swapped whole."""
+"""The trusted issuers: an immutable snapshot that a reload replaces."""
 
 import ipaddress
 import itertools
@@ -15,28 +15,28 @@ from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.tenant import TenantRules, closed_set, names_by_segment, tenant_id
 
 SEGMENT = r"[A-Za-z0-9_-]{1,64}"
-"""What a templated issuer may put in its one segment, unless the preset is narrower."""
+"""The allowed values of a template's segment, unless the preset is stricter."""
 PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
 
 GENERATIONS = itertools.count(1)
 
 
 class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured issuer, everything about it settled once."""
+    """A configured issuer with everything derived from its settings."""
 
     settings: Issuer
     preset: Preset
     algorithms: frozenset[str]
     audiences: frozenset[str]
-    """Accepted beside the resource."""
+    """Audiences accepted in addition to the resource."""
     template: re.Pattern[str] | None
-    """Matches the concrete issuers of a templated one, whole, with one group."""
+    """The pattern of a template's concrete issuers, with one group."""
     loopback: bool
     """Whether it lives on this machine, as only a development issuer may."""
     rules: TenantRules
 
     def expects(self, issuer: str, target: Target) -> Expected:
-        """What claims signed by *issuer* (this one, or one of its template) must say."""
+        """Return the expected claims of tokens from *issuer* (this one, or one of its template)."""
         return Expected(
             issuer=issuer,
             resource=target.url,
@@ -48,12 +48,12 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Found = tuple[TrustedIssuer, str | None]
-"""A trusted issuer, and the segment in which a concrete issuer differs from its template."""
+"""A trusted issuer, and the value of the template's segment."""
 
 
 class IssuerRegistry:
     """
-    The issuers of one configuration. A reload makes another registry and swaps it in whole.
+    The issuers of one configuration; a reload creates a new registry.
 
     ``generation`` differs between any two registries of a process, so that what was decided under
     one is never taken for the other's. ValueError: an issuer is named twice, an unknown preset, or
@@ -75,7 +75,7 @@ class IssuerRegistry:
                 self._exact[name] = (trusted, captured_by(trusted.preset, name))
 
     def find(self, issuer: str) -> Found | None:
-        """The trusted issuer of exactly this name, or whose template it matches; else None."""
+        """Return the trusted issuer with this name or a matching template, or None."""
         found = self._exact.get(issuer)
         if found is not None:
             return found
@@ -87,7 +87,7 @@ class IssuerRegistry:
 
     def for_tenant(self, tenant: str | None) -> tuple[str, ...]:
         """
-        The issuers whose tokens can open the resource of *tenant*, for its metadata document.
+        Return the issuers for the metadata document of *tenant*'s resource.
 
         Those whose settings name the tenant come first: some clients use only the first. None
         means the one resource of all tenants. A template is listed only where a tenant fills it.
@@ -106,7 +106,7 @@ class IssuerRegistry:
 
 
 def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[TrustedIssuer, ...]:
-    """Each enabled issuer compiled, knowing which tenants the others have named for themselves."""
+    """Return the enabled issuers with the tenants that other issuers have reserved."""
     closed = [closed_set(settings) for settings in issuers]
     free = sum(tenants is None for tenants in closed)
     compiled = []
@@ -143,7 +143,7 @@ def compile_issuer(settings: Issuer, preset: Preset, rules: TenantRules) -> Trus
 
 def template_of(issuer: str, preset: Preset) -> re.Pattern[str]:
     """
-    The pattern of *issuer*'s one open path segment.
+    Return the pattern of *issuer*'s one open path segment.
 
     Everything around it is literal and the whole issuer must match: `https://login.example/{tid}`
     with a loose end would take `https://login.example.evil/x` for a tenant of ours.
@@ -156,7 +156,7 @@ def template_of(issuer: str, preset: Preset) -> re.Pattern[str]:
 
 
 def outside_of(template: str) -> tuple[str, str]:
-    """What stands before and after a template's one placeholder."""
+    """Return the text before and after a template's placeholder."""
     pieces = PLACEHOLDER.split(template)
     if len(pieces) != 2 or any(brace in piece for piece in pieces for brace in "{}"):
         raise ValueError(f"issuer {template} must have exactly one {{...}} segment")
@@ -164,7 +164,9 @@ def outside_of(template: str) -> tuple[str, str]:
 
 
 def captured_by(preset: Preset, issuer: str) -> str | None:
-    """The segment of an exact issuer where its provider's template varies, if it follows that."""
+    """
+    Return the segment of an exact issuer where its provider's template varies, if it follows that.
+    """
     if not preset.issuer_pattern:
         return None
     match = template_of(preset.issuer_pattern, preset).fullmatch(issuer)
@@ -173,7 +175,7 @@ def captured_by(preset: Preset, issuer: str) -> str | None:
 
 def concrete_issuers(trusted: TrustedIssuer, tenant: str | None) -> tuple[str, ...]:
     """
-    The issuers as clients must spell them for *tenant* (None: for any tenant of the table).
+    Return the issuers as clients must spell them for *tenant* (None: for any tenant of the table).
 
     Empty for a template that nothing fills.
     """
@@ -196,7 +198,7 @@ def concrete_issuers(trusted: TrustedIssuer, tenant: str | None) -> tuple[str, .
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host* names this machine (RFC 6761 section 6.3 reserves ``localhost``)."""
+    """Return whether *host* names this machine (RFC 6761 section 6.3 reserves ``localhost``)."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -1,4 +1,4 @@
-"""JSON Web Keys (RFC 7517): which entries of an issuer's set may check signatures, and of what."""
+"""Imports JSON Web Keys (RFC 7517): the usable keys of an issuer's set and their algorithms."""
 
 from collections.abc import Callable, Mapping
 
@@ -36,7 +36,7 @@ CURVES = {
     "P-521": (SECP521R1(), 66, frozenset({"ES512"})),
 }
 ALGORITHMS = RSA_ALGORITHMS | EDWARDS | {"ES256", "ES384", "ES512"}
-"""Every algorithm that this server can check at all."""
+"""The signature algorithms that the server can verify."""
 
 PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
@@ -69,11 +69,11 @@ class VerificationKey(msgspec.Struct, frozen=True):
 
 
 class UnusableKeySet(ValueError):
-    """The document is no key set at all; whatever was known before stays in force."""
+    """Raised when a document is not a key set; the previous set stays in use."""
 
 
 class UnusableKey(ValueError):
-    """One entry of a set cannot check signatures; the reason is one short word."""
+    """Raised when an entry of a set cannot verify signatures; the reason is one short word."""
 
 
 def import_set(
@@ -84,7 +84,8 @@ def import_set(
     skipped: Callable[[str, str], None] | None = None,
 ) -> tuple[VerificationKey, ...]:
     """
-    The usable keys of a key set, in its order; the others are skipped, each told to *skipped*.
+    Return the usable keys of a key set, in its order; the others are skipped, each told to
+    *skipped*.
 
     *allowed* are the issuer's algorithms. With *issuer*, an entry that names another issuer
     (Entra publishes ``issuer`` beside shared keys) is skipped. *skipped* hears the key id and a
@@ -107,12 +108,12 @@ def import_set(
 
 
 def with_synonyms(algorithms: frozenset[str]) -> frozenset[str]:
-    """*algorithms* with both names of Ed25519 signatures where it has one."""
+    """Return *algorithms* with both names of Ed25519 signatures if it has one."""
     return algorithms | EDWARDS if algorithms & EDWARDS else algorithms
 
 
 def import_key(entry: object, *, allowed: frozenset[str], issuer: str) -> VerificationKey:
-    """The key that one entry of a set describes, or UnusableKey."""
+    """Import one entry of a set; raise UnusableKey if it cannot verify signatures."""
     if not isinstance(entry, dict):
         raise UnusableKey("not_an_object")
     kid = entry.get("kid")
@@ -135,8 +136,8 @@ def import_key(entry: object, *, allowed: frozenset[str], issuer: str) -> Verifi
 
 
 def refuse_secrets(entry: Mapping[str, object]) -> None:
-    # An `oct` key would let whoever reads the public set sign with HS256 (RFC 8725 section 2.1),
-    # and a private key in a public document is known to everybody by now.
+    # An `oct` key would let every reader of the public set sign with HS256 (RFC 8725 section 2.1),
+    # and a private key in a public document is no longer private.
     if entry.get("kty") == "oct" or "k" in entry:
         raise UnusableKey("symmetric_key")
     if not PRIVATE.isdisjoint(entry):
@@ -144,7 +145,7 @@ def refuse_secrets(entry: Mapping[str, object]) -> None:
 
 
 def refuse_other_purposes(entry: Mapping[str, object]) -> None:
-    """RFC 7517 sections 4.2 and 4.3: a key published for encryption signs nothing."""
+    """Refuse keys published for other purposes than signatures (RFC 7517 sections 4.2 and 4.3)."""
     operations = entry.get("key_ops", ["verify"])
     if entry.get("use", "sig") != "sig":
         raise UnusableKey("not_for_signatures")
@@ -153,7 +154,7 @@ def refuse_other_purposes(entry: Mapping[str, object]) -> None:
 
 
 def algorithms_of(entry: Mapping[str, object], possible: frozenset[str]) -> frozenset[str]:
-    """What the key may check: its own ``alg`` alone, or all that its type can."""
+    """Return the algorithms of a key: its ``alg``, or all algorithms of its type."""
     if "alg" not in entry:
         return possible
     named = entry["alg"]
@@ -163,7 +164,9 @@ def algorithms_of(entry: Mapping[str, object], possible: frozenset[str]) -> froz
 
 
 def names(member: object, issuer: str) -> bool:
-    """Whether a key's ``issuer`` member, if any, means *issuer* (Entra writes a placeholder)."""
+    """
+    Return whether a key's ``issuer`` member, if any, means *issuer* (Entra writes a placeholder).
+    """
     if member is None:
         return True
     if not isinstance(member, str):

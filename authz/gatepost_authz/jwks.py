@@ -1,4 +1,4 @@
-"""The keys of all issuers: which set belongs to whom, and how many are kept."""
+"""Manages the key sets of all issuers."""
 
 import asyncio
 import itertools
@@ -8,36 +8,46 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from gatepost_authz.addresses import networks_of
-from gatepost_authz.discovery import Discovery, Place
+from gatepost_authz.addresses import network_of_peer, networks_of
+from gatepost_authz.discovery import Discovery, DiscoveryLocation, IssuerMetadata
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import TIMEOUT_S, Fetcher, FetchError
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwk import UnusableKeySet, import_set
-from gatepost_authz.keyset import DICE, Clock, KeySet, Loaded
+from gatepost_authz.keyset import DICE, INTERVAL_S, FetchedKeys, KeySet, KeySetClock
+from gatepost_authz.ratelimited import RateLimitedLog
 
-__all__ = ["KeySet", "Keys"]
+__all__ = ["IssuerKeySets", "KeySet"]
 
 PROVEN = 1000
 # Any stranger can name an issuer that fits a template. So many may be looked up per template
-# within one interval, and what they displace are each other's, never those that have keys.
-UNPROVEN = 64
+# within one interval, and what they displace are each other's, never those that have keys. Of one
+# peer a few, or a stranger's would keep every new member of the template waiting.
+UNPROVEN, UNPROVEN_OF_PEER = 128, 8
+USABLE = frozenset({"ready", "asked", "template"})
+"""The states of `IssuerKeySets.state_of` in which tokens can be checked."""
 
 log = logging.getLogger(__name__)
 
 
-class Source:
+class KeyLocation:
     """Where the keys of one concrete issuer come from."""
 
     def __init__(
-        self, issuer: str, trusted: TrustedIssuer, fetcher: Fetcher, discovery: Discovery
+        self,
+        issuer: str,
+        trusted: TrustedIssuer,
+        fetcher: Fetcher,
+        discovery: Discovery,
+        strangers: RateLimitedLog | None = None,
     ) -> None:
+        self._strangers = strangers
         self.trusted = trusted
         self.place = place_of(issuer, trusted)
         self._fetcher = fetcher
         self._discovery = discovery
 
-    async def load(self) -> Loaded:
+    async def load(self) -> FetchedKeys:
         """Fetch the keys, after the metadata if need be, within five seconds; FetchError."""
         try:
             # A search for metadata outlives this limit, so a slow issuer gets further each time.
@@ -46,7 +56,7 @@ class Source:
         except TimeoutError as error:
             raise FetchError("timeout") from error
 
-    async def _load(self) -> Loaded:
+    async def _load(self) -> FetchedKeys:
         issuer, url = self.place.issuer, self.trusted.settings.jwks_uri
         if not url:
             url = (await self._discovery.find(self.place)).endpoint("jwks_uri")
@@ -60,14 +70,15 @@ class Source:
             raise error if isinstance(error, FetchError) else FetchError("key_set") from error
         if not keys:
             raise FetchError("no_usable_key")
-        return Loaded(keys, document.max_age)
+        return FetchedKeys(keys, document.max_age)
 
     def _skipped(self, kid: str, reason: str) -> None:
         if reason in {"private_key", "symmetric_key"}:
-            log.error("issuer %s publishes a secret as key %r: %s", self.place.issuer, kid, reason)
+            tell = log.error if self._strangers is None else self._strangers.warning
+            tell("issuer %s publishes a secret as key %r: %s", self.place.issuer, kid, reason)
 
     def serves(self, trusted: TrustedIssuer) -> bool:
-        """Whether *trusted* would have its keys from the same place, read in the same way."""
+        """Return whether *trusted* has the same key source."""
         if trusted is not self.trusted:
             place = place_of(self.place.issuer, trusted)
             if (
@@ -80,9 +91,9 @@ class Source:
         return True
 
 
-def place_of(issuer: str, trusted: TrustedIssuer) -> Place:
-    """Where to look for a concrete issuer that *trusted* covers."""
-    return Place(
+def place_of(issuer: str, trusted: TrustedIssuer) -> DiscoveryLocation:
+    """Return where to look for a concrete issuer that *trusted* covers."""
+    return DiscoveryLocation(
         issuer=issuer,
         extra_paths=trusted.preset.discovery_paths,
         allow_private=tuple(networks_of(trusted.settings.allow_private)),
@@ -90,22 +101,24 @@ def place_of(issuer: str, trusted: TrustedIssuer) -> Place:
     )
 
 
-class Held(NamedTuple):
-    """A key set and where its keys come from."""
+class LocatedKeys(NamedTuple):
+    """A key set and its source."""
 
-    source: Source
+    source: KeyLocation
     keys: KeySet
+    peer: str = ""
+    """The peer that named the issuer first, or an empty string."""
 
 
-class Family:
-    """The issuers that one template covers, as far as tokens have named them."""
+class TemplateIssuers:
+    """The known issuers of one template."""
 
     def __init__(self) -> None:
-        self._proven: OrderedDict[str, Held] = OrderedDict()
-        self._unproven: OrderedDict[str, Held] = OrderedDict()
+        self._proven: OrderedDict[str, LocatedKeys] = OrderedDict()
+        self._unproven: OrderedDict[str, LocatedKeys] = OrderedDict()
 
-    def get(self, issuer: str) -> Held | None:
-        """The set of *issuer*, marked as used just now."""
+    def get(self, issuer: str) -> LocatedKeys | None:
+        """Return the key set of *issuer* and mark it as used."""
         held = self._proven.get(issuer)
         if held is not None:
             self._proven.move_to_end(issuer)
@@ -115,25 +128,35 @@ class Family:
             self._promote(issuer)
         return held
 
-    def make_room(self) -> None:
-        """Forget what can be forgotten; IssuerUnavailable when strangers have filled it all."""
-        if len(self._unproven) < UNPROVEN:
+    def make_room(self, peer: str) -> None:
+        """
+        Evict entries to make room for one more issuer that *peer* names.
+
+        IssuerUnavailable: that peer, or strangers together, have filled all that there is for them.
+        """
+        if self._has_room(peer):
             return
-        issuer, held = next(iter(self._unproven.items()))
-        if held.keys.has_keys:
-            self._promote(issuer)
-        elif held.keys.resting:
-            del self._unproven[issuer]
-        else:
+        for issuer, held in [*self._unproven.items()]:
+            if held.keys.has_keys:
+                self._promote(issuer)
+            elif held.keys.resting:
+                del self._unproven[issuer]
+        if not self._has_room(peer):
             raise IssuerUnavailable("keys_too_many_issuers")
 
-    def add(self, issuer: str, held: Held) -> None:
-        """Keep the set of an issuer that no fetch has shown to exist yet."""
+    def _has_room(self, peer: str) -> bool:
+        if len(self._unproven) >= UNPROVEN:
+            return False
+        theirs = sum(held.peer == peer for held in self._unproven.values())
+        return not peer or theirs < UNPROVEN_OF_PEER
+
+    def add(self, issuer: str, held: LocatedKeys) -> None:
+        """Add the set of an issuer whose keys have not been fetched yet."""
         self._proven.pop(issuer, None)
         self._unproven[issuer] = held
 
-    def all(self) -> Iterator[Held]:
-        """Every set, proven or not."""
+    def all(self) -> Iterator[LocatedKeys]:
+        """Yield every set, proven or not."""
         yield from self._proven.values()
         yield from self._unproven.values()
 
@@ -143,9 +166,9 @@ class Family:
             self._proven.popitem(last=False)[1].keys.discard()
 
 
-class Keys:
+class IssuerKeySets:
     """
-    The key sets of all issuers. One per process, used within one running loop.
+    The key sets of all issuers, one instance per process and event loop.
 
     A set is made only for an issuer that the registry has matched. Sets share nothing but the
     fetcher, so an issuer that is dead or slow costs the others nothing. *sleep* and *die* stand
@@ -162,21 +185,26 @@ class Keys:
         die: Callable[[], float] = DICE.random,
     ) -> None:
         self.fetched = self.failed = 0
-        """How many fetches brought keys, and how many did not."""
+        """The number of successful and failed fetches."""
         self.discovery = discovery or Discovery(fetcher, monotonic=monotonic)
         self._fetcher = fetcher
-        self._clock = Clock(monotonic, sleep, die)
-        self._exact: dict[str, Held] = {}
-        self._families: dict[str, Family] = {}
-        # One count for all: a set that was forgotten and made anew must not meet verdicts of
+        self._strangers = RateLimitedLog(log, monotonic=monotonic)
+        self._clock = KeySetClock(monotonic, sleep, die)
+        self._exact: dict[str, LocatedKeys] = {}
+        self._families: dict[str, TemplateIssuers] = {}
+        self._looked_for: dict[str, float] = {}
+        """The time of the next search for an issuer's introspection endpoint."""
+        self._searches: set[asyncio.Task[IssuerMetadata]] = set()
+        # One counter for all sets: a set that is created again must not match cached tokens of
         # its predecessor under the same number.
         self._versions = itertools.count()
 
-    def of(self, issuer: str, trusted: TrustedIssuer) -> KeySet:
+    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> KeySet:
         """
-        The keys of the concrete *issuer*, which *trusted* covers by name or by template.
+        Return the keys of the concrete *issuer*, which *trusted* covers by name or by template.
 
-        IssuerUnavailable: tokens have named more issuers of the template than can be looked up.
+        *peer* is the address that names it. IssuerUnavailable: tokens, or those of this peer, have
+        named more issuers of the template than can be looked up.
         """
         if issuer == trusted.settings.issuer:
             held = self._exact.get(issuer)
@@ -185,32 +213,39 @@ class Keys:
                     held.keys.discard()
                 held = self._exact[issuer] = self._make(issuer, trusted, permanent=True)
             return held.keys
-        family = self._families.setdefault(trusted.settings.issuer, Family())
+        family = self._families.setdefault(trusted.settings.issuer, TemplateIssuers())
         held = family.get(issuer)
         if held is None or not held.source.serves(trusted):
             if held is not None:
                 held.keys.discard()
-            family.make_room()
-            held = self._make(issuer, trusted, permanent=False)
+            network = network_of_peer(peer)
+            family.make_room(network)
+            held = self._make(issuer, trusted, permanent=False)._replace(peer=network)
             family.add(issuer, held)
         return held.keys
 
     def warm(self, trusted: Iterable[TrustedIssuer]) -> None:
         """
-        Begin to fetch the keys of these issuers, without waiting; within a running loop.
+        Start fetching the keys of these issuers without waiting; call within a running loop.
 
-        Templates are left out (they name no issuer), and issuers whose tokens are asked about.
+        Of issuers that are asked about tokens, it begins to find out where. Templates are left out:
+        they name no issuer.
         """
         for one in trusted:
-            if one.template is None and not asks(one):
+            if one.template is not None:
+                continue
+            if asks(one):
+                self._look_for(one)
+            else:
                 self.of(one.settings.issuer, one).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
         """
-        Whether tokens of this issuer can be checked now, as one word for `/readyz`.
+        Return whether tokens of this issuer can be checked now, as one word for `/readyz`.
 
-        ``ready``; ``asked`` where the issuer is asked about each token; ``template`` where tokens
-        name the issuers; else why there are no keys: ``not_fetched``, or a FetchError's reason.
+        ``ready``; ``asked`` where the issuer is asked about each token, and it is known where;
+        ``template`` where tokens name the issuers; else ``not_fetched``, or a FetchError's reason
+        why there are no keys.
         """
         if trusted.template is not None:
             return "template"
@@ -218,12 +253,35 @@ class Keys:
         if held is not None and held.keys.has_keys:
             return "ready"
         if asks(trusted):
-            return "asked"
+            return "asked" if self._knows_where(trusted) else "not_fetched"
         return "not_fetched" if held is None else held.keys.failure or "not_fetched"
+
+    def _knows_where(self, trusted: TrustedIssuer) -> bool:
+        """Return whether the introspection endpoint of an issuer is known."""
+        settings = trusted.settings.introspection
+        if trusted.preset.introspection_endpoint or (settings is not None and settings.endpoint):
+            return True
+        metadata = self.discovery.known(trusted.settings.issuer)
+        return metadata is not None and bool(metadata.introspection_endpoint)
+
+    def _look_for(self, trusted: TrustedIssuer) -> None:
+        """Start the search for an introspection endpoint, at most once per interval."""
+        issuer, now = trusted.settings.issuer, self._clock.monotonic()
+        if self._knows_where(trusted) or now < self._looked_for.get(issuer, 0.0):
+            return
+        self._looked_for[issuer] = now + INTERVAL_S
+        search = asyncio.create_task(self.discovery.find(place_of(issuer, trusted)))
+        self._searches.add(search)
+        search.add_done_callback(self._searched)
+
+    def _searched(self, search: "asyncio.Task[IssuerMetadata]") -> None:
+        self._searches.discard(search)
+        if not search.cancelled():
+            search.exception()  # `state_of` reports it, and the next request searches again
 
     def oldest_s(self) -> float:
         """
-        Seconds since the keys in use were fetched, for the issuer where that is longest ago.
+        Return the age in seconds of the oldest keys in use.
 
         0 while there are none.
         """
@@ -237,7 +295,7 @@ class Keys:
         return self._clock.monotonic() - min(fetched) if fetched else 0.0
 
     def retain(self, issuers: Collection[str]) -> None:
-        """Forget every issuer and template that is not among *issuers*: after a reload."""
+        """Remove all issuers and templates that are not in *issuers*; used after a reload."""
         for issuer in [known for known in self._exact if known not in issuers]:
             self._exact.pop(issuer).keys.discard()
         for template in [known for known in self._families if known not in issuers]:
@@ -245,18 +303,22 @@ class Keys:
                 held.keys.discard()
 
     async def aclose(self) -> None:
-        """Forget all keys and end all work; the fetcher is its owner's to close."""
+        """Remove all keys and cancel all work; the owner closes the fetcher."""
         groups = [self._exact.values(), *(family.all() for family in self._families.values())]
         tasks = [task for group in groups for held in group for task in held.keys.discard()]
         self._exact.clear()
         self._families.clear()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.discovery.aclose()
+        if self._searches:
+            await asyncio.wait(self._searches)
 
-    def _make(self, issuer: str, trusted: TrustedIssuer, *, permanent: bool) -> Held:
-        source = Source(issuer, trusted, self._fetcher, self.discovery)
+    def _make(self, issuer: str, trusted: TrustedIssuer, *, permanent: bool) -> LocatedKeys:
+        # Anybody can name issuers of a template, and serve what comes from some of them.
+        strangers = None if permanent else self._strangers
+        source = KeyLocation(issuer, trusted, self._fetcher, self.discovery, strangers)
 
-        async def load() -> Loaded:
+        async def load() -> FetchedKeys:
             try:
                 loaded = await source.load()
             except FetchError:
@@ -265,7 +327,7 @@ class Keys:
             self.fetched += 1
             return loaded
 
-        return Held(
+        return LocatedKeys(
             source,
             KeySet(
                 load,
@@ -273,12 +335,13 @@ class Keys:
                 versions=self._versions,
                 clock=self._clock,
                 permanent=permanent,
+                strangers=strangers,
             ),
         )
 
 
 def asks(trusted: TrustedIssuer) -> bool:
-    """Whether this issuer's tokens are asked about at the issuer rather than checked with keys."""
+    """Return whether this issuer's tokens are introspected."""
     return (
         trusted.settings.introspection is not None
         or trusted.preset.introspection_form == "tokeninfo"

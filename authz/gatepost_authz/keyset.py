@@ -1,4 +1,4 @@
-"""The keys of one issuer over time: fetched once for everybody, kept through an outage."""
+"""The keys of one issuer: fetched once for all requests, kept during an outage."""
 
 import asyncio
 import logging
@@ -12,6 +12,7 @@ import msgspec
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.jwk import VerificationKey
+from gatepost_authz.ratelimited import RateLimitedLog
 
 # Between the beginnings of two fetches from one issuer. Without it, anyone can make us hammer the
 # issuer by sending tokens with random key ids; with more, a rotated key is noticed late.
@@ -28,30 +29,30 @@ SHORTEST_S = 60.0
 LONGEST_S = 86_400.0
 REFRESH_AT = 0.8
 # Through an outage of this length tokens are checked with the last good keys. Longer, and a key
-# that its issuer has withdrawn since would be trusted for as long as somebody blocks our way.
+# that its issuer has withdrawn since would be trusted for as long as an attacker blocks the way.
 STALE_S = 3600.0
 LONGEST_BACKOFF_S = 60.0
 CANDIDATES = 4
-"""Keys tried for one key id: issuers reuse ids, and each try costs a signature check."""
+"""The number of keys tried for one key id; each try costs a signature check."""
 
 Table = Mapping[tuple[str | None, str], tuple[VerificationKey, ...]]
 
 log = logging.getLogger(__name__)
 
-# Not the module's own generator: whoever seeds that one would time our refreshes, and a property
+# Not the module's own generator: code that seeds it would determine the refreshes, and a property
 # test that draws from it would see it change under its hands.
 DICE = random.SystemRandom()
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class FetchedKeys(msgspec.Struct, frozen=True):
     """One successful fetch: the usable keys, and how long their server lets them be kept."""
 
     keys: tuple[VerificationKey, ...]
     max_age: float | None = None
 
 
-class Clock(msgspec.Struct, frozen=True):
-    """Time as a key set sees it: seconds that never step back, waiting, and a die in [0, 1)."""
+class KeySetClock(msgspec.Struct, frozen=True):
+    """The time source of a key set: a monotonic clock, a sleep and a random number in [0, 1)."""
 
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -62,30 +63,33 @@ class KeySet:
     """
     The keys of one issuer, never shared with another, whatever URL both name (RFC 7517).
 
-    *load* fetches them or raises FetchError. Nothing is fetched until somebody asks or `warm` is
-    called. A *permanent* set is refreshed for ever; another one only while it is used.
+    *load* fetches them or raises FetchError. Nothing is fetched before the first request or
+    call of `warm`. A *permanent* set is refreshed for ever; another one only while it is used.
+    *strangers* is the log of all issuers whose names callers can make up.
     """
 
     def __init__(
         self,
-        load: Callable[[], Awaitable[Loaded]],
+        load: Callable[[], Awaitable[FetchedKeys]],
         *,
         name: str,
         versions: Iterator[int],
-        clock: Clock,
+        clock: KeySetClock,
         permanent: bool = True,
+        strangers: RateLimitedLog | None = None,
     ) -> None:
         self.name = name
         self.version = next(versions)
-        """Grows when a key is removed or replaced: verdicts of an older version are void."""
+        """Grows when a key is removed or replaced; cached tokens of older versions are void."""
         self.failure: str | None = None
-        """Why the last fetch failed; None when it did not."""
+        """The reason why the last fetch failed, or None."""
         self.fetched_at: float | None = None
-        """When the last fetch brought keys, by the clock of this set; None: none did yet."""
+        """The time of the last successful fetch, or None."""
         self._load = load
         self._versions = versions
         self._clock = clock
         self._permanent = permanent
+        self._strangers = strangers
         self._keys: tuple[VerificationKey, ...] = ()
         self._table: Table = {}
         self._ids: frozenset[str | None] = frozenset()
@@ -99,18 +103,18 @@ class KeySet:
 
     @property
     def has_keys(self) -> bool:
-        """Whether any token of the issuer can be checked now."""
+        """Return whether any token of the issuer can be checked now."""
         return bool(self._table)
 
     @property
     def resting(self) -> bool:
-        """Whether nothing goes on and nothing is remembered that would be lost with this set."""
+        """Return whether the set is idle and can be discarded without loss."""
         idle = self._fetch is None and self._clock.monotonic() >= self._allowed_at
         return idle and not self._table
 
     def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
         """
-        The keys that may check such a token, best first; empty when none is known.
+        Return the keys that may verify such a token, best first.
 
         Without a key id there must be exactly one key for the algorithm.
         """
@@ -118,13 +122,13 @@ class KeySet:
         return self._table.get((kid, algorithm), ())
 
     def warm(self) -> None:
-        """Begin to fetch the keys, without waiting for them; within a running loop."""
+        """Start fetching the keys without waiting; call within a running loop."""
         if not self._table:
             self._next_fetch()
 
     async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
         """
-        The keys for such a token, after the next fetch that may bring them; () when it did not.
+        Wait for the next fetch and return the keys for such a token, or ().
 
         An unknown key id waits at most five seconds. IssuerUnavailable: the fetch failed or takes
         longer, or too many wait; whether the token is good is then unknown, so no 401.
@@ -138,7 +142,7 @@ class KeySet:
         if self._closed:
             raise IssuerUnavailable("keys_closed")
         if self._cooling() and not self._table and self.failure:
-            self._next_fetch()  # somebody asked: a recovered issuer is noticed within the interval
+            self._next_fetch()  # so that a recovered issuer is noticed within the interval
             raise IssuerUnavailable(f"keys_{self.failure}")
         if self._waiters >= (WAITERS if self._table else FIRST_WAITERS):
             raise IssuerUnavailable("keys_too_many_waiters")
@@ -146,7 +150,7 @@ class KeySet:
 
     async def after_bad_signature(self) -> bool:
         """
-        Fetch again because a known key refused a signature: it may have been replaced in place.
+        Fetch again after a known key refused a signature; it may have been replaced.
 
         True when the keys are others now. Does not wait for the interval to pass, or every forged
         token would hold a request for five seconds; but the fetch at its end is arranged, so that
@@ -205,7 +209,7 @@ class KeySet:
         limit.cancel()
 
     async def _outcome(self, fetch: asyncio.Task[None], limit: asyncio.Future[None]) -> str | None:
-        """Why *fetch* brought nothing, or None; gives up when *limit* is over."""
+        """Wait for *fetch* up to *limit* and return the reason for its failure, or None."""
         # Waiting for a set of futures cancels none of them: when this request goes away, the
         # fetch goes on for the others.
         await asyncio.wait({fetch, limit}, return_when=asyncio.FIRST_COMPLETED)
@@ -215,11 +219,11 @@ class KeySet:
             return "slow"
         if fetch.cancelled():
             return "closed"
-        # What nobody foresaw is no proof that a key does not exist.
+        # An unexpected error does not prove that a key does not exist.
         return self.failure if fetch.exception() is None else "failed"
 
     def _next_fetch(self) -> asyncio.Task[None]:
-        """The fetch that runs, or one that begins as soon as the interval allows."""
+        """Return the running fetch, or schedule one as soon as the interval allows."""
         if self._fetch is None:
             self._fetch = asyncio.create_task(self._run(), name=f"keys of {self.name}")
         return self._fetch
@@ -238,7 +242,7 @@ class KeySet:
         if self._keeper is None and not self._closed and (self._permanent or self._table):
             self._keeper = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
 
-    def _adopt(self, loaded: Loaded) -> None:
+    def _adopt(self, loaded: FetchedKeys) -> None:
         now = self.fetched_at = self._clock.monotonic()
         if any(key not in loaded.keys for key in self._keys):
             # Gone or replaced: at once, with every verdict that rested on it.
@@ -261,7 +265,7 @@ class KeySet:
         # With jitter: a thousand servers that lost the same issuer must not return as one.
         backoff *= 1 + 0.5 * self._clock.die()
         self._refresh_at = max(self._refresh_at, self._clock.monotonic() + backoff)
-        log.warning("keys of %s cannot be fetched: %s", self.name, error)
+        (self._strangers or log).warning("keys of %s cannot be fetched: %s", self.name, error)
 
     async def _keep(self) -> None:
         """Refresh before the keys expire, try again after failures, drop what is too old."""
@@ -286,7 +290,7 @@ class KeySet:
 
 
 def tabulate(keys: Iterable[VerificationKey]) -> Table:
-    """Keys by id and algorithm; under no id, the only key of each algorithm."""
+    """Return keys by id and algorithm; without an id, the only key of each algorithm."""
     table: dict[tuple[str | None, str], tuple[VerificationKey, ...]] = {}
     alone: dict[str, list[VerificationKey]] = {}
     for key in keys:
@@ -295,7 +299,7 @@ def tabulate(keys: Iterable[VerificationKey]) -> Table:
             if key.kid is not None:
                 same = table.get((key.kid, algorithm), ())
                 table[key.kid, algorithm] = (*same, key)[:CANDIDATES]
-    # RFC 7515 leaves the id out where there is nothing to choose; with a choice, whoever made the
+    # RFC 7515 leaves the id out where there is nothing to choose; with a choice, the sender of the
     # token would make us try key after key.
     table.update(((None, name), (only[0],)) for name, only in alone.items() if len(only) == 1)
     return table

@@ -7,10 +7,10 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.challenge import words
-from gatepost_authz.config import TENANT_ID, Resource, Target
+from gatepost_authz.config import TENANT_ID, WELL_KNOWN, Resource, Target
 
 LIFETIME_S = 300
-"""How long clients may keep the document: as long as a new issuer may take to be noticed."""
+"""The cache lifetime of the document, which is also the delay until clients notice a new issuer."""
 
 REMEMBERED = 1024
 METHODS = b"GET, HEAD, OPTIONS"
@@ -30,8 +30,8 @@ PREFLIGHT = [
 AuthorizationServers = Callable[[str | None], tuple[str, ...]]
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What clients read (RFC 9728 section 2); members without a value are left out."""
+class MetadataDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The metadata document (RFC 9728 section 2); members without a value are omitted."""
 
     resource: str
     authorization_servers: Sequence[str]
@@ -41,14 +41,14 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resource_documentation: str = ""
 
 
-class Metadata:
+class MetadataRoutes:
     """
-    Serves the document of *resource*, per tenant where the resource is a template.
+    Serves the metadata document of *resource*, per tenant if the resource is a template.
 
     An ASGI app for exactly its own routes. *authorization_servers* gives the issuers of a tenant
     (None: of the only resource); where it gives none, *unknown* answers as it does for any path,
-    so that nobody can find out which tenants there are. *scopes* is what a client should ask for
-    at first. Raises ValueError for a scope that cannot stand in a challenge.
+    so that strangers cannot find out its tenants. *scopes* are those that the resource knows.
+    Raises ValueError for a scope that cannot stand in a challenge.
     """
 
     def __init__(
@@ -70,13 +70,17 @@ class Metadata:
         self.unknown = unknown or Router().not_found
         self._encoded: dict[tuple[str, tuple[str, ...]], bytes] = {}
 
-    def routes(self) -> list[Route]:
+    def routes(self, *, root: bool = False) -> list[Route]:
         """
-        Its routes: under the resource, and where RFC 9728 section 3.1 inserts the well-known path.
+        Return the routes: below the resource, and at the path of RFC 9728 section 3.1.
 
-        For a resource without a path both are the root. All answer with the same bytes.
+        With *root* at the root as well, which clients try last: for a server of one resource only,
+        so a template has none. For a resource without a path all are the root. All answer with the
+        same bytes.
         """
-        return [Route(path, endpoint=self) for path in self.resource.metadata_paths]
+        at_root = (WELL_KNOWN,) if root and not self.resource.templated else ()
+        paths = dict.fromkeys((*self.resource.metadata_paths, *at_root))
+        return [Route(path, endpoint=self) for path in paths]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Nothing here looks at credentials: a client with a stale token must still find out where
@@ -109,7 +113,7 @@ class Metadata:
         document = self._encoded.get(key)
         if document is None:
             document = msgspec.json.encode(
-                Document(
+                MetadataDocument(
                     resource=target.url,
                     authorization_servers=servers,
                     scopes_supported=self.scopes,

@@ -1,101 +1,121 @@
-"""The gate: a request passes only with a token meant for this resource."""
+"""Accepts only requests with a Bearer token for this resource (RFC 6750 section 2.1)."""
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gatepost_authz.bearer import bearer_token
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Target
-from gatepost_authz.errors import AuthError, InvalidToken
-from gatepost_authz.verifier import Recall, TokenVerifier
+from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, MissingToken
+from gatepost_authz.headers import IdentityHeaders, IdentityHeadersApp
+from gatepost_authz.verifier import TokenVerifier
+
+MAX_TOKEN = 16 * 1024
+"""The maximum length of a token in bytes; longer ones are not parsed."""
+
+MAX_VALUE = MAX_TOKEN + len(b"Bearer ")
+B64TOKEN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"
+CREDENTIAL = re.compile(rb"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)
+SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 
 CALLER = "gatepost.caller"
-"""The key of the ASGI scope under which the gate leaves the caller."""
-
-
-SAME_HEAD = "gatepost.same_head"
-"""
-The key of the ASGI scope where a server may leave a dictionary, the same one for requests whose
-heads are the same bytes but for the digits of Content-Length: the path and the credentials are.
-"""
+"""The key of the ASGI scope that holds the caller."""
 
 
 def caller_of(scope: Scope) -> TenantContext:
-    """Who calls, behind a gate; LookupError where no gate stands before this app."""
+    """Return the caller of a request; raise LookupError if no gate ran before."""
     caller = scope.get(CALLER)
     if not isinstance(caller, TenantContext):
         raise LookupError("no BearerMiddleware stands before this app")
     return caller
 
 
-class Place(Protocol):
-    """What knows the resource of a path: a Resource, or what lies Beside it."""
+class ResourceLookup(Protocol):
+    """Finds the resource of a path: a Resource, or a Beside."""
+
+    @property
+    def only(self) -> Target | None:
+        """The resource of every path; None if the path names a tenant."""
 
     def locate(self, path: str) -> Target | None:
-        """The resource that a request path belongs to; None when it names none."""
+        """Return the resource of a request path, or None."""
+
+
+DEFAULT_IDENTITY = IdentityHeaders()
+"""The default names of the identity headers."""
 
 
 class BearerMiddleware:
     """
-    Lets a request pass only with a token meant for *resource*, carrying the *baseline* scopes.
+    Accepts only requests with a token for *resource* that has the *baseline* scopes.
 
-    What the verifier found out stands in the scope (`caller_of`). *on_refusal* hears of every
-    refusal before its challenge is sent; it must not raise.
+    What the verifier found out stands in the scope (`caller_of`), and in headers of the request as
+    *identity* names them; headers by which the caller itself says who it is are gone. With None the
+    headers stay as they are, because a layer in front has handled them. *on_refusal* hears of every
+    refusal before its challenge is sent; it must not raise. *rate_limit* says what to raise for a
+    peer whose credentials were often refused. A token that was good before passes all the same; any
+    other one is not looked at.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all are keywords, and each is one decision of the operator
         self,
         app: ASGIApp,
         *,
-        resource: Place,
+        resource: ResourceLookup,
         verifier: TokenVerifier,
         challenge: Challenge,
         baseline: frozenset[str] = frozenset(),
         on_refusal: Callable[[Scope, AuthError], None] | None = None,
+        identity: IdentityHeaders | None = DEFAULT_IDENTITY,
+        rate_limit: Callable[[Scope], Exception | None] | None = None,
     ) -> None:
-        self.app = app
-        self.locate = resource.locate
+        self.app = app if identity is None else IdentityHeadersApp(app, identity, CALLER)
+        self.resource = resource
         self.verifier = verifier
         self.challenge = challenge
         self.baseline = baseline
         self.on_refusal = on_refusal
+        self.rate_limit = rate_limit
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return self._not_http(scope, receive, send)
-        heads = scope.get(SAME_HEAD)
-        recall: Recall | None = None if heads is None else heads.get(self)
-        if recall is not None and (caller := recall()) is not None:
-            # The same token to the same path, and its verdict is still good.
-            scope[CALLER] = caller
-            return self.app(scope, receive, send)
-        return self._verified(scope, receive, send)
-
-    async def _verified(self, scope: Scope, receive: Receive, send: Send) -> None:
-        target = self.locate(scope["path"])
+            await self._not_http(scope, receive, send)
+            return
+        target = self.resource.only or self.resource.locate(scope["path"])
+        caller: TenantContext | None = None
         try:
             token = bearer_token(scope["headers"])
             if target is None:
                 # A path that names no tenant has no audience that a token could be held against.
                 raise InvalidToken("no_resource_in_path")
-            caller = await self.verifier.verify(token, target)
+            caller = self.verifier.cached(token, target)
             if caller is None:
-                raise InvalidToken("unknown_kind")
+                caller = await self._verified(scope, token, target)
             if self.baseline:
                 caller.require(self.baseline)
         except AuthError as error:
+            if caller is not None:
+                error.about(issuer=caller.issuer, tenant=caller.tenant_id)
             if self.on_refusal is not None:
                 self.on_refusal(scope, error)
             await self.challenge.refuse(error, target, send)
             return
-        if (heads := scope.get(SAME_HEAD)) is not None:
-            # Only what a verdict is filed under is kept: whether it holds is asked each time.
-            heads[self] = self.verifier.recall(token, target)
         scope[CALLER] = caller
         await self.app(scope, receive, send)
+
+    async def _verified(self, scope: Scope, token: str, target: Target) -> TenantContext:
+        """Return the caller of a token that no cache holds."""
+        refusal = None if self.rate_limit is None else self.rate_limit(scope)
+        if refusal is not None and not self.verifier.knows(token, target):
+            raise refusal
+        peer = (scope.get("client") or ("",))[0]
+        caller = await self.verifier.verify(token, target, peer=peer)
+        if caller is None:
+            raise InvalidToken("unknown_kind")
+        return caller
 
     async def _not_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Named is what may pass unchecked. Every other kind of connection is refused, so that a
@@ -106,3 +126,44 @@ class BearerMiddleware:
             await send({"type": "websocket.close", "code": 1008})
         else:
             raise ValueError(f"no {scope['type']!r} connection passes the gate")
+
+
+def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """
+    Return the Bearer token from raw ASGI *headers* (names in lower case).
+
+    Raises MissingToken without credentials or with another scheme, MalformedCredentials for
+    everything else that is not exactly one header field with one ``b64token``. A token in the
+    query or in a form is never looked for (MCP: access tokens must not stand in the URI).
+    """
+    found = None
+    for name, value in headers:
+        if name == b"authorization":
+            if found is not None:
+                # A proxy in front may have checked the other one.
+                raise MalformedCredentials("repeated_header")
+            found = value
+    if found is None:
+        raise MissingToken
+    if len(found) > MAX_VALUE:
+        raise MalformedCredentials("too_long")
+    # What remains without the token's alphabet is the one space after the scheme: this says the
+    # same as CREDENTIAL at a third of its cost.
+    if found.startswith(b"Bearer ") and found.translate(None, B64TOKEN) == b" ":
+        token = found[7:]
+        if token:
+            return token.decode("ascii")
+    return _unusual(found)
+
+
+def _unusual(value: bytes) -> str:
+    # White space around a field value is no part of it (RFC 9110 section 5.5). h11 takes it away
+    # and httptools does not, so without this the same request would fare differently.
+    value = value.strip(b" \t")
+    match = CREDENTIAL.fullmatch(value)
+    if match is not None:
+        return match[1].decode("ascii")
+    scheme = SCHEME.match(value)
+    if scheme is None or scheme[1].lower() == b"bearer":
+        raise MalformedCredentials("malformed_credentials")
+    raise MissingToken("other_scheme")

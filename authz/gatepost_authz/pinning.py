@@ -1,4 +1,4 @@
-"""Connections only to addresses that were checked, whatever a name resolves to a moment later."""
+"""Connects only to checked addresses, even if a name resolves differently later."""
 
 import asyncio
 import socket
@@ -11,31 +11,31 @@ from itertools import zip_longest
 import httpcore2
 import httpx2
 
+from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
-from gatepost_authz.head import Measured, awaited
-from gatepost_authz.reach import IssuerReach, Reach
+from gatepost_authz.response_head import Measured, awaited
 from gatepost_authz.tunnel import Tunnel
 
 CONNECT_S = 2.0
 ATTEMPTS = 4
-"""Addresses of one name that are tried, sharing the two seconds."""
+"""The number of addresses tried per name within two seconds."""
 LOOKUPS = 64
-"""Names looked up at once, where nobody says otherwise."""
+"""The default number of concurrent lookups."""
 
 NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
-"""After which the next address of a name is tried."""
+"""The errors after which the next address of a name is tried."""
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host name and port to addresses, best first; OSError when there is none."""
+"""Resolves host name and port to addresses, best first; raises OSError if there is none."""
 
 
 class AddressRefused(httpx2.ConnectError):
-    """A host is, or resolves to, an address that this server does not connect to."""
+    """Raised when a host resolves to an address that the server may not connect to."""
 
 
 class SystemResolver:
     """
-    Asks the system in a thread per name; those who ask for the same name share the answer.
+    Resolves names with the system's resolver, in one thread per name.
 
     At most *lookups* at once: one cannot be cancelled, so hanging ones must not pile up.
 
@@ -48,7 +48,7 @@ class SystemResolver:
         self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """Addresses of *host*; OSError when it has none or too many lookups hang."""
+        """Return the addresses of *host*; raise OSError if it has none or too many lookups hang."""
         if is_loopback_host(host):
             # RFC 6761 section 6.3: never a question for a name server, which might lie.
             return ("127.0.0.1", "::1")
@@ -69,7 +69,7 @@ class SystemResolver:
                 return
             if error is not None:
                 answer.set_exception(error)
-                answer.exception()  # seen, also when nobody waits any longer
+                answer.exception()  # retrieved, also when no request waits any longer
             else:
                 answer.set_result(addresses or ())
 
@@ -92,12 +92,14 @@ class SystemResolver:
 
 class PinnedBackend(httpcore2.AsyncNetworkBackend):
     """
-    Opens TCP connections to addresses that passed the check; TLS and Host keep the name.
+    Opens TCP connections to checked addresses; TLS and Host keep the name.
 
     Public addresses are reached through *tunnel* where there is one.
     """
 
-    def __init__(self, reach: Reach, *, resolver: Resolver, tunnel: Tunnel | None = None) -> None:
+    def __init__(
+        self, reach: AddressPolicy, *, resolver: Resolver, tunnel: Tunnel | None = None
+    ) -> None:
         self._reach = reach
         self._resolver = resolver
         self._tunnel = tunnel
@@ -157,7 +159,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
 
 def alternated(addresses: Sequence[str]) -> Sequence[str]:
     """
-    The first few of *addresses*, IPv4 and IPv6 in turn, beginning with the best.
+    Return the first few of *addresses*, alternating IPv4 and IPv6.
 
     Where IPv6 leads nowhere, its addresses must not use up the time of those that work.
     """
@@ -170,8 +172,7 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """
-    An httpx2 transport that turns to whom *reach* allows (the internet, unless told), whoever wrote
-    the URL. Pass it to ``httpx2.AsyncClient(transport=..., trust_env=False)``, or use it alone.
+    An httpx2 transport that connects only to hosts that *reach* allows.
 
     With *proxy*, the operator's own and connected to unchecked, public addresses are reached
     through it and others directly: a proxy is the way out, not the way in. Where the reach lets it,
@@ -181,13 +182,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     def __init__(
         self,
         *,
-        reach: Reach | None = None,
+        reach: AddressPolicy | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str = "",
         resolver: Resolver | None = None,
         limits: httpx2.Limits | None = None,
     ) -> None:
-        self._reach = reach or IssuerReach()
+        self._reach = reach or IssuerAddressPolicy()
         named = self._reach.proxy_resolves
         limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
         self._direct = httpcore2.AsyncConnectionPool(
@@ -242,7 +243,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         return httpx2.Response(
             status_code=answer.status,
             headers=answer.headers,
-            stream=Body(answer.stream),
+            stream=ResponseBody(answer.stream),
             extensions=answer.extensions,
         )
 
@@ -253,8 +254,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             await self._proxied.aclose()
 
 
-class Body(httpx2.AsyncByteStream):
-    """The body of an answer, with the errors of httpx2."""
+class ResponseBody(httpx2.AsyncByteStream):
+    """The body of a response; raises the errors of httpx2."""
 
     def __init__(self, stream: object) -> None:
         self._stream = stream
@@ -268,7 +269,7 @@ class Body(httpx2.AsyncByteStream):
             raise translated(error) from error
 
     async def aclose(self) -> None:
-        """Give the connection back, or close it when the body was not read to its end."""
+        """Release the connection, or close it if the body was not read completely."""
         close = getattr(self._stream, "aclose", None)
         if close is not None:
             await close()
@@ -284,7 +285,7 @@ CORE_ERRORS = (
 
 
 def translated(error: Exception) -> httpx2.TransportError:
-    """The httpx2 error of the same name: httpcore2's tree is another one."""
+    """Return the httpx2 error for an httpcore2 error."""
     kind = getattr(httpx2, type(error).__name__, httpx2.TransportError)
     made: httpx2.TransportError = kind(str(error))
     return made

@@ -1,4 +1,4 @@
-"""What differs between identity providers, as rows of data; no code asks for a name."""
+"""The differences between identity providers, as data."""
 
 from typing import Literal
 
@@ -37,37 +37,40 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     documentation: str
     """Where the provider describes its tokens."""
     types: frozenset[str] = frozenset({"at+jwt"})
-    """Accepted header ``typ``, lower case, without ``application/``; ``""``: it may be absent."""
+    """
+    The accepted ``typ`` values, in lower case, without ``application/``; ``""`` if it may be
+    absent.
+    """
     algorithms: tuple[str, ...] = ALGORITHMS
-    """Signature algorithms that its keys may verify."""
+    """The signature algorithms of its keys."""
     required: frozenset[str] = REQUIRED
     """Claims that must be present."""
     audience_claims: tuple[str, ...] = ("aud",)
     names_resource: bool = True
     """The provider can put our URL into the audience; if not, ``audiences`` must be settled."""
     client_as_audience: bool = False
-    """Where ``aud`` is absent, the client id must be one of the issuer's ``audiences``."""
+    """If ``aud`` is absent, the client id must be one of the issuer's ``audiences``."""
     scope_claims: tuple[str, ...] = ("scope",)
     client_claims: tuple[str, ...] = ("client_id",)
     subject_claims: tuple[str, ...] = ("sub",)
-    """The stable id of the subject: the same person is the same issuer and the same value."""
+    """The claims with the stable id of the subject."""
     token_id_claims: tuple[str, ...] = ("jti",)
     tenant_claim: str = ""
-    """Where the organisation stands, unless the issuer's ``tenant`` rule says otherwise."""
+    """The claim with the organisation, unless the issuer's ``tenant`` rule names another."""
     forbidden: dict[str, frozenset[str]] = msgspec.field(default_factory=lambda: OTHER_TOKENS)
-    """Payload member and the lower-case values that mean another kind of token; empty: any."""
+    """Payload members and lower-case values of other kinds of tokens; empty means any value."""
     must_equal: dict[str, str] = {}
     """Payload members that an access token always carries with this value."""
     client_markers: dict[str, str] = {}
     """Payload members that, with this value, say that the subject is a machine."""
     display_claims: tuple[str, ...] = ("name", "email", "preferred_username")
-    """Claims that may be shown to people; nothing is decided by them."""
+    """Claims for display; they have no effect on decisions."""
     opaque: bool = False
-    """Access tokens may be opaque: those are asked about at the issuer (RFC 7662)."""
+    """Whether access tokens may be opaque and are introspected (RFC 7662)."""
     introspection_form: Literal["rfc7662", "tokeninfo"] = "rfc7662"
-    """``tokeninfo`` (Google): ``access_token`` is posted, nobody authenticates, no ``active``."""
+    """``tokeninfo`` (Google): ``access_token`` is posted without a client, no ``active``."""
     introspection_endpoint: str = ""
-    """Where to ask, for a provider whose metadata does not say."""
+    """The introspection endpoint, if the provider's metadata do not name it."""
     clients_without_subject: bool = False
     """Answers about a client that speaks for itself leave ``sub`` out."""
     issuer_pattern: str = ""
@@ -124,7 +127,7 @@ PRESETS: dict[str, Preset] = {
             required=STANDARD | {"cid", "jti"},
             scope_claims=("scp",),
             client_claims=("cid",),
-            # `sub` is the login name, which an administrator can give to somebody else.
+            # `sub` is the login name, which an administrator can reassign.
             subject_claims=("uid", "sub"),
             discovery_paths=("/.well-known/oauth-authorization-server",),
         ),

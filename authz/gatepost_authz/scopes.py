@@ -1,4 +1,4 @@
-"""Scopes: read them from a claim, and know which ones imply which."""
+"""Reads scopes from claims and resolves implied scopes."""
 
 import functools
 import re
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from gatepost_authz.errors import InvalidToken
 
 MAX_SCOPES = 256
-"""More than a person was ever asked to consent to; each costs memory in every cached verdict."""
+"""The maximum number of scopes; each costs memory in every cached token."""
 MAX_LENGTH = 256
 REMEMBERED = 256
 
@@ -20,7 +20,7 @@ SCOPES = re.compile(r"[\x20\x21\x23-\x5B\x5D-\x7E]*", re.ASCII)
 @functools.lru_cache(maxsize=REMEMBERED)
 def parse(value: str) -> frozenset[str]:
     """
-    The scopes of a space-delimited ``scope`` claim (RFC 8693 section 4.2), compared exactly.
+    Parse a space-delimited ``scope`` claim (RFC 8693 section 4.2).
 
     InvalidToken: a character outside the grammar of RFC 6749 section 3.3, more than 256 scopes, or
     one longer than 256 characters.
@@ -36,7 +36,7 @@ def parse(value: str) -> frozenset[str]:
 
 
 def collect(values: Iterable[object]) -> frozenset[str]:
-    """The scopes of a claim that lists them (Okta ``scp``, Entra ``roles``), each a string."""
+    """Return the scopes of a claim that is a list (Okta ``scp``, Entra ``roles``)."""
     scopes = set()
     for value in values:
         if not isinstance(value, str) or len(parse(value)) != 1 or " " in value:
@@ -49,7 +49,7 @@ def collect(values: Iterable[object]) -> frozenset[str]:
 
 
 class Implications:
-    """Which scopes a granted scope brings with it, however many steps away."""
+    """The scopes that a granted scope implies, directly or indirectly."""
 
     def __init__(self, implied: Mapping[str, Iterable[str]]) -> None:
         direct = {scope: frozenset(others) for scope, others in implied.items()}
@@ -57,7 +57,7 @@ class Implications:
         self._remembered = functools.lru_cache(maxsize=REMEMBERED)(self._expand)
 
     def expand(self, scopes: frozenset[str]) -> frozenset[str]:
-        """*scopes* and everything they imply."""
+        """Return *scopes* and all implied scopes."""
         return self._remembered(scopes)
 
     def _expand(self, scopes: frozenset[str]) -> frozenset[str]:
@@ -68,7 +68,7 @@ class Implications:
 
 
 def closure(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """Everything that *scope* implies, itself included; circles are fine."""
+    """Return all scopes that *scope* implies, including itself; cycles are allowed."""
     reached: set[str] = set()
     waiting = [scope]
     while waiting:

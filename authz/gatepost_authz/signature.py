@@ -1,5 +1,5 @@
 """
-A compact token taken apart and its signature checked: the only user of the JWT library.
+Splits compact tokens and verifies signatures; the only user of the JWT library.
 
 The library's own ``decode`` reads a token twice, keeps the last of two members of one name and
 turns strings into times. Here it contributes its algorithm objects alone; what they check was
@@ -35,7 +35,7 @@ CHECKS: dict[str, Algorithm] = {
     "EdDSA": OKPAlgorithm(),
     "Ed25519": OKPAlgorithm(),
 }
-"""The keys are what the header may say; ``none`` and ``HS*`` are not among them."""
+"""The allowed algorithms; ``none`` and ``HS*`` are not among them."""
 
 # Header members that change what the signature covers or what the payload is. We understand no
 # extension, so each of them is a refusal, also in the form that means nothing (`"b64": true`):
@@ -60,7 +60,7 @@ OTHER_TYPES = frozenset(
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """What a token's header may decide: which of the issuer's keys is tried."""
+    """The header of a token, which selects the issuer's key."""
 
     algorithm: str
     type: str
@@ -68,9 +68,9 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     kid: str | None
 
 
-class Parts(msgspec.Struct, frozen=True, gc=False):
+class TokenParts(msgspec.Struct, frozen=True):
     """
-    A token taken apart, nothing of it proved.
+    The parts of a token, not verified yet.
 
     ``unverified`` chooses the issuer and refuses early; it grants nothing. Claims to be believed
     come from ``verify``.
@@ -82,16 +82,9 @@ class Parts(msgspec.Struct, frozen=True, gc=False):
     signature: bytes
 
 
-def looks_like_one(token: str) -> bool:
-    """Whether *token* has the shape of a signed compact token with a JSON header."""
-    # Every base64url text of bytes that begin with `{` begins with "e"; opaque tokens with two
-    # dots exist (Google's), so the dots alone do not tell.
-    return token.startswith("e") and token.count(".") == 2
-
-
-def split(token: str) -> Parts:
+def split(token: str) -> TokenParts:
     """
-    *token* taken apart under the limits of RFC 8725 section 3: 16 KiB, a header of 4 KiB.
+    Split *token* under the limits of RFC 8725 section 3: 16 KiB, a header of 4 KiB.
 
     InvalidToken: it is no compact JWS, its JSON is not strict, or its header asks for something
     that is never granted here.
@@ -110,11 +103,11 @@ def split(token: str) -> Parts:
         raise InvalidToken("malformed_token") from None
     if not signature:
         raise InvalidToken("malformed_token")
-    return Parts(header, claims, raw[: -1 - len(tail)], signature)
+    return TokenParts(header, claims, raw[: -1 - len(tail)], signature)
 
 
-def verify(parts: Parts, key: VerificationKey) -> dict[str, object] | None:
-    """The claims, proved to be signed by *key*; None when they are not."""
+def verify(parts: TokenParts, key: VerificationKey) -> dict[str, object] | None:
+    """Return the claims if *key* verifies the signature, otherwise None."""
     algorithm = parts.header.algorithm
     # The key says what it may check, never the token: RFC 8725 section 3.1.
     if algorithm not in key.algorithms:
@@ -128,7 +121,7 @@ def verify(parts: Parts, key: VerificationKey) -> dict[str, object] | None:
 # depends on its bytes alone, and a refused one is not remembered.
 @functools.lru_cache(maxsize=REMEMBERED_HEADERS)
 def header_of(segment: bytes) -> Header:
-    """The header that *segment* spells, judged; InvalidToken or StrictJsonError when refused."""
+    """Parse and check the header in *segment*; raise InvalidToken or StrictJsonError."""
     members = loads_object(
         base64url.decode(segment), max_depth=MAX_HEADER_DEPTH, max_bytes=MAX_HEADER
     )
@@ -141,7 +134,7 @@ def header_of(segment: bytes) -> Header:
 
 
 def type_of(members: dict[str, object]) -> str:
-    """RFC 7515 section 4.1.9: a media type, compared without case, ``application/`` implied."""
+    """Return the media type without case and ``application/`` (RFC 7515 section 4.1.9)."""
     value = members.get("typ", "")
     if not isinstance(value, str) or ("typ" in members and not value):
         raise InvalidToken("refused_type")
@@ -152,7 +145,7 @@ def type_of(members: dict[str, object]) -> str:
 
 
 def kid_of(members: dict[str, object]) -> str | None:
-    """A name to look a key up with, and nothing else: it is never a path, a query or a header."""
+    """Return the key id; it is used only to look up a key."""
     if "kid" not in members:
         return None
     kid = members["kid"]

@@ -1,4 +1,4 @@
-"""JSON without duplicate members, odd numbers or unbounded depth: what strangers may send us."""
+"""A strict JSON reader: no duplicate members, no odd numbers, bounded depth."""
 
 import json
 import math
@@ -10,16 +10,16 @@ from collections.abc import Callable
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 SURROGATE = re.compile(rb"\\u[dD]")
 MAX_DIGITS = 32
-"""Characters of one number: claims are times and versions, not cryptography."""
+"""The maximum length of a number in characters."""
 
 
 class StrictJsonError(ValueError):
-    """The text is not JSON as this server reads it."""
+    """Raised when a text is not strict JSON."""
 
 
 def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str, object]:
     """
-    The members of the JSON object that *data* spells in UTF-8.
+    Parse the JSON object that *data* contains in UTF-8.
 
     StrictJsonError: more than *max_bytes* bytes, objects and lists nested deeper than *max_depth*,
     a member named twice (RFC 8725 section 2.8 tells of parsers that disagree which one counts),
@@ -34,7 +34,7 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
     try:
         text = data.decode("utf-8").strip(" \t\r\n")
         value, end = SCAN(text, 0)
-        # Only an escape can spell half a character; it would break whoever encodes it later.
+        # Only an escape can spell half a character; encoding it later would fail.
         if b"\\" in data and SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except StrictJsonError:
@@ -48,7 +48,7 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
 
 
 def depth(data: bytes, limit: int) -> int:
-    """How deep *data* nests objects and lists; stops counting just above *limit*."""
+    """Return the nesting depth of *data*; stop counting just above *limit*."""
     deepest = level = 0
     for match in BRACKET.finditer(data):
         first = data[match.start()]
@@ -64,7 +64,7 @@ def depth(data: bytes, limit: int) -> int:
 
 
 def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of *pairs*, each name once."""
+    """Return an object of *pairs*; refuse duplicate names."""
     value = dict(pairs)
     if len(value) != len(pairs):
         # Two parsers that keep different ones would see different tokens under one signature.
@@ -73,21 +73,21 @@ def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def integer(digits: str) -> int:
-    """A whole number of bounded length: turning digits into a number takes quadratic time."""
+    """Return an integer of bounded length; parsing digits takes quadratic time."""
     if len(digits) > MAX_DIGITS:
         raise StrictJsonError("number too long")
     return int(digits)
 
 
 def fraction(digits: str) -> float:
-    """A finite number: 1e400 reads as infinity, which compares with everything."""
+    """Return a finite float; 1e400 would become infinity."""
     if len(digits) > MAX_DIGITS or not math.isfinite(number := float(digits)):
         raise StrictJsonError("number too long")
     return number
 
 
 def constant(name: str) -> object:
-    """NaN, Infinity and -Infinity are no JSON, and NaN defeats every comparison."""
+    """Refuse NaN, Infinity and -Infinity, which are not JSON."""
     raise StrictJsonError(f"{name} is not JSON")
 
 

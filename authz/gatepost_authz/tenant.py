@@ -1,9 +1,10 @@
-"""From accepted claims to the caller: which tenant, which roles; pure, and closed by default."""
+"""Maps accepted claims to the caller: tenant and roles. Pure functions."""
 
 import base64
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import MAX_TEXT, Accepted
 from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target
-from gatepost_authz.errors import InvalidToken
+from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.presets import Preset
 from gatepost_authz.scopes import Implications
 
@@ -23,44 +24,44 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Tenancy(msgspec.Struct, frozen=True):
-    """Which tenants exist: those a configuration names, and whether a token may bring new ones."""
+    """The known tenants, and whether a token may create new ones."""
 
     create_on_first_use: bool = False
     known: frozenset[str] = frozenset()
-    """Tenant ids named in the configuration."""
+    """The tenant ids of the configuration."""
 
 
 class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How one issuer's tokens name tenants, and what the other issuers leave to it."""
+    """The rules by which an issuer's tokens name tenants."""
 
     settings: Issuer
     preset: Preset
     closed: frozenset[str] | None
-    """The only tenants this issuer can name; None: whatever its claim or template says."""
+    """The tenants that this issuer may name; None if its claim or template decides."""
     foreign: frozenset[str] = frozenset()
-    """Tenants that other issuers name in their settings, and this one does not."""
+    """Tenants that other issuers' settings reserve."""
     exclusive: bool = True
-    """Whether no second issuer names tenants freely, so that what this one names is its own."""
+    """Whether this is the only issuer without a table of tenants."""
 
 
 def everybody(caller: TenantContext) -> None:
-    """Refuse nobody."""
+    """Accept every caller."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for callers of every issuer."""
+    """The rules for callers of all issuers."""
 
     tenancy: Tenancy = Tenancy()
     implications: Implications = msgspec.field(default_factory=lambda: Implications({}))
     development: bool = False
-    """Accept what only the development issuer makes."""
+    """Accept tokens of the development issuer."""
     admit: Callable[[TenantContext], None] = everybody
-    """Asked last, whenever a verdict is made: raises AuthError for a caller who is shut out."""
+    """Called last; raises AuthError for a revoked or suspended caller."""
 
 
 def tenant_id(issuer: str, value: str) -> str:
     """
-    The tenant that *value* names at *issuer*: itself, or ``t-`` and 26 characters of its digest.
+    Return the tenant id of *value* at *issuer*: itself, or ``t-`` and 26 characters of its digest.
 
     Ids name directories, so nothing is lower-cased or cut into shape: two values never meet in
     one id.
@@ -74,7 +75,7 @@ def tenant_id(issuer: str, value: str) -> str:
 
 
 def closed_set(settings: Issuer) -> frozenset[str] | None:
-    """The only tenants that *settings* let an issuer name; None when its tokens decide."""
+    """Return the only tenants that *settings* allow an issuer to name, or None."""
     if settings.tenants:
         return frozenset(settings.tenants.values())
     if settings.tenant.value:
@@ -85,7 +86,7 @@ def closed_set(settings: Issuer) -> frozenset[str] | None:
 
 
 def names_by_segment(settings: Issuer, preset: Preset) -> bool:
-    """Whether a templated issuer's open segment is what names the tenant."""
+    """Return whether a templated issuer's open segment is what names the tenant."""
     claim = settings.tenant.claim or preset.tenant_claim
     # The claim that repeats the segment is held to be equal to it.
     return settings.tenant.issuer or (bool(claim) and claim == preset.segment_claim)
@@ -101,7 +102,7 @@ def caller_from(
     policy: Policy,
 ) -> TenantContext:
     """
-    The caller that accepted *claims* speak for.
+    Return the caller that accepted *claims* speak for.
 
     *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
     unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
@@ -109,35 +110,55 @@ def caller_from(
     token may do better.
     """
     issuer = str(claims["iss"])
-    tenant = tenant_of(claims, rules, issuer=issuer, captured=captured)
-    check_tenant(tenant, rules, policy.tenancy)
-    if target.tenant is not None and target.tenant != tenant:
-        raise InvalidToken("tenant_of_another_resource")
-    caller = TenantContext(
-        tenant_id=tenant,
-        issuer=issuer,
-        subject=accepted.subject,
-        subject_kind=accepted.subject_kind,
-        resource=target.url,
-        expires_at=accepted.expires_at,
-        issued_at=accepted.issued_at,
-        client_id=accepted.client_id,
-        actor=accepted.actor,
-        scopes=policy.implications.expand(accepted.scopes),
-        roles=roles_of(claims, rules.settings.roles),
-        acr=accepted.acr,
-        auth_time=accepted.auth_time,
-        token_id=accepted.token_id,
-        session_id=accepted.session_id,
-        claims=display(claims, rules.preset),
-        shared_audience=accepted.shared_audience,
-    )
-    policy.admit(caller)
+    tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    try:
+        check_tenant(tenant, rules, policy.tenancy)
+        if target.tenant is not None and target.tenant != tenant:
+            raise InvalidToken("tenant_of_another_resource")
+        caller = TenantContext(
+            tenant_id=tenant,
+            issuer=issuer,
+            subject=accepted.subject,
+            subject_kind=accepted.subject_kind,
+            resource=target.url,
+            expires_at=accepted.expires_at,
+            issued_at=accepted.issued_at,
+            tenant_claim=named,
+            client_id=accepted.client_id,
+            actor=accepted.actor,
+            scopes=policy.implications.expand(accepted.scopes),
+            roles=roles_of(claims, rules.settings.roles),
+            acr=accepted.acr,
+            auth_time=accepted.auth_time,
+            token_id=accepted.token_id,
+            session_id=accepted.session_id,
+            claims=display(claims, rules.preset),
+            shared_audience=accepted.shared_audience,
+        )
+        policy.admit(caller)
+    except AuthError as refusal:
+        refusal.about(tenant=tenant)
+        raise
     return caller
 
 
+def name_tenant(
+    refusal: AuthError,
+    claims: Mapping[str, object],
+    rules: TenantRules,
+    *,
+    captured: str | None,
+    tenancy: Tenancy,
+) -> None:
+    """Add the tenant to the error if verified *claims* name a tenant of the issuer."""
+    with suppress(AuthError):
+        tenant, _ = tenant_of(claims, rules, issuer=str(claims.get("iss")), captured=captured)
+        check_tenant(tenant, rules, tenancy)
+        refusal.about(tenant=tenant)
+
+
 def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
-    """Refuse a tenant that is not this issuer's to name, or that nobody has named yet."""
+    """Refuse a tenant that this issuer may not name, or that is unknown."""
     if tenant in rules.foreign:
         # Issuer B's administrator can put `org_id = acme` into any token of issuer B.
         raise InvalidToken("tenant_of_another_issuer")
@@ -151,21 +172,24 @@ def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
 
 def tenant_of(
     claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
-) -> str:
-    """The tenant id that the token names by the issuer's rule; there is no default tenant."""
+) -> tuple[str, str | None]:
+    """
+    Return the tenant id that the token names by the issuer's rule, and the value that the token has
+    for it; None: no claim names it. There is no default tenant.
+    """
     settings, preset = rules.settings, rules.preset
     # Providers that sign for all tenants with shared keys repeat the tenant in a claim.
     repeated = preset.segment_claim
     if captured is not None and repeated and claims.get(repeated) != captured:
-        raise InvalidToken("issuer_disagrees_with_claim")
+        raise InvalidToken("issuer_disagrees_with_claim").about(claim=repeated)
     if settings.tenant.value:
-        return settings.tenant.value
+        return settings.tenant.value, None
     value = named_by(claims, rules, captured)
     if settings.tenants:
         if value not in settings.tenants:
             raise InvalidToken("unknown_tenant")
-        return settings.tenants[value]
-    return tenant_id(issuer, value)
+        return settings.tenants[value], value
+    return tenant_id(issuer, value), value
 
 
 def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
@@ -184,15 +208,15 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
     if claim == rules.preset.tenant_claim:
         value = only_entry(value)
     if value is MISSING:
-        raise InvalidToken("no_tenant")
+        raise InvalidToken("no_tenant").about(claim=claim)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
-        raise InvalidToken("bad_tenant")
+        raise InvalidToken("bad_tenant").about(claim=claim)
     return value
 
 
 def only_entry(value: object) -> object:
     """
-    What a provider's own organisation claim holds, when it is a collection of exactly one.
+    Return the only entry of a provider's organisation claim, if it has exactly one.
 
     Keycloak's ``organization`` lists every organisation of the user, as names or as an object
     keyed by name; with two of them the token does not say for which one it speaks.
@@ -204,7 +228,7 @@ def only_entry(value: object) -> object:
 
 def lookup(claims: object, path: str) -> object:
     """
-    The claim at *path*: the member of exactly this name, or a dotted way into objects.
+    Return the claim at *path*: the member of exactly this name, or a dotted way into objects.
 
     Names may hold dots themselves (``https://stytch.com/organization``), so the longest name that
     exists is taken at each step. MISSING when there is none.
@@ -222,7 +246,7 @@ def lookup(claims: object, path: str) -> object:
 
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
-    """The roles whose rule the claims meet; nobody has one without a rule."""
+    """Return the roles whose rule the claims meet; without a rule there are none."""
     if not rules:
         return NOBODY
     return frozenset(role for role, rule in rules.items() if holds(claims, rule))
@@ -232,13 +256,16 @@ def holds(claims: Mapping[str, object], rule: RoleRule) -> bool:
     if is_left_out(claims, rule.claim):
         # Too many groups to fit: the token says where to ask, not what they are. "None" would be
         # a guess, and a rule that takes rights away would be met by it.
-        raise InvalidToken("groups_unknown")
+        raise InvalidToken("groups_unknown").about(claim=rule.claim)
     value = lookup(claims, rule.claim)
     return value == rule.value or (isinstance(value, list) and rule.value in value)
 
 
 def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
-    """Whether a distributed claim stands in for *claim* (OpenID Connect Core 1.0, 5.6.2; Entra)."""
+    """
+    Return whether a distributed claim stands in for *claim* (OpenID Connect Core 1.0, 5.6.2;
+    Entra).
+    """
     root = claim.partition(".")[0]
     elsewhere = claims.get("_claim_names")
     if isinstance(elsewhere, dict) and (claim in elsewhere or root in elsewhere):
@@ -247,7 +274,7 @@ def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
 
 
 def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
-    """Claims for people to read; nothing is decided by them, so an odd one is left out."""
+    """Return the display claims; malformed ones are omitted."""
     shown = {}
     for name in preset.display_claims:
         value = claims.get(name)

@@ -1,56 +1,56 @@
-"""From a token to a caller: the protocol, the verifier of signed tokens, and asking several."""
+"""Verifies tokens: the protocol, the verifier of signed tokens, and a combination of several."""
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
-from gatepost_authz.decisions import DecisionKey, Decisions, Versioned, key_of
-from gatepost_authz.errors import ExpiredToken, InvalidToken
+from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
-from gatepost_authz.tenant import Policy, caller_from
+from gatepost_authz.tenant import Policy, caller_from, name_tenant
+from gatepost_authz.verdict_cache import DecisionKey, VerdictCache, Versioned, key_of
 
 MAX_CANDIDATES = 4
-"""Keys tried for one token: issuers reuse a key id across types, but not more often than this."""
+"""The number of keys tried for one token."""
 DEVELOPMENT_KID = "dev-"
 
 
-Recall = Callable[[], TenantContext | None]
-"""The caller that a certain token speaks for, as long as the verdict on it is good; else None."""
-
-
 class TokenVerifier(Protocol):
-    """Whoever can say who presented a token."""
+    """Verifies tokens and returns the caller."""
 
-    async def verify(self, token: str, target: Target) -> TenantContext | None:
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         """
-        Say who presented *token* to *target*.
+        Return the caller that presented *token* to *target*, from the address *peer*.
 
         None: this verifier does not handle such tokens; the next one may.
-        AuthError: it does, and the token is refused; nobody else is asked.
+        AuthError: it does, and the token is refused; no other verifier is tried.
         """
 
-    def recall(self, token: str, target: Target) -> Recall | None:
+    def cached(self, token: str, target: Target) -> TenantContext | None:
         """
-        How to ask for the verdict on that token again, should it come again; None: by `verify`.
+        Return the caller if that token was accepted at *target* moments ago, otherwise None.
 
-        For a token that `verify` has accepted, and without keeping the token.
+        It never waits; after None, `verify` decides.
         """
+
+    def knows(self, token: str, target: Target) -> bool:
+        """Return whether that token was accepted at *target* before."""
 
 
 class IssuerKeys(Versioned, Protocol):
     """The keys of one issuer, as a verifier uses them."""
 
     def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        """The keys at hand that may check such a token; empty when none is known."""
+        """Return the keys at hand that may check such a token; empty when none is known."""
 
     async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        """The same after asking the issuer; empty: it has no such key. May be unavailable."""
+        """
+        Return the same after asking the issuer; empty: it has no such key. May be unavailable.
+        """
 
     async def after_bad_signature(self) -> bool:
         """Ask the issuer whether it replaced a key under the same id; True when keys changed."""
@@ -59,8 +59,10 @@ class IssuerKeys(Versioned, Protocol):
 class KeySource(Protocol):
     """The keys of all issuers."""
 
-    def of(self, issuer: str, trusted: TrustedIssuer) -> IssuerKeys:
-        """The keys of this concrete issuer, never shared with another."""
+    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> IssuerKeys:
+        """
+        Return the keys of this concrete issuer, which *peer* names; never shared with another.
+        """
 
 
 class Verifiers:
@@ -69,34 +71,41 @@ class Verifiers:
     def __init__(self, verifiers: Sequence[TokenVerifier]) -> None:
         self.verifiers = tuple(verifiers)
 
-    async def verify(self, token: str, target: Target) -> TenantContext:
-        """The caller; InvalidToken("unknown_kind") when nobody handles such tokens."""
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext:
+        """Return the caller; InvalidToken("unknown_kind") when no verifier handles such tokens."""
         for verifier in self.verifiers:
-            caller = await verifier.verify(token, target)
+            caller = await verifier.verify(token, target, peer=peer)
             if caller is not None:
                 return caller
         raise InvalidToken("unknown_kind")
 
-    def recall(self, token: str, target: Target) -> Recall | None:
-        """See `TokenVerifier`; of the first that has one."""
-        recalls = (verifier.recall(token, target) for verifier in self.verifiers)
-        return next((recall for recall in recalls if recall is not None), None)
+    def cached(self, token: str, target: Target) -> TenantContext | None:
+        """Return the caller if one of the verifiers has cached the token."""
+        for verifier in self.verifiers:
+            caller = verifier.cached(token, target)
+            if caller is not None:
+                return caller
+        return None
+
+    def knows(self, token: str, target: Target) -> bool:
+        """Return whether that token was accepted at *target* before."""
+        return any(verifier.knows(token, target) for verifier in self.verifiers)
 
 
 class JwtVerifier:
     """
     Checks signed access tokens (RFC 9068), cheap and local rules first.
 
-    The network is touched only for a token that names a trusted issuer, is of the right type and
-    algorithm, and has not expired: a stranger's garbage never makes us call anybody. *registry*
-    answers the snapshot in force.
+    It asks an issuer for keys only if a token names that issuer, has the right type and algorithm,
+    and has not expired, so an invalid token cannot cause requests. Assign ``registry`` to change
+    the issuers.
     """
 
     def __init__(
         self,
-        registry: Callable[[], IssuerRegistry],
+        registry: IssuerRegistry,
         keys: KeySource,
-        decisions: Decisions,
+        decisions: VerdictCache,
         *,
         policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
@@ -107,54 +116,113 @@ class JwtVerifier:
         self.policy = policy or Policy()
         self.clock = clock
 
-    async def verify(self, token: str, target: Target) -> TenantContext | None:
-        """The caller, None for tokens of another shape, or AuthError with its reason."""
-        if not signature.looks_like_one(token):
+    def cached(self, token: str, target: Target) -> TenantContext | None:
+        """Return the caller if the token was accepted moments ago and nothing changed since."""
+        if not looks_like_jwt(token):
             return None
-        registry = self.registry()
-        now = self.clock()
+        key = key_of(token, target.url, self.registry.generation)
+        return self.decisions.get(key, now=self.clock())
+
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
+        """Return the caller, None for tokens of another shape, or AuthError with its reason."""
+        if not looks_like_jwt(token):
+            return None
+        registry = self.registry
         key = key_of(token, target.url, registry.generation)
-        known = self.decisions.get(key, now=now)
+        known = self.decisions.get(key, now=self.clock())
         if known is not None:
             return known
+        try:
+            return await self._checked(token, target, registry, key, peer=peer)
+        except ExpiredToken:
+            raise
+        except InvalidToken:
+            self.decisions.accepted.drop(*key[:2])
+            raise
+
+    async def _checked(
+        self, token: str, target: Target, registry: IssuerRegistry, key: DecisionKey, *, peer: str
+    ) -> TenantContext:
         parts = signature.split(token)
         issuer = parts.unverified.get("iss")
         found = registry.find(issuer) if isinstance(issuer, str) else None
         if found is None:
             raise InvalidToken("unknown_issuer")
         trusted, captured = found
-        self.refuse_early(parts, trusted, captured, now=now)
-        keys = self.keys.of(str(issuer), trusted)
-        claims, version = await proved(parts, keys)
-        now = self.clock()
-        accepted = check_claims(claims, trusted.expects(str(issuer), target), now=now)
-        caller = caller_from(
-            claims,
-            accepted,
-            trusted.rules,
-            captured=captured,
-            target=target,
-            policy=self.policy,
-        )
+        # What a template leaves open the caller has chosen, until a key proves it.
+        named = trusted.settings.issuer
+        try:
+            try:
+                self.refuse_early(parts, trusted, captured, now=self.clock())
+            except ExpiredToken as expired:
+                expired.genuine = self._is_genuine(parts, found, key)
+                raise
+            keys = self.keys.of(str(issuer), trusted, peer=peer)
+            claims, version = await proved(parts, keys)
+            named, now = str(issuer), self.clock()
+            caller = self._judged(claims, trusted, captured, target, now=now)
+        except AuthError as refusal:
+            refusal.about(issuer=named)
+            raise
         self.decisions.put(key, caller, keys=keys, version=version, now=now)
         return caller
 
-    def recall(self, token: str, target: Target) -> Recall | None:
-        """See `TokenVerifier`."""
-        if not signature.looks_like_one(token):
-            return None
-        key = key_of(token, target.url, self.registry().generation)
-        return partial(self._recalled, key)
+    def _judged(
+        self,
+        claims: dict[str, object],
+        trusted: TrustedIssuer,
+        captured: str | None,
+        target: Target,
+        *,
+        now: float,
+    ) -> TenantContext:
+        """
+        Return the caller that proved claims speak for; a refusal says whose tenant's token it was.
+        """
+        rules, policy = trusted.rules, self.policy
+        try:
+            accepted = check_claims(claims, trusted.expects(str(claims["iss"]), target), now=now)
+        except AuthError as refusal:
+            name_tenant(refusal, claims, rules, captured=captured, tenancy=policy.tenancy)
+            raise
+        return caller_from(claims, accepted, rules, captured=captured, target=target, policy=policy)
 
-    def _recalled(self, key: DecisionKey) -> TenantContext | None:
-        if key[2] != self.registry().generation:
-            return None
-        return self.decisions.get(key, now=self.clock())
+    def knows(self, token: str, target: Target) -> bool:
+        """Return whether that token was accepted at *target* before."""
+        digest, resource, _ = key_of(token, target.url, 0)
+        return looks_like_jwt(token) and self.decisions.accepted.has(digest, resource)
+
+    def _is_genuine(
+        self, parts: signature.TokenParts, found: tuple[TrustedIssuer, str | None], key: DecisionKey
+    ) -> bool:
+        """
+        Return whether the issuer signed an expired token, as far as its keys at hand can tell.
+        """
+        accepted = self.decisions.accepted
+        if accepted.has(*key[:2]):
+            return True
+        trusted, captured = found
+        if captured is not None and not trusted.settings.tenants:
+            return False  # anybody invents such issuers, and each would be remembered
+        header = parts.header
+        try:
+            keys = self.keys.of(str(parts.unverified["iss"]), trusted)
+        except IssuerUnavailable:
+            return False
+        if try_each(parts, keys.find(header.kid, header.algorithm)) is None:
+            return False
+        accepted.add(*key[:2])  # its signature is checked once, however often it comes
+        return True
 
     def refuse_early(
-        self, parts: signature.Parts, trusted: TrustedIssuer, captured: str | None, *, now: float
+        self,
+        parts: signature.TokenParts,
+        trusted: TrustedIssuer,
+        captured: str | None,
+        *,
+        now: float,
     ) -> None:
-        """What needs no key to be refused, so that nobody's server is asked for one."""
+        """Refuse tokens that need no key to be refused, so that no issuer is contacted."""
         header, claims = parts.header, parts.unverified
         if header.type not in trusted.preset.types:
             raise InvalidToken("wrong_type")
@@ -176,9 +244,9 @@ class JwtVerifier:
             raise ExpiredToken
 
 
-async def proved(parts: signature.Parts, keys: IssuerKeys) -> tuple[dict[str, object], int]:
+async def proved(parts: signature.TokenParts, keys: IssuerKeys) -> tuple[dict[str, object], int]:
     """
-    The claims of *parts*, proved by one of *keys*, and the version of the keys it was.
+    Return the claims of *parts*, proved by one of *keys*, and the version of the keys it was.
 
     InvalidToken: the issuer has no such key, or none of them signed this.
     """
@@ -202,10 +270,17 @@ async def proved(parts: signature.Parts, keys: IssuerKeys) -> tuple[dict[str, ob
 
 
 def try_each(
-    parts: signature.Parts, candidates: Sequence[VerificationKey]
+    parts: signature.TokenParts, candidates: Sequence[VerificationKey]
 ) -> dict[str, object] | None:
     for key in candidates[:MAX_CANDIDATES]:
         claims = signature.verify(parts, key)
         if claims is not None:
             return claims
     return None
+
+
+def looks_like_jwt(token: str) -> bool:
+    """Return whether *token* has the shape of a signed compact token with a JSON header."""
+    # Every base64url text of bytes that begin with `{` begins with "e"; opaque tokens with two
+    # dots exist (Google's), so the dots alone do not tell.
+    return token.startswith("e") and token.count(".") == 2

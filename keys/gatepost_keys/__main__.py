@@ -14,11 +14,11 @@ import click
 import uvicorn
 from joserfc.jwk import Key
 
-from gatepost_keys.generate import Refused, forget_old, new_key, read_keys, write_key
+from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_keys, write_key
 from gatepost_keys.issuer import IssuerSettings, app, locks
 from gatepost_keys.issuer.settings import DEFAULT_USERS, TENANT, on_loopback
 from gatepost_keys.jwks import ALGORITHMS, public_set
-from gatepost_keys.mint import MAX_LIFETIME_S, Grant, Person, sign
+from gatepost_keys.mint import MAX_LIFETIME_S, AccessTokenClaims, TokenSubject, sign
 
 P = ParamSpec("P")
 
@@ -41,13 +41,13 @@ resource_option = click.option(
 
 
 def in_sentences(command: Callable[P, None]) -> Callable[P, None]:
-    """*command* with what it refuses told as a sentence: exit 1 and no traceback."""
+    """Return *command* with refusals printed as a sentence and exit code 1."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except Refused as refusal:
+        except GenerationRefused as refusal:
             raise click.ClickException(str(refusal)) from None
         except OSError as failure:
             where = f" {failure.filename}" if failure.filename else ""
@@ -110,18 +110,20 @@ def mint(folder: Path, **values: str) -> None:
 
 def _token(key: Key, values: dict[str, str]) -> str:
     if not TENANT.fullmatch(values["tenant"]):
-        raise Refused("--tenant is lower-case letters, digits, - and _, at most 63")
+        raise GenerationRefused("--tenant is lower-case letters, digits, - and _, at most 63")
     for option in ("issuer", "resource"):
         if not on_loopback(values[option]):
-            raise Refused(
+            raise GenerationRefused(
                 f"--{option} {values[option]} is not on this machine: development tokens are for "
                 "http://127.0.0.1 and http://localhost only"
             )
     known = [user for user in DEFAULT_USERS if user.tenant == values["tenant"]]
     named = [user for user in known if user.username == values["subject"]]
-    grant = Grant(
+    grant = AccessTokenClaims(
         issuer=values["issuer"],
-        person=named[0] if named else Person(username=values["subject"], tenant=values["tenant"]),
+        person=named[0]
+        if named
+        else TokenSubject(username=values["subject"], tenant=values["tenant"]),
         client_id=values["client"],
         resource=values["resource"],
         scopes=" ".join(values["scopes"].split()),
@@ -140,7 +142,7 @@ def _token(key: Key, values: dict[str, str]) -> str:
 def serve(development: bool, host: str, port: int, **values: str) -> None:
     """Run the development issuer alone, without Gatepost."""
     if not development:
-        raise Refused("the development issuer starts only with --development")
+        raise GenerationRefused("the development issuer starts only with --development")
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/dev-as"
     found = locks.problems(
         url,
@@ -153,7 +155,7 @@ def serve(development: bool, host: str, port: int, **values: str) -> None:
         environ=os.environ,
     )
     if found:
-        raise Refused("the development issuer does not start:\n" + "\n".join(found))
+        raise GenerationRefused("the development issuer does not start:\n" + "\n".join(found))
     secret = secrets.token_urlsafe(24)
     settings = IssuerSettings(
         issuer=url,

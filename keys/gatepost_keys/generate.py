@@ -15,19 +15,21 @@ from gatepost_keys.jwks import ALGORITHMS, KID_PREFIX, kid_of
 SUFFIX = ".private.json"
 
 
-class Refused(Exception):
+class GenerationRefused(Exception):
     """What was asked would be unsafe or cannot be done; the message is a sentence for a person."""
 
 
 def new_key(algorithm: str) -> Key:
     """
-    A private key that signs with *algorithm* and carries its `kid`, `alg` and `use`.
+    Return a private key that signs with *algorithm* and carries its `kid`, `alg` and `use`.
 
     Refused when the algorithm is not one of ``jwks.ALGORITHMS``: symmetric ones would let every
-    verifier sign, and `none` everybody.
+    verifier sign, and `none` needs no key.
     """
     if algorithm not in ALGORITHMS:
-        raise Refused(f"unknown algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}")
+        raise GenerationRefused(
+            f"unknown algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}"
+        )
     kind, size = ALGORITHMS[algorithm]
     bare = JWKRegistry.generate_key(kind, size, private=True)
     parameters = {"kid": kid_of(bare), "alg": algorithm, "use": "sig"}
@@ -40,7 +42,7 @@ def write_key(key: Key, folder: Path) -> Path:
     path = folder / f"{time.time_ns():020d}-{key.kid}{SUFFIX}"
     text = json.dumps(key.as_dict(private=True))
     # The mode is given when the file is made: a chmod afterwards leaves a moment in which
-    # everybody on the machine may open it.
+    # every user of the machine may open it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -49,13 +51,13 @@ def write_key(key: Key, folder: Path) -> Path:
 
 def read_keys(folder: Path) -> list[Key]:
     """
-    The keys of *folder*, oldest first: the last one signs, all are published.
+    Return the keys of *folder*, oldest first: the last one signs, all are published.
 
     Refused when there is none, when others may read one, or when a file is not such a key.
     """
     paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
     if not paths:
-        raise Refused(f"no key in {folder}: make one with `python -m gatepost_keys new`")
+        raise GenerationRefused(f"no key in {folder}: make one with `python -m gatepost_keys new`")
     return [_read_key(path) for path in paths]
 
 
@@ -68,11 +70,13 @@ def forget_old(folder: Path, keep: int) -> list[Path]:
 
 
 def prepare(folder: Path) -> None:
-    """Make *folder* for the owner alone; Refused when git tracks what is put there."""
+    """Make *folder* for the owner alone; raise Refused if git tracks its files."""
     refuse_tracked(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:
-        raise Refused(f"{folder} is open to other users of this machine: chmod 700 it first")
+        raise GenerationRefused(
+            f"{folder} is open to other users of this machine: chmod 700 it first"
+        )
 
 
 def refuse_tracked(folder: Path) -> None:
@@ -86,7 +90,7 @@ def refuse_tracked(folder: Path) -> None:
     ask = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
     # No shell, and nothing in it but a path of our own making.
     if git is None or subprocess.run(ask, check=False).returncode != 0:  # noqa: S603
-        raise Refused(
+        raise GenerationRefused(
             f"{folder} lies in a git repository that does not ignore it: "
             "keep keys outside, or add the folder to .gitignore first"
         )
@@ -94,7 +98,9 @@ def refuse_tracked(folder: Path) -> None:
 
 def _read_key(path: Path) -> Key:
     if path.stat().st_mode & 0o077:
-        raise Refused(f"{path} can be read by other users of this machine: chmod 600 it first")
+        raise GenerationRefused(
+            f"{path} can be read by other users of this machine: chmod 600 it first"
+        )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         fits = isinstance(data, dict) and ALGORITHMS[data["alg"]][0] == data["kty"]
@@ -102,5 +108,5 @@ def _read_key(path: Path) -> Key:
     except (ValueError, LookupError, TypeError, JoseError):
         key = None
     if key is None or not key.is_private or not (key.kid or "").startswith(KID_PREFIX):
-        raise Refused(f"{path} is not a private key that this program wrote")
+        raise GenerationRefused(f"{path} is not a private key that this program wrote")
     return key

@@ -25,10 +25,12 @@ ALGORITHMS: dict[str, tuple[str, str | int]] = {
 
 
 def kid_of(key: Key) -> str:
-    """`dev-` and the key's RFC 7638 thumbprint: the same key has the same id everywhere."""
+    """Return `dev-` and the key's RFC 7638 thumbprint, so that a key has one id everywhere."""
     return KID_PREFIX + key.thumbprint()
 
 
 def public_set(keys: Iterable[Key]) -> dict[str, list[dict[str, Any]]]:
-    """The JWK set (RFC 7517 section 5) with the public parameters of *keys* and nothing else."""
+    """
+    Return the JWK set (RFC 7517 section 5) with the public parameters of *keys* and nothing else.
+    """
     return {"keys": [dict(key.as_dict(private=False)) for key in keys]}

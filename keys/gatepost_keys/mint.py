@@ -12,14 +12,14 @@ from joserfc.errors import UnsupportedAlgorithmError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
-from gatepost_keys.generate import Refused
+from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.jwks import ALGORITHMS
 
 MAX_LIFETIME_S = 600
 """A development token that leaks is worthless ten minutes later."""
 
 
-class Person(msgspec.Struct, frozen=True, kw_only=True):
+class TokenSubject(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a token is about: a development user, or a machine client."""
 
     username: str
@@ -31,11 +31,11 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
 
 
-class Grant(msgspec.Struct, frozen=True, kw_only=True):
+class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     """What one access token says; times in seconds since the epoch."""
 
     issuer: str
-    person: Person
+    person: TokenSubject
     client_id: str
     resource: str
     """The only audience (RFC 8707)."""
@@ -45,9 +45,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     acr: str | None = None
 
     def claims(self, *, now: float, lifetime_s: int) -> dict[str, object]:
-        """The claims of a token issued *now*; Refused when it would live over ten minutes."""
+        """
+        Return the claims of a token issued *now*; Refused when it would live over ten minutes.
+        """
         if not 0 < lifetime_s <= MAX_LIFETIME_S:
-            raise Refused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
+            raise GenerationRefused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
         person = self.person
         claims: dict[str, object] = {
             "iss": self.issuer,
@@ -75,7 +77,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What one ID token says (OpenID Connect Core 1.0 section 2)."""
 
     issuer: str
-    person: Person
+    person: TokenSubject
     client_id: str
     """The audience."""
     nonce: str = ""
@@ -83,7 +85,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     acr: str | None = None
 
     def claims(self, *, now: float, lifetime_s: int, at_hash: str) -> dict[str, object]:
-        """The claims of a token issued *now*; *at_hash* is of the access token beside it."""
+        """Return the claims of a token issued *now*; *at_hash* is of the access token beside it."""
         person = self.person
         claims: dict[str, object] = {
             "iss": self.issuer,
@@ -106,7 +108,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def half_hash(token: str, algorithm: str) -> str:
-    """The first half of the digest of *token* (OpenID Connect Core 1.0 section 3.1.3.6)."""
+    """Return the first half of the digest of *token* (OpenID Connect Core 1.0 section 3.1.3.6)."""
     # Ed25519 and its older name EdDSA hash with SHA-512.
     size = algorithm[2:] if algorithm[2:] in {"256", "384"} else "512"
     whole = hashlib.new(f"sha{size}", token.encode("ascii")).digest()
@@ -127,6 +129,8 @@ class Algorithms(JWSRegistry):
 
 
 def sign(claims: Mapping[str, object], key: Key, *, kind: str = "at+jwt") -> str:
-    """A compact JWS of *claims* with *kind* as its `typ` and the key's own `kid` and `alg`."""
+    """
+    Return a compact JWS of *claims* with *kind* as its `typ` and the key's own `kid` and `alg`.
+    """
     header = {"typ": kind, "alg": str(key.alg), "kid": str(key.kid)}
     return jwt.encode(header, dict(claims), key, registry=Algorithms())

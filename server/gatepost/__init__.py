@@ -1,48 +1,132 @@
-"""Gatepost puts tools behind an OAuth gate; this is what a tool author imports."""
+"""Gatepost puts tools behind an OAuth gate; this is what the author of a pack imports."""
 
 import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from gatepost.tools.api import CallContext, Failure, Outcome, ToolFailure
-    from gatepost.tools.asking import Answered, Elicitation, Roots, UrlElicitation
-    from gatepost.tools.content import Audio, Contents, Entry, Icon, Image, Message, Relevance
+    from gatepost.config.pack_registration import PackRegistration
+    from gatepost.config.pack_settings import PackSettings, SettingFault
+    from gatepost.policy.approvals.scripts import (
+        FoundScripts,
+        Script,
+        ScriptApprovals,
+        ScriptSource,
+    )
+    from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
+    from gatepost.storage.entries import Entries, Entry
+    from gatepost.tools.api import CallContext, Outcome
+    from gatepost.tools.content import (
+        Audio,
+        Contents,
+        Icon,
+        Image,
+        ListedResource,
+        Message,
+        Relevance,
+    )
+    from gatepost.tools.context import (
+        FileHead,
+        Item,
+        Outbound,
+        OutboundReply,
+        Sending,
+        Upload,
+        Workspace,
+        WorkspaceUsage,
+    )
+    from gatepost.tools.effects import Effects, FileWrite, SettingsLookup
+    from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
+    from gatepost.tools.failure import Failure, FailureKind, ToolFailure
     from gatepost.tools.pack import Pack
+    from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
     from gatepost.tools.secret import Secret
 
 __all__ = [
-    "Answered",
+    "REFERENCE_PREFIX",
     "Audio",
     "CallContext",
     "Contents",
+    "Effects",
     "Elicitation",
+    "ElicitationResult",
+    "Entries",
     "Entry",
     "Failure",
+    "FailureKind",
+    "FileHead",
+    "FileWrite",
+    "FoundScripts",
     "Icon",
     "Image",
+    "Item",
+    "ListedResource",
     "Message",
+    "Outbound",
+    "OutboundReply",
     "Outcome",
     "Pack",
+    "PackRegistration",
+    "PackSettings",
     "Relevance",
     "Roots",
     "Sampled",
     "Sampling",
+    "Script",
+    "ScriptApprovals",
+    "ScriptSource",
     "Secret",
+    "Sending",
+    "SettingFault",
+    "SettingsLookup",
     "ToolFailure",
+    "Upload",
     "UrlElicitation",
+    "Workspace",
+    "WorkspaceUsage",
+    "is_reference",
+    "validator_of",
 ]
 
 _PLACES = {
-    "gatepost.tools.api": ("CallContext", "Failure", "Outcome", "ToolFailure"),
-    "gatepost.tools.asking": ("Answered", "Elicitation", "Roots", "UrlElicitation"),
-    "gatepost.tools.content": (
-        "Audio", "Contents", "Entry", "Icon", "Image", "Message", "Relevance",
+    "gatepost.config.pack_registration": ("PackRegistration",),
+    "gatepost.config.pack_settings": ("PackSettings", "SettingFault"),
+    "gatepost.policy.approvals.scripts": (
+        "FoundScripts",
+        "Script",
+        "ScriptApprovals",
+        "ScriptSource",
     ),
+    "gatepost.secrets.names": ("REFERENCE_PREFIX", "is_reference"),
+    "gatepost.storage.entries": ("Entries", "Entry"),
+    "gatepost.tools.api": ("CallContext", "Outcome"),
+    "gatepost.tools.content": (
+        "Audio",
+        "Contents",
+        "Icon",
+        "Image",
+        "ListedResource",
+        "Message",
+        "Relevance",
+    ),
+    "gatepost.tools.context": (
+        "FileHead",
+        "Item",
+        "Outbound",
+        "OutboundReply",
+        "Sending",
+        "Upload",
+        "Workspace",
+        "WorkspaceUsage",
+    ),
+    "gatepost.tools.effects": ("Effects", "FileWrite", "SettingsLookup"),
+    "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
+    "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
     "gatepost.tools.pack": ("Pack",),
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
+    "gatepost.tools.raw_schema": ("validator_of",),
     "gatepost.tools.secret": ("Secret",),
-}  # fmt: skip
+}
 
 if not typing.TYPE_CHECKING:
     # By name, when it is asked for: whatever is imported of `gatepost.…` imports this file first,

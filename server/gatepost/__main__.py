@@ -1,5 +1,5 @@
 """`python -m gatepost` is the command `gatepost`."""
 
-from gatepost.cli import main
+from gatepost.cli.main import main
 
 main(prog_name="gatepost")

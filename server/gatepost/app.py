@@ -2,45 +2,38 @@
 
 import importlib
 from collections.abc import Awaitable, Mapping, Sequence
-from ipaddress import ip_network
-from typing import TypeVar, cast
+from itertools import chain
+from typing import cast
 
 import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gatepost.config.dashboard import is_on
-from gatepost.edge.cors import Cors, Origins
-from gatepost.edge.edge import Edge, Paint, respond
-from gatepost.edge.headers import Headers
-from gatepost.edge.limits import Limits
-from gatepost.edge.origin import Origin
-from gatepost.edge.request import Check
-from gatepost.edge.transport import Transport
-from gatepost.mcp.debug import TalkativeEndpoint
+from gatepost.check.dashboard import is_on
+from gatepost.config.settings import Config
+from gatepost.http.checks import HeadChecks, HeadRules
+from gatepost.http.edge import Edge, RenderRefusal, respond
+from gatepost.http.start_page import document_headers, page_headers, start_page
 from gatepost.mcp.endpoint import Endpoint
-from gatepost.mcp.endpoint import Limits as BodyLimits
-from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.server import Server, ServerInfo
-from gatepost.mcp.tracing import TalkativeTracedEndpoint, TracedEndpoint
-from gatepost.pages import document_headers, page_headers, start_page
-from gatepost.release import version
-from gatepost.rest.bridge import Bridge
-from gatepost.rest.bridge import Limits as BridgeLimits
-from gatepost.rest.document import document
-from gatepost.rest.tracing import TracedBridge
-from gatepost.services import Services
-from gatepost.settings import Config
-from gatepost.telemetry.answers import Answers
-from gatepost.telemetry.family import GATE_REASONS
+from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
+from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
+from gatepost.mcp.server import McpServer, ServerInfo
+from gatepost.mcp.sessions.session import McpSessions
+from gatepost.rest.openapi_document import document
+from gatepost.rest.routes import CallTracing, RestRoutes
+from gatepost.rest.routes import RestLimits as BridgeLimits
+from gatepost.runtime.readiness import readiness
+from gatepost.runtime.services import Services
+from gatepost.runtime.version import version
+from gatepost.telemetry.access import RequestMetrics
+from gatepost.telemetry.metric_families import OTHER
+from gatepost.tools.registry import Registry
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Beside, Resource
-from gatepost_authz.errors import AuthError
-from gatepost_authz.metadata import Metadata
-from gatepost_authz.middleware import BearerMiddleware, Place
+from gatepost_authz.metadata import MetadataRoutes
+from gatepost_authz.middleware import BearerMiddleware, ResourceLookup
 
 Paths = tuple[str, ...]
-Traceable = TypeVar("Traceable", Endpoint, Bridge)
 
 ENDPOINT_METHODS = ("GET", "POST", "DELETE")
 HEALTH, READINESS = PROBES = ("/health", "/readyz")
@@ -62,36 +55,37 @@ def build_app(
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
-    dashboard, paint = rooms_of(config, services, resource)
-    table = Table(
-        [
-            Route(path, endpoint, methods=ENDPOINT_METHODS),
-            *tool_routes(config, services, resource, challenge, bearer),
-            *dashboard,
-            *public_routes(config, services, resource, unknown=bearer(not_found)),
-            *development_issuer,
-        ],
+    dashboard, render_refusal = dashboard_of(config, services, resource)
+    table = RouteTable(
+        {
+            "mcp": [Route(path, endpoint, methods=ENDPOINT_METHODS)],
+            "rest": tool_routes(config, services, resource, challenge, bearer),
+            "dashboard": dashboard,
+            "page": pages(config, resource),
+            "metadata": metadata_routes(config, services, resource, unknown=bearer(not_found)),
+            "issuer": development_issuer,
+        },
         default=bearer(not_found),
     )
-    untouched = ("/dev-as",) if development_issuer else ()
-    services.log.counts = Answers(services.meter, RouteNames(table, resource).route_of)
+    own_origin_rules = ("/dev-as",) if development_issuer else ()
+    services.log.counts = RequestMetrics(services.meter, table.label)
     return Edge(
         table,
-        checks=checks(config, services, resource, table, untouched),
+        checks=HeadChecks(head_rules(config, resource, own_origin_rules), allow=table.allow),
         log=services.log,
         probes={
             HEALTH: health,
-            READINESS: lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
+            READINESS: lambda: readiness(services, insecure_dev_auth=bool(development_issuer)),
         },
         is_endpoint=table.first_matches,
         refused=services.meter.refused,
-        paint=paint,
+        render_refusal=render_refusal,
     )
 
 
-def rooms_of(
+def dashboard_of(
     config: Config, services: Services, resource: Resource
-) -> tuple[Sequence[Route], Paint]:
+) -> tuple[Sequence[Route], RenderRefusal]:
     """The dashboard's routes, and how its refusals look; nothing where there is none."""
     if not is_on(config):
         return (), lambda path, refusal, request_id: None
@@ -100,24 +94,17 @@ def rooms_of(
     return rooms.routes, rooms.paint
 
 
-def checks(
-    config: Config, services: Services, resource: Resource, table: "Table", untouched: Paths
-) -> list[Check]:
-    """What every request meets first; paths below *untouched* judge origins themselves."""
-    origins = Origins(config.listen.allowed_origins, development=config.development)
-    proxies = tuple(ip_network(network) for network in config.listen.trusted_proxies)
-    return [
-        Cors(origins, allow=table.allow, untouched=untouched),
-        Transport(production=not config.development, proxies=proxies),
-        Headers(),
-        Limits(
-            max_header_bytes=config.limits.max_header_bytes,
-            max_body_bytes=config.limits.max_body_bytes,
-            allow=table.allow,
-        ),
-        services.flood,
-        Origin(resource.origin, origins, development=config.development, untouched=untouched),
-    ]
+def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> HeadRules:
+    """What every request meets first; paths below *own_origin_rules* judge origins themselves."""
+    return HeadRules(
+        origin=resource.origin,
+        development=config.development,
+        max_header_bytes=config.limits.max_header_bytes,
+        max_body_bytes=config.limits.max_body_bytes,
+        allowed_origins=config.listen.allowed_origins,
+        trusted_proxies=config.listen.trusted_proxies,
+        own_origin_rules=own_origin_rules,
+    )
 
 
 def challenge_of(config: Config) -> Challenge:
@@ -149,7 +136,7 @@ class Bearer:
         self._resource = resource
         self._challenge = challenge
 
-    def __call__(self, app: ASGIApp, *, place: Place | None = None) -> BearerMiddleware:
+    def __call__(self, app: ASGIApp, *, place: ResourceLookup | None = None) -> BearerMiddleware:
         """*app* behind the gate; *place* where its paths are not the resource's own."""
         return BearerMiddleware(
             app,
@@ -157,37 +144,10 @@ class Bearer:
             verifier=self._services.verifier,
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
-            on_refusal=self._refused,
+            on_refusal=self._services.refusals.by_gate,
+            identity=None,  # Edge has stripped them, and nothing behind reads any
+            rate_limit=self._services.failed_tokens.refusal,
         )
-
-    def _refused(self, scope: Scope, error: AuthError) -> None:
-        self._services.flood.failed(scope, error)
-        self._services.meter.refused(GATE_REASONS.get(type(error).__name__, ""))
-
-
-class RouteNames:
-    """Under which route a path is counted; it is never a label itself."""
-
-    def __init__(self, table: "Table", resource: Resource) -> None:
-        self._is_endpoint = table.first_matches
-        self._known = dict.fromkeys(PROBES, "probe") | {"/": "page", "/openapi.json": "page"}
-        if resource.path:
-            self._known[resource.path] = "mcp"
-
-    def route_of(self, path: str) -> str:
-        """One of ROUTES."""
-        return self._known.get(path) or self._of_form(path)
-
-    def _of_form(self, path: str) -> str:
-        if self._is_endpoint(path):
-            return "mcp"
-        if "/.well-known/" in path:
-            return "metadata"
-        if path.startswith("/dev-as/"):
-            return "issuer"
-        if "/dashboard" in path:
-            return "dashboard"
-        return "rest" if path.endswith(("/tools", "/call")) else "other"
 
 
 def mcp(
@@ -199,7 +159,7 @@ def mcp(
     mirrors: bool = True,
 ) -> Endpoint:
     """The endpoint at the resource; *mirrors* as in `Endpoint`."""
-    server = Server(
+    server = McpServer(
         runner=services.runner,
         registry=services.registry,
         info=ServerInfo(name="gatepost", version=version()),
@@ -212,40 +172,26 @@ def mcp(
         asking=services.approvals.plan,
         underway=services.underway,
     )
-    kind = ENDPOINTS[config.log.level == "debug", services.outlet.tracer is not None]
-    endpoint = kind(
+    around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
+    if (tracer := services.exporter.tracer) is not None:
+        told = config.telemetry.trace_tenant
+        around.append(RequestTracing(tracer, services.registry, names_tenant=told))
+    return Endpoint(
         server,
         challenge=challenge,
         resource=resource,
-        sessions=Sessions(services.keyring),
+        sessions=McpSessions(services.keyring),
         suspended=services.cutoffs.suspended,
         limits=BodyLimits(
             config.limits.max_body_bytes,
             config.limits.body_timeout_s,
             config.limits.questions_per_caller,
             config.limits.question_timeout_s,
+            config.limits.max_body_values,
         ),
         mirrors=mirrors,
+        around=around,
     )
-    return traced(endpoint, config, services)
-
-
-ENDPOINTS: Mapping[tuple[bool, bool], type[Endpoint]] = {
-    (False, False): Endpoint,
-    (True, False): TalkativeEndpoint,
-    (False, True): TracedEndpoint,
-    (True, True): TalkativeTracedEndpoint,
-}
-"""By whether the log tells of each request, and whether spans do."""
-
-
-def traced(app: Traceable, config: Config, services: Services) -> Traceable:
-    """*app*, with what it needs if it is one that traces."""
-    tracer = services.outlet.tracer
-    if tracer is not None and isinstance(app, TracedEndpoint | TracedBridge):
-        app.tracer, app.registry = tracer, services.registry
-        app.names_tenant = config.telemetry.trace_tenant
-    return app
 
 
 def tool_routes(
@@ -253,26 +199,21 @@ def tool_routes(
 ) -> list[Route]:
     """The REST tool protocol, beside the endpoint and behind the same gate."""
     limits, beside = config.limits, Beside(resource)
-    kind = Bridge if services.outlet.tracer is None else TracedBridge
-    bridge = kind(
+    traced = None
+    if (tracer := services.exporter.tracer) is not None:
+        told = config.telemetry.trace_tenant
+        traced = CallTracing(tracer, services.registry, names_tenant=told)
+    bridge = RestRoutes(
         services.runner,
         services.registry,
         challenge=challenge,
         place=beside,
         suspended=services.cutoffs.suspended,
         underway=services.underway,
-        limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
-        differs=lambda refusal: services.journal.note(
-            refusal.caller.tenant_id,
-            "tenant_mismatch",
-            outcome="refused",
-            caller=refusal.caller,
-            request_id=refusal.request_id,
-            peer=refusal.peer,
-            private={"claimed": refusal.claimed},
-        ),
+        limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
+        differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
+        around=traced,
     )
-    traced(bridge, config, services)
     listing = bearer(bridge.list_tools, place=beside)
     calling = bearer(bridge.call_tool, place=beside)
     return [
@@ -281,39 +222,59 @@ def tool_routes(
     ]
 
 
-def public_routes(
+def metadata_routes(
     config: Config, services: Services, resource: Resource, *, unknown: ASGIApp
 ) -> list[Route]:
-    """What needs no token, beside the probes; a test holds the list to exactly this."""
-    documents = Metadata(
+    """The protected-resource metadata, which needs no token."""
+    documents = MetadataRoutes(
         resource,
         authorization_servers=services.issuers.for_tenant,
-        scopes=config.scopes.baseline,
+        scopes=scopes_of(config, services.registry),
         name="Gatepost",
         unknown=unknown,
     )
+    return documents.routes(root=True)
+
+
+def pages(config: Config, resource: Resource) -> list[Route]:
+    """The other documents that need no token; a test holds the list to exactly this."""
     start, openapi = start_page(config), document(resource, version())
-    routes = [Route("/openapi.json", Page(openapi, document_headers(openapi)), methods=["GET"])]
+    routes = [
+        Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"])
+    ]
     if resource.path not in {"", "/"}:
-        routes.append(Route("/", Page(start, page_headers(start)), methods=["GET"]))
-    return [*routes, *documents.routes()]
+        routes.append(Route("/", StaticPage(start, page_headers(start)), methods=["GET"]))
+    return routes
 
 
-class Table:
+def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
+    """What clients may ask for: what every request needs, then whatever else an offer needs."""
+    baseline = config.scopes.baseline
+    return (*baseline, *sorted((registry.declared & registry.obtainable).difference(baseline)))
+
+
+class RouteTable:
     """
     A flat table of routes: a dictionary for fixed paths, then patterns, then *default*.
+
+    *routes* are by the label under which the metrics count their requests, the endpoint first.
 
     Paths are compared as the server decoded them and nothing is normalised: a path that is not
     exactly a route's goes to the gate and, with a token, to 404.
     """
 
-    def __init__(self, routes: Sequence[Route], *, default: ASGIApp) -> None:
-        self.routes = tuple(routes)
+    def __init__(self, routes: Mapping[str, Sequence[Route]], *, default: ASGIApp) -> None:
+        self.routes = tuple(chain.from_iterable(routes.values()))
         self.default = default
         self._fixed: Mapping[str, ASGIApp] = {
-            route.path: route.app for route in routes if "{" not in route.path
+            route.path: route.app for route in self.routes if "{" not in route.path
         }
-        self._patterns = tuple(route for route in routes if "{" in route.path)
+        self._patterns = tuple(route for route in self.routes if "{" in route.path)
+        self._labels = dict.fromkeys(PROBES, "probe")
+        self._pattern_labels = []
+        for label, group in routes.items():
+            self._labels |= {route.path: label for route in group if "{" not in route.path}
+            self._pattern_labels += [(route, label) for route in group if "{" in route.path]
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
@@ -328,6 +289,13 @@ class Table:
                 scope["path_params"] = match.groupdict()
                 return route.app(scope, receive, send)
         return self.default(scope, receive, send)
+
+    def label(self, path: str) -> str:
+        """Return the label of a path, one of ROUTES; the path itself is never a label."""
+        if (label := self._labels.get(path)) is not None:
+            return label
+        matching = (n for route, n in self._pattern_labels if route.path_regex.fullmatch(path))
+        return next(matching, OTHER)
 
     def allow(self, path: str) -> bytes:
         """What `Allow` says of a path; of an unknown one as of most that there are."""
@@ -344,7 +312,7 @@ class Table:
         return self.routes[0].path_regex.fullmatch(path) is not None
 
 
-class Page:
+class StaticPage:
     """A document that is the same for everybody."""
 
     def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

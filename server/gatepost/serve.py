@@ -1,6 +1,7 @@
 """Runs the server: one process, or several on one socket, until a signal ends it."""
 
 import asyncio
+import codecs
 import importlib
 import logging
 import os
@@ -9,8 +10,8 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 
@@ -19,27 +20,41 @@ import uvloop
 from starlette.routing import Route
 
 from gatepost.app import Application, build_app
-from gatepost.config.toolbox import Toolbox
-from gatepost.keyring import KeyRing
-from gatepost.listen import Certificate, Server, listen_config
-from gatepost.release import version
-from gatepost.scraping import scraped
-from gatepost.services import opened
-from gatepost.settings import Config
-from gatepost.storage import prepare
-from gatepost.stores.api import StoreRefused, StoreUnavailable
-from gatepost.telemetry.cells import Board
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.descriptors import raise_limit
+from gatepost.http.unread_responses import UnreadLimits
+from gatepost.runtime.metrics_server import scraped
+from gatepost.runtime.server import Certificate, GatepostServer, listen_config
+from gatepost.runtime.services import opened
+from gatepost.runtime.stores import prepare
+from gatepost.runtime.version import version
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.telemetry.metrics import Meter
-from gatepost.wire.deadlines import Deadlines
+from gatepost.telemetry.shared_memory import SharedMetrics
 
 _log = logging.getLogger("gatepost.serve")
+
+END_S = 6.0
+"""How long tasks that are left at the end may go on; a little longer than an abandoned tool may."""
+CODECS = (
+    "ascii", "cp1252", "idna", "latin-1", "punycode", "unicode_escape", "utf-8", "utf-8-sig",
+    "utf-16", "utf-16-be", "utf-16-le", "utf-32",
+)  # fmt: skip
+MODULES = (
+    "anyio._backends._asyncio", "anyio._core._sockets", "anyio._core._streams",
+    "anyio._core._synchronization", "anyio.lowlevel", "anyio.streams.memory",
+    "anyio.streams.stapled",
+)  # fmt: skip
 
 Fresh = Callable[[], tuple[Config, Toolbox] | None]
 """Reads the configuration again; None when it has errors, which it has told."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class ServeJob(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a process needs to serve."""
 
     config: Config
@@ -51,11 +66,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     development_issuer: Sequence[Route] = ()
     metrics: socket.socket | None = None
     """Where `/metrics` is served; None: nowhere."""
-    board: Board = msgspec.field(default_factory=Board)
-    """Room for every worker's numbers."""
+    shared_metrics: SharedMetrics = msgspec.field(default_factory=SharedMetrics)
+    """Memory for the metrics of every worker."""
 
 
-def run(job: Job, announce: Callable[[], object]) -> int:
+def run(job: ServeJob, announce: Callable[[], object]) -> int:
     """
     Serve until SIGTERM or SIGINT and answer the exit code.
 
@@ -63,19 +78,37 @@ def run(job: Job, announce: Callable[[], object]) -> int:
     StoreUnavailable.
     """
     configure(level=job.config.log.level, form=job.config.log.format)
+    raise_limit()
+    load_late_modules()
     if job.config.listen.workers > 1:
         # Said once, not by each of them; every process opens its own connections later.
         asyncio.run(prepare(job.config.storage))
-        board = Board(job.config.listen.workers)
-        return Crew(msgspec.structs.replace(job, board=board), announce).run()
+        metrics = SharedMetrics(job.config.listen.workers)
+        job = msgspec.structs.replace(job, shared_metrics=metrics)
+        return WorkerProcesses(job, announce).run()
     work(job, announce)
     return 0
 
 
-def work(job: Job, on_ready: Callable[[], object], *, place: int = 0) -> None:
-    """Serve in this process, whose numbers have that *place* on the board."""
-    meter = Meter(job.board.slot(place))
-    meter.begin(now=time.time())
+def load_late_modules() -> None:
+    """
+    Load what Python would load at its first use: codecs, and what the HTTP client runs on.
+
+    Each is a file, which needs a descriptor: without one a name cannot be looked up, and a text
+    that could always be written is a LookupError.
+    """
+    for codec in CODECS:
+        codecs.lookup(codec)
+    for module in MODULES:
+        # Not every release of the library has each of them.
+        with suppress(ImportError):
+            importlib.import_module(module)
+
+
+def work(job: ServeJob, on_ready: Callable[[], object], *, place: int = 0) -> None:
+    """Serve in this process, which counts in this slot of the shared metrics."""
+    meter = Meter(job.shared_metrics.slot(place))
+    meter.start(now=time.time())
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         _scrapes(job),
@@ -83,19 +116,18 @@ def work(job: Job, on_ready: Callable[[], object], *, place: int = 0) -> None:
         runner.run(_serve(job, on_ready, meter))
 
 
-def _scrapes(job: Job) -> AbstractContextManager[None]:
+def _scrapes(job: ServeJob) -> AbstractContextManager[None]:
     """Answers `/metrics` for the time of a block, where that is served."""
     if job.metrics is None:
         return nullcontext()
-    # By name: a server that nobody scrapes does not wait for the library that writes the numbers.
-    collector = importlib.import_module("gatepost.telemetry.collector")
+    # By name: a server without `/metrics` does not load the library that writes the page.
     exposition = importlib.import_module("gatepost.telemetry.exposition")
-    # Each worker answers for all: one scrape sees the numbers of every one, whoever takes it.
-    registry = collector.registry_of(job.board, version=version())
+    # Each worker answers for all of them.
+    registry = exposition.registry_of(job.shared_metrics, version=version())
     return scraped(exposition.Exposition(registry), job.metrics)
 
 
-async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None:
+async def _serve(job: ServeJob, on_ready: Callable[[], object], meter: Meter) -> None:
     config = job.config
     async with opened(config, job.toolbox, job.keyring, meter) as services:
         current = Application(
@@ -132,13 +164,51 @@ async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None
             if not job.development_issuer:
                 services.warm()
 
-        server = Server(
+        server = GatepostServer(
             listen_config(current, deadlines(config), tls=tls.context if tls else None),
             on_ready=ready,
+            on_leave=partial(setattr, services, "leaving", True),
+            leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
             reload=partial(begin, job.fresh) if job.fresh is not None else None,
         )
         await server.serve(sockets=[job.sock])
+        await settled(server.server_state.tasks)
+    await end_tasks()
+
+
+async def settled(requests: Collection[asyncio.Task[None]]) -> None:
+    """
+    Wait for requests that the end of the drain has cancelled.
+
+    What their tools have done is put on record before the database closes.
+    """
+    if requests:
+        await asyncio.wait(set(requests), timeout=END_S)
+
+
+async def end_tasks() -> None:
+    """
+    Cancel the tasks that are left; end the process where some of them go on.
+
+    A task that a tool has started may take every cancellation for an error to be tried again, and
+    Python waits for all tasks without limit.
+    """
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if not left:
+        return
+    _, going_on = await asyncio.wait(left, timeout=END_S)
+    for task in going_on:
+        _log.error("a task goes on although the server stops: %s", _name_of(task))
+    if going_on:
+        logging.shutdown()
+        os._exit(1)
+
+
+def _name_of(task: "asyncio.Task[object]") -> str:
+    return str(getattr(task.get_coro(), "__qualname__", task.get_name()))
 
 
 def deadlines(config: Config) -> Deadlines:
@@ -147,6 +217,11 @@ def deadlines(config: Config) -> Deadlines:
         head_s=config.limits.header_timeout_s,
         drain_s=config.listen.drain_s,
         max_head_bytes=config.limits.max_header_bytes,
+        unread=UnreadLimits(
+            process_bytes=config.limits.unread_bytes,
+            caller_bytes=config.limits.unread_bytes_per_caller,
+            bytes_per_s=config.limits.read_bytes_per_second,
+        ),
     )
 
 
@@ -168,7 +243,7 @@ def renew(tls: Certificate | None, config: Config) -> None:
         _log.error("the certificate in use stays: %s", type(error).__name__)
 
 
-class Crew:
+class WorkerProcesses:
     """
     Several processes on one socket; each is a whole server.
 
@@ -176,12 +251,12 @@ class Crew:
     that any of them accepts. One that dies is replaced, unless it dies before it serves.
     """
 
-    def __init__(self, job: Job, announce: Callable[[], object]) -> None:
+    def __init__(self, job: ServeJob, announce: Callable[[], object]) -> None:
         self._job = job
         self._announce = announce
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
-        """Each process and its place on the board of numbers."""
+        """Each process and its slot of the shared metrics."""
         self._stopping = False
 
     def run(self) -> int:
@@ -258,6 +333,9 @@ class Crew:
 
     def _stop(self, number: int) -> None:
         self._stopping = True
+        # A socket listens as long as one process has it: clients would wait for a server that is
+        # gone, instead of going to another one.
+        self._job.sock.close()
         self._tell(number)
 
     def _tell(self, number: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = {
     "gatepost": ROOT / "server",
+    "gatepost_packs": ROOT / "server",
     "gatepost_authz": ROOT / "authz",
     "gatepost_keys": ROOT / "keys",
 }
@@ -64,7 +65,7 @@ def other_files() -> Sequence[Path]:
 
 
 def module_name(path: Path) -> str:
-    """`server/gatepost/mcp/era.py` → `gatepost.mcp.era`."""
+    """`server/gatepost/mcp/revisions.py` → `gatepost.mcp.revisions`."""
     for root in SOURCE_ROOTS.values():
         if path.is_relative_to(root):
             parts = path.relative_to(root).with_suffix("").parts

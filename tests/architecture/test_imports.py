@@ -1,72 +1,139 @@
 """Imports point one way: the table in docs/architecture.md is the rule and this is its check."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
-from tests.architecture.source import ROOT, contents, module_name, source_files, wrong
+from tests.architecture.source import (
+    ROOT,
+    SOURCE_ROOTS,
+    contents,
+    module_name,
+    source_files,
+    wrong,
+)
 
-OURS = ("gatepost", "gatepost_authz", "gatepost_keys")
+PUBLIC = ("gatepost", "gatepost.sandbox", "gatepost.workspace", "gatepost_authz")
+"""The modules that docs/tools.md offers to packs."""
+
 ROW = re.compile(r"^\| `(?P<package>gatepost[\w.]*)` \| (?P<allowed>[^|]*) \|$", re.MULTILINE)
 
 
 def table() -> dict[str, list[str]]:
+    """Each package, in the order of the page, with those that it may import."""
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     section = text.split("## Who may import whom")[1].split("\n## ")[0]
-    rows = {}
-    for row in ROW.finditer(section):
-        allowed = re.findall(r"`(gatepost[\w.]*)`", row["allowed"])
-        rows[row["package"]] = [row["package"], *allowed] if "itself" in row["allowed"] else allowed
-    return rows
+    return {
+        row["package"]: re.findall(r"`(gatepost[\w.]*)`", row["allowed"])
+        for row in ROW.finditer(section)
+    }
 
 
 ALLOWED = table()
 
 
-def covers(package: str, name: str) -> bool:
-    return name == package or name.startswith(f"{package}.")
+def package_of(name: str) -> str:
+    """`gatepost.mcp.tasks.store` → `gatepost.mcp`; other distributions are one package each."""
+    parts = name.split(".")
+    if parts[0] != "gatepost" or len(parts) == 1:
+        return parts[0]
+    first = ".".join(parts[:2])
+    # `from gatepost import Pack` names no module of its own.
+    return first if first in MODULES_AT_THE_TOP else "gatepost"
 
 
-def row_of(module: str) -> str:
-    """The most specific row that names the module's package."""
-    return max((package for package in ALLOWED if covers(package, module)), key=len)
+MODULES_AT_THE_TOP = {
+    ".".join(module_name(path).split(".")[:2])
+    for path in source_files()
+    if module_name(path).startswith("gatepost.")
+}
 
 
-def ours(path: Path) -> list[tuple[str, int]]:
-    return [one for one in contents(path).imports if one[0].split(".")[0] in OURS]
+def imports(path: Path) -> list[tuple[str, int]]:
+    """The packages of ours that a module imports, beside its own, with their lines."""
+    own = package_of(module_name(path))
+    found = ((package_of(name), line) for name, line in contents(path).imports if is_ours(name))
+    return [(package, line) for package, line in found if package != own]
 
 
-def grants(module: str, name: str) -> bool:
-    row = row_of(module)
-    # The bare package `gatepost` is granted as a whole only by a row that says so.
-    return (covers(row, name) and row != "gatepost") or any(covers(a, name) for a in ALLOWED[row])
+def is_ours(name: str) -> bool:
+    return name.split(".")[0] in SOURCE_ROOTS
 
 
 def test_imports_point_one_way() -> None:
     """A module imports only what the table grants its package."""
 
     def rule(path: Path) -> list[tuple[str, int]]:
-        return [one for one in ours(path) if not grants(module_name(path), one[0])]
+        granted = ALLOWED.get(package_of(module_name(path)), [])
+        return [one for one in imports(path) if one[0] not in granted]
 
     assert wrong(source_files(), rule) == []
 
 
-def test_every_row_of_the_table_names_a_module_that_exists() -> None:
-    """A row for a module that is gone would grant rights to whoever takes its name."""
-    modules = [module_name(path) for path in source_files()]
+def test_the_table_names_each_package_once_and_what_it_uses() -> None:
+    """A row for a package that is gone, or a grant that nothing uses, would permit too much."""
+    used: dict[str, set[str]] = {package_of(module_name(path)): set() for path in source_files()}
+    for path in source_files():
+        used[package_of(module_name(path))].update(name for name, _ in imports(path))
 
-    assert [row for row in ALLOWED if not any(covers(row, module) for module in modules)] == []
+    assert {package: set(allowed) for package, allowed in ALLOWED.items()} == used
+
+
+def test_a_package_imports_only_what_stands_above_it() -> None:
+    """With the rows in such an order, no packages import each other, however long the way."""
+    rows = list(ALLOWED)
+    below = {
+        (package, one)
+        for package, allowed in ALLOWED.items()
+        for one in allowed
+        if rows.index(one) > rows.index(package)
+    }
+
+    assert below == set()
+
+
+def test_the_core_knows_no_pack() -> None:
+    """Packs register themselves, so a stranger's pack can do all that a built-in pack does."""
+    knowing = [
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if package_of(module_name(path)) != "gatepost_packs"
+        and "gatepost_packs" in path.read_text(encoding="utf-8")
+    ]
+
+    assert knowing == []
+
+
+def test_packs_import_what_a_strangers_pack_may_import() -> None:
+    """Public names alone: what a built-in pack needs, the public API has."""
+    files = [path for path in source_files() if module_name(path).startswith("gatepost_packs")]
+
+    def rule(path: Path) -> list[tuple[str, int]]:
+        return [one for one in contents(path).imports if is_ours(one[0]) and not is_public(one[0])]
+
+    assert len(files) > 50
+    assert wrong(files, rule) == []
+
+
+def is_public(name: str) -> bool:
+    module, _, attribute = name.rpartition(".")
+    if module.split(".")[0] == "gatepost_packs" or name == "gatepost_packs":
+        return True
+    return module in PUBLIC and attribute in import_module(module).__all__
+
+
+def test_few_modules_lie_flat() -> None:
+    """A module beside the packages has no subject that a reader could look under."""
+    flat = {path.stem for path in (SOURCE_ROOTS["gatepost"] / "gatepost").glob("*.py")}
+
+    assert flat == {"__init__", "__main__", "app", "background", "permissions", "serve"}
 
 
 def test_only_the_development_command_reaches_the_signing_keys() -> None:
     """Signing must not be reachable from anything that serves in production."""
-    importers = {
-        module_name(path)
-        for path in source_files()
-        if not module_name(path).startswith("gatepost_keys")
-        and any(name.startswith("gatepost_keys") for name, _ in ours(path))
-    }
+    importers = [package for package, allowed in ALLOWED.items() if "gatepost_keys" in allowed]
 
-    assert all(covers("gatepost.dev", module) for module in importers), importers
+    assert importers == ["gatepost.dev"]
 
 
 def test_imports_stand_at_the_top_of_the_file() -> None:
@@ -74,6 +141,10 @@ def test_imports_stand_at_the_top_of_the_file() -> None:
 
     def rule(path: Path) -> list[tuple[str, int]]:
         spans = [range(one.first, one.last + 1) for one in contents(path).functions]
-        return [one for one in ours(path) if any(one[1] in span for span in spans)]
+        return [
+            one
+            for one in contents(path).imports
+            if is_ours(one[0]) and any(one[1] in span for span in spans)
+        ]
 
     assert wrong(source_files(), rule) == []

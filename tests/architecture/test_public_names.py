@@ -5,7 +5,15 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ("gatepost", "gatepost_authz", "gatepost_keys.issuer")
+from tests.architecture.source import ROOT
+
+PACKAGES = (
+    "gatepost",
+    "gatepost.sandbox",
+    "gatepost.workspace",
+    "gatepost_authz",
+    "gatepost_keys.issuer",
+)
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -32,3 +40,11 @@ def test_every_public_class_and_function_says_what_it_is_for(name: str) -> None:
     ]
 
     assert silent == []
+
+
+def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
+    """Without the marker, checkers of an installation take all its names for untyped."""
+    folders = [path.parent for path in ROOT.glob("*/gatepost*/__init__.py")]
+
+    assert len(folders) == 4
+    assert [folder.name for folder in folders if not (folder / "py.typed").is_file()] == []

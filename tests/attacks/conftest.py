@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.config.toolbox import load
-from gatepost.keyring import KeyRing
-from gatepost.listen import bind
-from gatepost.settings import Config
-from gatepost.wire.fast import FastProtocol
-from gatepost.wire.plain import PlainProtocol
+from gatepost.check.pack_loading import load
+from gatepost.config.settings import Config
+from gatepost.http.h11_protocol import StrictH11Protocol
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.runtime.server import bind
+from gatepost.secrets.keyring import KeyRing
 from gatepost_authz import keyset
 from tests.attacks import issuers
 from tests.attacks.site import Site
@@ -21,7 +21,7 @@ from tests.support import witness
 from tests.support.idp import Idp
 from tests.support.inside import Inside
 
-PARSERS = {"httptools": FastProtocol, "h11": PlainProtocol}
+PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 
 
 @pytest.fixture(autouse=True)

@@ -9,27 +9,28 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from starlette.types import Scope
 
 from gatepost import CallContext
-from gatepost.commands import doctor
-from gatepost.config.judgement import problems
-from gatepost.config.toolbox import Toolbox, load
+from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.problems import problems
+from gatepost.cli import doctor
+from gatepost.config.settings import Config, Listen, ToolsSettings
 from gatepost.dev.composition import dev_config, dev_issuer, forget_state, write_state
-from gatepost.edge.headers import LONGEST_REMEMBERED, Headers
-from gatepost.edge.request import request_of
-from gatepost.keyring import KeyRing, KeyRingError, rotate
 from gatepost.mcp import jsonrpc
-from gatepost.mcp.legacy import Sessions
-from gatepost.settings import Config, Listen, ToolsSettings
+from gatepost.mcp.sessions.session import McpSessions
+from gatepost.secrets.keyring import KeyRing, KeyRingError, rotate
 from gatepost.tools.pack import Pack
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Issuer, TenantRule
 from gatepost_authz.errors import InvalidToken
+from gatepost_authz.headers import LONGEST_REMEMBERED
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
 from tests.attacks.conftest import serving
 from tests.attacks.site import Site, tools_call
+from tests.http.exchange import HOST, ask
+from tests.http.front import Front
+from tests.support.cases import each
 from tests.support.raw import RawAnswer, exchange, request
 from tests.support.steps import steps
 
@@ -103,7 +104,7 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(site: Site) -> None:
             expires_at=int(time.time()) + 300,
         )
         params = b'{"protocolVersion":"2025-03-26"}'
-        _, identity = Sessions(keyring).start(params, caller)
+        _, identity = McpSessions(keyring).start(params, caller)
 
         with closed.nothing_runs():
             one = post(closed, CALL, ("Mcp-Session-Id", identity))
@@ -144,19 +145,19 @@ def test_fields_behind_the_body_fill_no_memory(site: Site) -> None:
     assert sent < 20_000_000
 
 
-def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
+async def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
     """Four thousand names of a hundred kilobytes, before any token was looked at, are no cache."""
-    headers = Headers()
+    front = Front()
 
     for number in range(10):
         name = b"%d-" % number + b"x" * 100_000
-        scope: Scope = {"method": "POST", "path": "/mcp", "headers": [(name, b"")]}
-        headers(request_of(scope))
+        assert (await ask(front.edge, headers=(HOST, (name, b"")))).status == 431
 
-    assert all(len(name) <= LONGEST_REMEMBERED for name in headers._verdicts)
+    names = front.checks._impersonates._verdicts
+    assert all(len(name) <= LONGEST_REMEMBERED for name in names)
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         b'{"jsonrpc":"2.0","id":"\xff","method":"tools/call"}',
@@ -173,7 +174,7 @@ def test_a_body_that_is_not_utf_8_is_no_json(site: Site, body: bytes) -> None:
     answer = post(site, body)
 
     assert (answer.status, code_of(answer)) == (400, jsonrpc.PARSE_ERROR)
-    assert "id" not in json.loads(answer.body)
+    assert json.loads(answer.body)["id"] is None
 
 
 def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: Site) -> None:
@@ -214,7 +215,7 @@ def test_nesting_is_bounded_whatever_strings_hold(depth: int, filler: str) -> No
     try:
         jsonrpc.read(body.encode())
         accepted = True
-    except jsonrpc.Refused:
+    except jsonrpc.JsonRpcError:
         accepted = False
 
     assert accepted == (depth <= jsonrpc.NESTING)
@@ -233,7 +234,7 @@ def test_the_largest_body_does_not_hold_up_everybody_else(body: bytes) -> None:
     """4 MB took a second of the only loop there is: no step in Python may be taken per token."""
 
     def read() -> None:
-        with contextlib.suppress(jsonrpc.Refused):
+        with contextlib.suppress(jsonrpc.JsonRpcError):
             jsonrpc.read(body)
 
     assert 0 < steps(read) < len(body) / 20

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gatepost.packs.calendar.caldav import CalDav
-from gatepost.packs.gitlab.address import address_of
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply
+from gatepost.tools.context import OutboundReply
+from gatepost_packs.calendar.caldav import CalDav
+from gatepost_packs.gitlab.address import address_of
 
 WAYS_UP = ["/x/%25252e%25252e/y", "/x/..;/y", "/x/%2e%2e;a=b/y", "/x/%252e%252e%253b/y", "/x/.;/y"]
 
@@ -15,35 +15,39 @@ WAYS_UP = ["/x/%25252e%25252e/y", "/x/..;/y", "/x/%2e%2e;a=b/y", "/x/%252e%252e%
 @pytest.mark.parametrize("path", WAYS_UP)
 def test_a_path_leads_nowhere_else_however_often_it_is_decoded(path: str) -> None:
     """As many servers may stand one behind the other as is said, and any of them may decode."""
-    with pytest.raises(ToolFailure, match="as a name"):
+    with pytest.raises(ToolFailure, match="as a segment"):
         address_of("https://gitlab.test/api/v4", path)
 
 
 class Server:
     """Answers everything in the same way."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: OutboundReply) -> None:
         self._reply = reply
 
-    async def send(self, method: str, url: str, **options: Any) -> Reply:
+    async def send(self, method: str, url: str, **options: Any) -> OutboundReply:
         return self._reply
 
     async def addresses(self, scheme: str, host: str, port: int) -> list[str]:
         return []
 
 
-def _home(href: str) -> Reply:
+def _home(href: str) -> OutboundReply:
     body = (
         '<d:multistatus xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav"><d:response>'
         f"<d:href>{href}</d:href><d:propstat><d:prop><c:calendar-home-set><d:href>{href}</d:href>"
         "</c:calendar-home-set></d:prop></d:propstat></d:response></d:multistatus>"
     )
-    return Reply(status=207, headers={}, body=body.encode(), truncated=False, url="https://c.test/")
+    return OutboundReply(
+        status=207, headers={}, body=body.encode(), truncated=False, url="https://c.test/"
+    )
 
 
-def _moved(location: str) -> Reply:
+def _moved(location: str) -> OutboundReply:
     headers = {"location": location}
-    return Reply(status=302, headers=headers, body=b"", truncated=False, url="https://c.test/")
+    return OutboundReply(
+        status=302, headers=headers, body=b"", truncated=False, url="https://c.test/"
+    )
 
 
 NO_URLS = ["http://[::1", "https://c.test:99999/", "//[x/", "https://c.test:abc/", "https://[/"]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gatepost.approvals.condition import BadCondition, Condition, Subject
-from gatepost.approvals.request import GrantTerms, Operator, Undecidable
-from tests.approvals.bureau import ACME, BOB, Bureau, kind
+from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
+from gatepost.policy.approvals.rules import BadCondition, Condition, ConditionVariables
+from tests.policy.approvals.deployment import ACME, BOB, Deployment, kind
 from tests.support.mcp import a_caller
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))
@@ -17,9 +17,9 @@ STRICTER = {
 }
 
 
-def bank(stricter: str) -> Bureau:
+def bank(stricter: str) -> Deployment:
     """Every call needs an approver, a large one more than that."""
-    return Bureau(require=["act"], rules=[STRICTER[stricter]])
+    return Deployment(require=["act"], rules=[STRICTER[stricter]])
 
 
 @pytest.mark.parametrize("stricter", STRICTER)
@@ -29,35 +29,35 @@ async def test_an_edit_does_not_go_around_a_stricter_rule(stricter: str) -> None
     request = await replica.asked(what="a", amount=1)
 
     edited = json.dumps({"what": "a", "amount": 5000}).encode()
-    with pytest.raises(Undecidable, match="needs more people, or others"):
-        await replica.desk.approve(ACME, request.id, BOB, edited=edited)
+    with pytest.raises(Undecidable, match="need other approvers"):
+        await replica.service.approve(ACME, request.id, BOB, edited=edited)
 
     edited = json.dumps({"what": "a", "amount": 2}).encode()
-    await replica.desk.approve(ACME, request.id, BOB, edited=edited)
+    await replica.service.approve(ACME, request.id, BOB, edited=edited)
 
 
 @pytest.mark.parametrize("stricter", STRICTER)
 async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None:
     """A grant that was given with a small call let every large one pass."""
-    bureau = bank(stricter)
-    replica = bureau.replica()
+    deployment = bank(stricter)
+    replica = deployment.replica()
     request = await replica.asked(what="a", amount=1)
-    await replica.desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
 
     assert kind(await replica.call(what="b", amount=2)) == ""
     assert kind(await replica.call(what="c", amount=5000)) == "approval_pending"
-    assert bureau.effects == {"b": 1}
+    assert deployment.effects == {"b": 1}
 
 
 async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     """Given with a call that only a treasurer approves; the operator may approve any."""
     replica = bank("somebody else").replica()
     request = await replica.asked(what="a", amount=5000)
-    await replica.desk.approve(ACME, request.id, TREASURER, grant=GrantTerms(uses=1, when=LARGE))
+    await replica.service.approve(ACME, request.id, TREASURER, grant=GrantTerms(uses=1, when=LARGE))
     assert kind(await replica.call(what="b", amount=6000)) == ""
 
     request = await replica.asked(what="c", amount=1)
-    await replica.desk.approve(
+    await replica.service.approve(
         ACME, request.id, Operator("root"), grant=GrantTerms(uses=1, when=LARGE)
     )
     assert kind(await replica.call(what="d", amount=7000)) == ""
@@ -68,9 +68,9 @@ DELEGATE = a_caller(actor="agent")
 
 async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() -> None:
     """A delegate with the person's client used their approval, and their grants."""
-    replica = Bureau(require=["act"]).replica()
+    replica = Deployment(require=["act"]).replica()
     request = await replica.asked(what="a")
-    await replica.desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
 
     delegated = await replica.asked(caller=DELEGATE, what="a")
 
@@ -80,11 +80,11 @@ async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() 
 
 async def test_whoever_makes_a_call_for_somebody_does_not_approve_it() -> None:
     """The approver Bob acted for Alice, and approved his own call as himself."""
-    replica = Bureau(require=["act"]).replica()
+    replica = Deployment(require=["act"]).replica()
     request = await replica.asked(caller=a_caller(actor=BOB.subject), what="a")
 
     with pytest.raises(Undecidable, match="You made this call"):
-        await replica.desk.approve(ACME, request.id, BOB)
+        await replica.service.approve(ACME, request.id, BOB)
 
 
 WITHIN = "arguments.a.all(y, x == y)"
@@ -119,10 +119,10 @@ def test_texts_and_comments_may_hold_what_looks_like_a_loop() -> None:
         r"""arguments.to != "a\".all(x, b.all(y" && arguments.to != r'\' && arguments.to != ''""",
         "arguments.to != '''a'b.all(x, c.all(''' && arguments.to.startsWith('m')",
     ):
-        assert Condition(text).holds(Subject(b'{"to":"m"}', {}, {})) is True
+        assert Condition(text).holds(ConditionVariables(b'{"to":"m"}', {}, {})) is True
 
 
 def test_the_least_integer_is_no_way_around_a_negation() -> None:
     """The library negated it to itself: a payment of that much was below every bound."""
-    subject = Subject(b'{"amount":-9223372036854775808}', {}, {})
+    subject = ConditionVariables(b'{"amount":-9223372036854775808}', {}, {})
     assert Condition("-arguments.amount > 1000").holds(subject) is None

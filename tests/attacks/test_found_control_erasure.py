@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gatepost.approvals.erasure import forget
-from gatepost.approvals.request import GrantTerms
-from gatepost.cli import main
-from gatepost.commands import erase
-from gatepost.stores.backends import open_records
-from tests.approvals.bureau import ACME, BOB, CAROL, Bureau, said
+from gatepost.cli import erasure
+from gatepost.cli.main import main
+from gatepost.policy.approvals.erasure import forget
+from gatepost.policy.approvals.request import GrantTerms
+from gatepost.storage.backends import open_records
+from tests.policy.approvals.deployment import ACME, BOB, CAROL, Deployment, said
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """
@@ -40,7 +40,7 @@ def left(folder: Path) -> dict[str, int]:
 def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a server has the database open, too: it would empty the log only when it ends."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(erase, "SETTLE_S", 0.0)
+    monkeypatch.setattr(erasure, "SETTLE_S", 0.0)
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
     asyncio.run(kept(tmp_path))
     assert left(tmp_path)["gatepost.db"] > 0
@@ -64,24 +64,26 @@ async def test_whoever_decided_is_forgotten_too() -> None:
     An approver who was erased stood by name in everybody's history, and what they had granted held
     on. Half an approval of theirs counts no more.
     """
-    bureau = Bureau(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
-    replica = bureau.replica()
-    desk, ours = replica.desk, bureau.records.of(ACME)
+    deployment = Deployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
+    replica = deployment.replica()
+    service, ours = replica.service, deployment.records.of(ACME)
     for what in ("a", "b"):
         request = await replica.asked(what=what)
-        await desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=5), reason="Bob B. says so")
+        await service.approve(
+            ACME, request.id, BOB, grant=GrantTerms(uses=5), reason="Bob B. says so"
+        )
     half = await replica.asked("put", what="c")
-    await desk.approve(ACME, half.id, BOB)
+    await service.approve(ACME, half.id, BOB)
     refused = await replica.asked(what="d")
-    await desk.reject(ACME, refused.id, CAROL, "no")
+    await service.reject(ACME, refused.id, CAROL, "no")
 
     assert await forget(ours, BOB.issuer, BOB.subject) == 5
 
     kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
     assert len(kept) == 4
     assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
-    assert await desk.grants(ACME) == []
-    assert (await desk.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
+    assert await service.grants(ACME) == []
+    assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
     assert said(await replica.call(what="a")) == "a 0 1"
     assert "no" in said(await replica.call(what="d"))
     assert await forget(ours, BOB.issuer, BOB.subject) == 0

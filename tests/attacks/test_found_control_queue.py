@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gatepost.limits.queue import Queue
+from gatepost.policy.limits.admission_queue import AdmissionQueue
 
 WITHIN_S = 10
 
@@ -14,7 +14,7 @@ async def test_who_hangs_up_as_it_has_to_give_way_breaks_nothing() -> None:
     The caller who came got an internal error, and the count of those who wait was off by one for
     ever: each call that ended from then on failed, whosever it was.
     """
-    queue = Queue({})
+    queue = AdmissionQueue({})
     queue.most, queue.running, queue.each = 1, 1, 3
     flood = [asyncio.create_task(queue.enter("acme", "flood")) for _ in range(3)]
     await asyncio.sleep(0)

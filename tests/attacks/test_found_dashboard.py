@@ -6,15 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.approvals.filing import MOST_ARGUMENTS, merged
-from gatepost.approvals.request import Party, Request, Undecidable
-from gatepost.approvals.verbatim import decoded
-from gatepost.commands.approvals import tell
+from gatepost.cli.approvals import tell
+from gatepost.dashboard.argument_form import Field, Filled, fields_of, filled
+from gatepost.dashboard.argument_tree import read
 from gatepost.dashboard.assets import Assets
-from gatepost.dashboard.glyph import MOST_MARKS, hidden, spelt
-from gatepost.dashboard.reading import read
-from gatepost.dashboard.revision import Field, Filled, fields_of, filled
-from gatepost.dashboard.view import View
+from gatepost.dashboard.escaping import MOST_MARKS, hidden, spelt
+from gatepost.dashboard.templating import Templates
+from gatepost.policy.approvals.arguments import MOST_ARGUMENTS, decoded, merged
+from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, Undecidable
 
 LONG = b"0.12345678901234567891"
 NUMBERS = [
@@ -102,7 +101,7 @@ def test_the_form_to_edit_hides_nothing(hides: str) -> None:
 
 def test_a_text_in_a_table_is_told_from_a_number() -> None:
     """In a list of like rows "true" and true looked the same."""
-    pieces: Any = View(Assets().path).environment.get_template("pieces.html").module
+    pieces: Any = Templates(Assets().path).environment.get_template("pieces.html").module
     node = read(b'{"rows": [{"paid": "true"}, {"paid": true}]}').nodes[0]
 
     assert node.kind == "table"
@@ -132,8 +131,8 @@ def test_the_command_line_shows_what_is_in_a_line(
     sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`approvals show` made two lines of one, or nothing of what models read and people do not."""
-    ada = Party(subject="ada")
-    script = Request(
+    ada = DisplayedParty(subject="ada")
+    script = ApprovalRequest(
         id="script:1",
         tenant="acme",
         kind="script",

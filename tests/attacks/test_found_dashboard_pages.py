@@ -5,16 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from gatepost.dashboard.argument_tree import MOST_TEXT
 from gatepost.dashboard.difference import MOST_LINES
-from gatepost.dashboard.reading import MOST_TEXT
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
-from gatepost.packs.scripts.script import Script
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
 from tests.dashboard.test_pages import decide
 
-ALICE = Judge(subject="alice", name="Alice")
-NOT_ALL = "This page does not show all of it"
+ALICE = ScriptApprover(subject="alice", name="Alice")
+NOT_ALL = "This page does not show everything"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def test_nothing_edited_is_no_file(company: Studio, dave: Guest) -> None:
 def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Guest) -> None:
     """A script of many new lines was approved over a page that had none of them."""
     records = company.site.services.records
-    scripts = Approvals(records.of("acme").entries(SUBJECT))
+    scripts = ScriptApprovals(records.of("acme").entries(SUBJECT))
     lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
     company.site.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
@@ -75,8 +74,8 @@ def test_another_secret_is_a_change(company: Studio, dave: Guest, more: str) -> 
 
     page = dave.get(f"/approvals/{request}").text
 
-    assert "it may be another one than before" in page
-    assert "Nothing changes" not in page
+    assert "It may differ from the secret in the current file" in page
+    assert "No changes" not in page
     assert ("1 line added" in page) == bool(more)
     assert "aaaa" not in page
     assert "bbbb" not in page
@@ -87,4 +86,4 @@ def test_a_text_without_secrets_raises_no_alarm(company: Studio, dave: Guest) ->
     company.write("goes.env", f"token=ghp_{'a' * 36}\n")
     request = company.asks("workspace_write", {"path": "goes.env", "content": "x=1\n"})
 
-    assert "it may be another one" not in dave.get(f"/approvals/{request}").text
+    assert "It may differ" not in dave.get(f"/approvals/{request}").text

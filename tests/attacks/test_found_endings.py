@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.stores.api import Following
+from gatepost.storage.relay import Subscription
 from tests.support.events import House
 from tests.support.mcp import Client
 
@@ -70,7 +70,7 @@ async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
     relay: Any = house.one.relay.of("acme")
     waited = asyncio.Event()
 
-    async def follow(topic: str, deliver: Any) -> Following:
+    async def follow(topic: str, deliver: Any) -> Subscription:
         waited.set()
         await asyncio.Event().wait()
         raise AssertionError

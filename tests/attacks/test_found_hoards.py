@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.journal import OVER_S, Archive, Journal
-from gatepost.mcp.room import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
-from gatepost.mcp.watching import MOST_WATCHED_CHARACTERS
-from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.memory.relay import MemoryRelay
-from tests.guard.house import come
+from gatepost.mcp.sessions.channel import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
+from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
+from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.relay import MemoryRelay
+from tests.policy.idempotency.deployment import come
 from tests.support.events import House
 from tests.support.mcp import JSON, Client, Clock, a_caller, message
 from tests.support.questions import ACCEPTED, opened, question, said
@@ -93,7 +93,7 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     at the relay. The newest stay; another caller's are not touched.
     """
     house = await House(pack.tools.values()).open()
-    house.one.endpoint._handshake._archive = Archive(most_bytes=50_000)
+    house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
     other = House(pack.tools.values())
     other.one = house.one
     house.become(a_caller(subject="bob"))
@@ -118,19 +118,51 @@ async def told(house: House) -> str:
 async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
     clock = Clock()
-    archive = Archive(most_bytes=10_000, clock=clock)
+    archive = EventLogs(most_bytes=10_000, clock=clock)
     house = await House(pack.tools.values()).open()
     session = house.one.endpoint._handshake._sessions.find(house.session.encode(), a_caller())
     assert session is not None
-    room = await house.one.server.register.room("acme", session)
+    room = await house.one.server.register.channel("acme", session)
     assert room is not None
     for number in range(50):
-        archive.add(("acme", "i", "user", str(number)), Journal(room, b"1"))
+        archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
     assert len(archive._kept) == 50
     clock.now += OVER_S
-    archive.add(("acme", "i", "user", "last"), Journal(room, b"1"))
+    last = ("acme", "i", "user", "last")
+    archive.add(EventLog(room, b"1", archive, last))
 
-    assert [*archive._kept] == [*archive._totals] == [("acme", "i", "user", "last")]
+    assert [*archive._kept] == [last]
+    assert {*archive._ended._bytes} == {last, "acme"}
+
+
+async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
+    """Many callers of one tenant do not fill the relay either; another tenant is not touched."""
+    house = await House(pack.tools.values()).open()
+    archive = house.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
+    for number in range(6):
+        house.become(a_caller(subject=f"person-{number}"))
+        await house.open()
+        await told(house)
+
+    assert archive._ended.of(("acme", "", "", ""))[1] <= 50_000
+    assert archive._running._bytes == {}
+    house.become(a_caller(tenant_id="globex"))
+    await house.open()
+    assert await kept(house, [await told(house)]) == [200]
+
+
+async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
+    """What does not fit goes out all the same; who comes back learns that there was an answer."""
+    house = await House(pack.tools.values()).open()
+    house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
+    live = house.call(house.one, "tell", size=20_000)
+    first, _ = await live.event()
+    (answer,) = await live.rest()
+    again = await house.resume(house.one, first).opened()
+    (told_later,) = await again.rest()
+
+    assert len(answer["result"]["content"][0]["text"]) == 20_000
+    assert "too large to keep" in told_later["error"]["message"]
 
 
 NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)

@@ -7,14 +7,13 @@ from itertools import product
 
 import pytest
 
-from gatepost.commands.scripts import show
-from gatepost.packs.scripts.approvals import Review
-from gatepost.packs.scripts.script import Script
-from gatepost.packs.vault import lookup
-from gatepost.packs.vault.index import TABLES
-from gatepost.packs.vault.matter import merged, split
-from gatepost.packs.vault.note import Link
-from gatepost.packs.vault.query import query_of
+from gatepost.cli.scripts import show
+from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost_packs.vault import lookup
+from gatepost_packs.vault.front_matter import merged, split
+from gatepost_packs.vault.full_text import query_of
+from gatepost_packs.vault.index import TABLES
+from gatepost_packs.vault.note import NoteLink
 from tests.support.steps import steps
 
 AT_ONCE = 1_000
@@ -34,7 +33,7 @@ def test_mappings_that_take_in_one_another_are_not_multiplied() -> None:
     few, many = steps(lambda: split(bomb(2))), steps(lambda: split(bomb(5)))
 
     assert many < few + 100_000
-    assert (split(bomb(5)).problem or "").startswith("The front matter says more than")
+    assert (split(bomb(5)).problem or "").startswith("The front matter expands to more than")
 
 
 def test_a_name_that_others_take_for_a_merge_is_written_with_quotes() -> None:
@@ -61,7 +60,7 @@ def test_many_links_to_a_name_of_many_files_are_followed_once(rows: sqlite3.Conn
     for at in range(AT_ONCE):
         _add(rows, "n", f"{at}/n.md")
     source = _add(rows, "index", "index.md")
-    links = [Link(f"{at}/n") for at in range(AT_ONCE)]
+    links = [NoteLink(f"{at}/n") for at in range(AT_ONCE)]
     rows.executemany(
         "INSERT INTO links VALUES (?, ?, ?, ?)", [(source, "n", one.target, 0) for one in links]
     )
@@ -111,7 +110,7 @@ def test_a_comment_is_not_shown_as_a_line_that_runs(
     approved = "def main():\n  # Only for us.\n  check()\n  return pay()\n"
     changed = approved.replace("us.\n", f"us.{sign}")
     before = Script("pay", approved.encode(), "workspace")
-    review = Review(
+    review = ScriptReview(
         name="pay", digest=before.digest, content=approved, place="workspace", by="admin", at=0.0
     )
 

@@ -1,18 +1,18 @@
-"""Ways to have one retry key's work done twice."""
+"""Ways to have one idempotency key's work done twice."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-from gatepost.guard import run
-from gatepost.guard.once import Once
-from gatepost.limits.attempts import Attempts
-from gatepost.stores.api import Claim
-from gatepost.stores.bucket import Buckets
-from gatepost.stores.memory.records import MemoryClaims
+from gatepost.policy.idempotency import execution
+from gatepost.policy.idempotency.stage import IdempotencyStage
+from gatepost.policy.limits.requests import RetryLimits
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.memory.records import MemoryIdempotency
+from gatepost.storage.rate_limits import Buckets
 from gatepost.tools.runner import Runner
-from tests.guard.house import House, said
+from tests.policy.idempotency.deployment import Deployment, said
 
 WITHIN_S = 10
 
@@ -25,16 +25,16 @@ async def test_who_lost_the_key_stops(
     A process that was cut off from the database for so long that another took the key over went on
     beside it, for as long as a person takes to answer: two at the same work.
     """
-    monkeypatch.setattr(run, "RENEW_S", 0.001)
-    house = House()
-    cut_off, other = house.replica(), house.replica()
-    claims = house.records.of("acme").claims
-    renew = claims.renew
+    monkeypatch.setattr(execution, "RENEW_S", 0.001)
+    deployment = Deployment()
+    cut_off, other = deployment.replica(), deployment.replica()
+    records = deployment.records.of("acme").idempotency
+    renew = records.renew
 
     async def away(key: bytes, holder: str, leased_until: float) -> bool:
-        raise run.StoreUnavailable("away")
+        raise execution.StoreUnavailable("away")
 
-    claims.renew = away  # type: ignore[method-assign]
+    records.renew = away  # type: ignore[method-assign]
     stopped = asyncio.Event()
     ran = 0
 
@@ -42,20 +42,20 @@ async def test_who_lost_the_key_stops(
         nonlocal ran
         ran += 1
         if ran > 1:
-            return run.Outcome(({"type": "text", "text": "second"},))
-        house.entered.set()
+            return execution.Outcome(({"type": "text", "text": "second"},))
+        deployment.entered.set()
         try:
-            await house.gate.wait()
+            await deployment.gate.wait()
         except asyncio.CancelledError:
             stopped.set()
             raise
 
-    monkeypatch.setattr(house, "_act", lambda what, *, held: act())
+    monkeypatch.setattr(deployment, "_act", lambda what, *, held: act())
     first = asyncio.create_task(cut_off.call(tool=tool, kind=kind))
-    await house.entered.wait()
-    house.clock.now += run.LEASE_S + 60
+    await deployment.entered.wait()
+    deployment.clock.now += execution.LEASE_S + 60
     assert said(await other.call(tool=tool, kind=kind)) == "second"
-    claims.renew = renew  # type: ignore[method-assign]
+    records.renew = renew  # type: ignore[method-assign]
     await asyncio.wait_for(stopped.wait(), WITHIN_S)
 
     # What may be done again is answered as the other did it.
@@ -64,58 +64,58 @@ async def test_who_lost_the_key_stops(
 
 async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day it is swept away, and what runs under it runs on."""
-    monkeypatch.setattr(run, "RENEW_S", 0.001)
-    house = House()
-    first = asyncio.create_task(house.replica().call(tool="act_held"))
-    await house.entered.wait()
-    claims = house.records.of("acme").claims
+    monkeypatch.setattr(execution, "RENEW_S", 0.001)
+    deployment = Deployment()
+    first = asyncio.create_task(deployment.replica().call(tool="act_held"))
+    await deployment.entered.wait()
+    records = deployment.records.of("acme").idempotency
     looked = asyncio.Event()
-    get = claims.get
+    get = records.get
 
     async def noticed(key: bytes) -> Any:
         looked.set()
         return await get(key)
 
-    claims.get = noticed  # type: ignore[method-assign]
-    house.clock.now += 86_400
-    assert await house.records.sweep(house.clock.now) == 1
+    records.get = noticed  # type: ignore[method-assign]
+    deployment.clock.now += 86_400
+    assert await deployment.records.sweep(deployment.clock.now) == 1
     await asyncio.wait_for(looked.wait(), WITHIN_S)
-    house.gate.set()
+    deployment.gate.set()
 
     assert said(await first) == "a 1"
 
 
-class Counted(MemoryClaims):
+class Counted(MemoryIdempotency):
     """Claims that count what was written."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = 0
 
-    async def begin(self, claim: Claim, *, now: float) -> Claim | None:
+    async def begin(self, claim: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
         self.written += 1
         return await super().begin(claim, now=now)
 
 
 async def test_who_calls_too_often_writes_nothing() -> None:
     """
-    Each call with a retry key was two durable writes before anybody counted it: one caller beyond
-    its rate could keep all tenants from the database.
+    Each call with an idempotency key was two durable writes before it was counted: one caller
+    beyond its rate could keep all tenants from the database.
     """
-    house = House()
-    claims = house.records.of("acme").claims = Counted()
-    attempts = Attempts(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
-    replica = house.replica()
+    deployment = Deployment()
+    records = deployment.records.of("acme").idempotency = Counted()
+    attempts = RetryLimits(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
+    replica = deployment.replica()
     replica.runner = Runner(
         replica.runner.registry,
         context_for=replica.runner.context_for,
-        stages=(Once(replica.runs, timeout_s=30, max_result_bytes=1000, attempts=attempts),),
-        clock=house.clock,
+        stages=(attempts, IdempotencyStage(replica.runs, timeout_s=30, max_result_bytes=1000)),
+        clock=deployment.clock,
     )
     outcomes = [said(await replica.call(f"key {number}")) for number in range(50)]
 
     assert outcomes == ["a 1", *(f"a {n}" for n in range(2, 11)), *["rate_limit+"] * 40]
-    assert claims.written == 10
+    assert records.written == 10
     refused = (await replica.call("key 50")).failure
     assert refused is not None
     assert refused.limit == "caller"

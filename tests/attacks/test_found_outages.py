@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.stores.api import StoreUnavailable
-from tests.conformance import fixture_tasks
-from tests.conformance.tasking import DECLARED, Tasker
-from tests.guard.house import come
+from gatepost.storage.errors import StoreUnavailable
+from tests.mcp import fixture_tasks
+from tests.mcp.tasking import DECLARED, Tasker
+from tests.policy.idempotency.deployment import come
 from tests.support.mcp import JSON, META, VERSION, Response, message
 
 pack = Pack("documents")
@@ -23,9 +23,15 @@ async def one(ctx: CallContext) -> str:
     return "one"
 
 
+@pack.tool()
+async def sign(ctx: CallContext) -> str:
+    """Change something, so that a retry key is kept for it."""
+    return "signed"
+
+
 RECORDS = {
     "tasks": ("create", "get", "replace", "count"),
-    "claims": ("begin", "get"),
+    "idempotency": ("begin", "get"),
     "sessions": ("get", "replace"),
 }
 RELAY = ("publish", "follow", "put", "take", "spend", "append", "read")
@@ -35,7 +41,9 @@ class Site(Tasker):
     """A server whose stores answer until ``left`` more questions were asked, and then never."""
 
     def __init__(self) -> None:
-        super().__init__([*fixture_tasks.pack.tools.values(), *pack.documents.values()])
+        super().__init__(
+            [*fixture_tasks.pack.tools.values(), *pack.tools.values(), *pack.documents.values()]
+        )
         self.left = 10**9
         kept = self.records.of("acme")
         for name, operations in RECORDS.items():
@@ -77,7 +85,7 @@ async def site() -> AsyncIterator[Site]:
 
 MODERN = [
     ("tools/call", {"name": "slow_compute", "arguments": {"seconds": 0}}, {}),
-    ("tools/call", {"name": "greet", "arguments": {"name": "Ann"}}, {"Idempotency-Key": "k"}),
+    ("tools/call", {"name": "sign", "arguments": {}}, {"Idempotency-Key": "k"}),
     ("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, {}),
     ("subscriptions/listen", {"notifications": {"taskIds": ["t_1", "t_2"]}}, {}),
     ("tasks/get", {"taskId": "t_1"}, {}),

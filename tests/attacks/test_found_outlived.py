@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.config.toolbox import load
-from gatepost.keyring import KeyRing
-from gatepost.mcp.session import BATCH_S
-from gatepost.services import opened
-from gatepost.settings import Config
+from gatepost.check.pack_loading import load
+from gatepost.config.settings import Config
+from gatepost.mcp.sessions.requests import BATCH_S
+from gatepost.runtime.services import opened
+from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from tests.support.idp import Idp
 from tests.support.mcp import JSON, Client, a_caller, message

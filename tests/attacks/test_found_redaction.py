@@ -9,16 +9,16 @@ import pytest
 from pydantic import BaseModel
 
 from gatepost import CallContext, Pack, Secret
-from gatepost.openapi.reading import DEPTH, Unreadable, canonical
 from gatepost.redaction import automaton
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.layer import AT_ONCE, unwrapped
+from gatepost.redaction.readings import AT_ONCE, unwrapped
 from gatepost.tools.api import Call
-from gatepost.tools.redaction import MOST_WRITTEN, MOST_WRITTEN_BYTES
+from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
+from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from gatepost.tools.utterance import LONG_BYTES
+from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
 
@@ -185,7 +185,7 @@ TOO_DEEP = {
 @pytest.mark.parametrize("data", TOO_DEEP.values(), ids=TOO_DEEP)
 def test_what_is_too_deep_is_refused(data: bytes) -> None:
     """Wherever it stands in a description."""
-    with pytest.raises(Unreadable, match="deeper"):
+    with pytest.raises(DescriptionUnreadable, match="deeper"):
         canonical(data)
 
 

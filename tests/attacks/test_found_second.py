@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
-from tests.authz.office import TARGET, Office
+from tests.authz.opaque_tokens import TARGET, OpaqueTokenGate
 from tests.keys.client import Walk
 from tests.support.forge import b64
 from tests.support.idp import Idp
@@ -43,15 +43,15 @@ async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_la
 ) -> None:
     """It is another issuer's, and whoever is shown it could use it."""
     with Idp() as idp:
-        office = Office(idp)
+        opaque_gate = OpaqueTokenGate(idp)
         token = f"{b64(head.encode())}..iv.text.tag"
 
-        assert await office.verifier.verify(token, TARGET) is None
-        assert office.desk.asked == []
+        assert await opaque_gate.verifier.verify(token, TARGET) is None
+        assert opaque_gate.endpoint.asked == []
 
-        await office.verifier.aclose()
-        await office.introspectors.aclose()
-        await office.fetcher.aclose()
+        await opaque_gate.verifier.aclose()
+        await opaque_gate.introspectors.aclose()
+        await opaque_gate.fetcher.aclose()
 
 
 @pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066"])

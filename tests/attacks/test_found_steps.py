@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from gatepost import CallContext, Pack, intake
-from gatepost.mcp import cancellation
-from gatepost.stores.memory.records import MemoryRecords
-from gatepost.stores.memory.relay import MemoryRelay
+from gatepost import CallContext, Pack
+from gatepost.http import body as intake
+from gatepost.mcp.sessions import request_messages
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
-from tests.conformance.tasking import Tasker
-from tests.guard.house import come, turns
+from tests.mcp.tasking import Tasker
+from tests.policy.idempotency.deployment import come, turns
 from tests.support.mcp import JSON, META, VERSION, Header, message
 
 WITHIN_S = 10
@@ -74,7 +75,7 @@ class Site:
     def __init__(self) -> None:
         records, relay = MemoryRecords(), MemoryRelay()
         self.kept: Any = records.of("acme")
-        for name in ("tasks", "claims", "sessions"):
+        for name in ("tasks", "idempotency", "sessions"):
             setattr(self.kept, name, Slow(getattr(self.kept, name)))
         self.wire: Any = relay.of("acme")
         relay._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
@@ -128,9 +129,11 @@ class Site:
             "streams": [*client.streams, *client.streams._of_caller],
             "followed": [*client.feed.tenants, *self.wire._followers],
             "tasks": [*client.keeper._jobs, *client.keeper._opening],
-            "requests": [*handshake._running, *handshake._desk._open],
+            "requests": [*handshake._running, *handshake._client_requests._open],
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
-            "claims": [c for c in self.kept.claims.inner.held.values() if c.outcome is None],
+            "idempotency": [
+                one for one in self.kept.idempotency.inner.held.values() if one.outcome is None
+            ],
             "running": [*asyncio.all_tasks() - self.before],
         }
         return {name: value for name, value in found.items() if value}
@@ -186,7 +189,7 @@ async def test_nothing_is_left_whenever_a_request_ends(
 ) -> None:
     """No place, task, claim or interest, after however many steps; and one answer at most."""
     monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
-    monkeypatch.setattr(cancellation, "WATCH_AFTER_S", 0)
+    monkeypatch.setattr(request_messages, "WATCH_AFTER_S", 0)
     verb, body, headers = REQUESTS[name]
     for steps in range(MOST_STEPS):
         site = Site()

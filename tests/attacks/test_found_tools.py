@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
-from gatepost.tools.document import Contents
 from gatepost.tools.prompt import Message
+from gatepost.tools.resource import Contents
 from tests.rest.inner import Inner
 from tests.support.mcp import Client, Response, message
 

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from gatepost import CallContext, Pack, intake
-from gatepost.mcp.ledger import Terms
-from gatepost.stores.api import StoreUnavailable, TaskRecord
-from gatepost.stores.memory.records import MemoryRecords, MemoryTasks
-from tests.conformance.tasking import DECLARED, Tasker
-from tests.guard.house import come, turns
+from gatepost import CallContext, Pack
+from gatepost.http import body
+from gatepost.mcp.tasks.store import TaskLimits
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
+from gatepost.storage.tasks import TaskRecord
+from tests.mcp.tasking import DECLARED, Tasker
+from tests.policy.idempotency.deployment import come, turns
 from tests.support.mcp import JSON, META, VERSION, Response, message
 
 WITHIN_S = 10
@@ -58,11 +60,13 @@ class Site:
 
         records = MemoryRecords()
         self.tasks = records.of("acme").tasks = Slow()
-        self.client = Tasker(pack.tools.values(), terms=Terms(max_per_caller=MOST), records=records)
+        self.client = Tasker(
+            pack.tools.values(), terms=TaskLimits(max_per_caller=MOST), records=records
+        )
         self.hang_up = asyncio.Event()
 
     async def call(self, number: int, key: str = "") -> Response:
-        """A call that may become a task, with a retry key; broken off by ``hang_up``."""
+        """A call that may become a task, with an idempotency key; broken off by ``hang_up``."""
         meta = {META + "protocolVersion": VERSION, **DECLARED}
         params = {"name": "work", "arguments": {"number": number}, "_meta": meta}
         headers = [JSON, ("mcp-protocol-version", VERSION)]
@@ -169,7 +173,7 @@ async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
     A connection that broke early left a call waiting, for as long as its tool may take, to become
     the task of nobody; then its key was spent on that.
     """
-    monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
+    monkeypatch.setattr(body, "WATCH_AFTER_S", 0)
     site = Site(**options)
     first = asyncio.create_task(site.call(1, "k"))
     await turns(steps)

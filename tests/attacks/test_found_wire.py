@@ -8,11 +8,11 @@ import socket
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gatepost.wire.cycle import Flow
-from gatepost.wire.fast import FastProtocol
+from gatepost.http.httptools_protocol import HttptoolsProtocol
 from tests.attacks.site import Site
-from tests.server.wire import SOON, serving
-from tests.server.wire import connected as opened
+from tests.http.wire import SOON, serving
+from tests.http.wire import connected as opened
+from tests.support.cases import each
 from tests.support.raw import RawAnswer, exchange, read_answer, request
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -139,7 +139,7 @@ async def test_a_packet_of_small_requests_is_not_all_kept_waiting() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with serving(app, FastProtocol) as port, opened(port) as wire:
+    async with serving(app, HttptoolsProtocol) as port, opened(port) as wire:
         await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 14_000)
         # It is cut; what was still unread may take the answer with it.
         assert (await wire.rest())[:12] in {b"", b"HTTP/1.1 400"}
@@ -156,7 +156,7 @@ async def test_a_request_hears_of_its_client_going_though_another_waits_behind_i
             pass
         gone.set()
 
-    async with serving(app, FastProtocol) as port:
+    async with serving(app, HttptoolsProtocol) as port:
         async with opened(port) as wire:
             await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 2)
         await asyncio.wait_for(gone.wait(), SOON)
@@ -174,33 +174,14 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
             pass
         gone.set()
 
-    async with serving(app, FastProtocol) as port:
+    async with serving(app, HttptoolsProtocol) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
             await asyncio.wait_for(gone.wait(), SOON)
 
 
-async def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
-    """It may take longer than an idle connection may stay, as long as it goes on reading."""
-    left = [300, 250, 250, 200, 200, 100, 100]
-    cut = asyncio.Event()
-
-    class Unread(asyncio.Transport):
-        def get_write_buffer_size(self) -> int:
-            return left.pop(0) if len(left) > 1 else left[0]
-
-        def abort(self) -> None:
-            cut.set()
-
-    flow = Flow(Unread(), 0.001)
-    flow.pause_writing()
-    await asyncio.wait_for(cut.wait(), SOON)
-
-    assert left == [100]
-
-
-@pytest.mark.parametrize("path", ["/health", "/readyz"])
-@pytest.mark.parametrize("method", ["CONNECT", "POST", "DELETE"])
+@each("path", ["/health", "/readyz"])
+@each("method", ["CONNECT", "POST", "DELETE"])
 def test_a_probe_is_asked_by_get_alone(site: Site, method: str, path: str) -> None:
     """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
     head = [("Host", site.authority), ("Connection", "close"), ("Content-Length", "0")]

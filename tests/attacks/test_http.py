@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.attacks.site import Site
+from tests.support.cases import each
 from tests.support.raw import RawAnswer
 
 
@@ -45,7 +46,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize("values", MALFORMED)
+@each("values", MALFORMED)
 def test_a_malformed_credential_is_never_guessed_at(site: Site, values: list[bytes]) -> None:
     """Two parsers that read one header differently are how a proxy and a server come to differ."""
     token = site.forge().token().encode()
@@ -132,7 +133,7 @@ def test_a_token_in_the_query_or_the_form_is_no_token(site: Site) -> None:
 
 
 @pytest.mark.requirement("W11")
-@pytest.mark.parametrize("value", ["Basic eDp5", "Negotiate abc", "Token abc", "DPoP abc", "abc"])
+@each("value", ["Basic eDp5", "Negotiate abc", "Token abc", "DPoP abc", "abc"])
 def test_another_scheme_is_like_no_credentials(site: Site, value: str) -> None:
     """The challenge says what we offer."""
     with site.nothing_runs():
@@ -142,7 +143,7 @@ def test_another_scheme_is_like_no_credentials(site: Site, value: str) -> None:
 
 
 @pytest.mark.requirement("W12", "A6")
-@pytest.mark.parametrize(
+@each(
     "name",
     ["X-Tenant-Id", "x-org", "X-ORG-ID", "X-User", "X_Tenant_Id", "X-Scopes", "X-Forwarded-User",
      "X-Auth-Request-User", "X-Gatepost-Tenant"],
@@ -157,7 +158,7 @@ def test_a_header_that_names_an_identity_has_no_effect(site: Site, name: str) ->
 
 
 @pytest.mark.requirement("W13")
-@pytest.mark.parametrize(
+@each(
     ("hosts", "status"),
     [(["evil.example"], 421), (["evil.example/x?"], 421), ([], 400), (["HERE", "HERE"], 400),
      (["HERE", "evil.example"], 400), (["HERE.evil.example"], 421), (["user@HERE"], 421)],
@@ -174,7 +175,7 @@ def test_a_foreign_host_is_refused(site: Site, hosts: list[str], status: int) ->
 
 
 @pytest.mark.requirement("W14", "W13")
-@pytest.mark.parametrize(
+@each(
     "field",
     [("X-Forwarded-Host", "evil.example"), ("X-Forwarded-Proto", "https"),
      ("X-Forwarded-Port", "1"), ("X-Forwarded-Prefix", "/evil"),
@@ -190,7 +191,7 @@ def test_a_forwarded_header_from_a_stranger_changes_nothing(
 
 
 @pytest.mark.requirement("W15")
-@pytest.mark.parametrize(
+@each(
     "target",
     ["//mcp", "/mcp/", "/mcp/..;/", "/mcp/../mcp", "/./mcp", "/%2e/mcp", "/%2fmcp", "/MCP",
      "/mcp%00", "/mcp;x", "/health/../mcp", "/readyz/mcp", "/nowhere"],
@@ -204,7 +205,7 @@ def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(site: Site, target
 
 
 @pytest.mark.requirement("W15")
-@pytest.mark.parametrize("target", ["/mcp/", "//mcp", "/MCP", "/nowhere"])
+@each("target", ["/mcp/", "//mcp", "/MCP", "/nowhere"])
 def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target: str) -> None:
     """With a token too, only the configured path is the endpoint."""
     with site.nothing_runs():
@@ -214,7 +215,7 @@ def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target
 
 
 @pytest.mark.requirement("W16", "W17", "T-02", "S-02")
-@pytest.mark.parametrize(
+@each(
     "origin",
     ["http://evil.example", "null", "chrome-extension://abc", "HERE/", "HERE.evil.example",
      "https://evil.example", "HERE@evil.example", ""],
@@ -277,7 +278,7 @@ def test_metadata_ignores_credentials(site: Site) -> None:
 
 
 @pytest.mark.requirement("W20")
-@pytest.mark.parametrize("method", ["TRACE", "PUT", "PATCH", "DELETE", "GET"])
+@each("method", ["TRACE", "PUT", "PATCH", "DELETE", "GET"])
 def test_another_method_does_not_run_anything(site: Site, method: str) -> None:
     """The endpoint is POST; an override header changes nothing."""
     with site.nothing_runs():
@@ -313,7 +314,7 @@ def test_the_gate_answers_before_the_body_has_come(site: Site) -> None:
 
 
 @pytest.mark.requirement("D11")
-@pytest.mark.parametrize(
+@each(
     "name", ["Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "X-Client-Certificate"]
 )
 def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(

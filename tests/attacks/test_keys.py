@@ -10,6 +10,7 @@ import pytest
 from gatepost_authz import keyset
 from tests.attacks.site import Site, tools_call
 from tests.support import forge as f
+from tests.support.cases import each
 from tests.support.forge import rsa_key, signer
 from tests.support.idp import Receive, Scope, Send, answer
 from tests.support.raw import RawAnswer, request
@@ -120,7 +121,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     "issuer",
     [pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05")) for n in ODD],
 )

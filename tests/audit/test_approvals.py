@@ -2,28 +2,30 @@
 
 import pytest
 
-from gatepost.audit.journal import Journal
-from gatepost.audit.settings import AuditSettings
-from gatepost.audit.trail import Trail
-from gatepost.stores.audit import Question
+from gatepost.audit.search import AuditSearch
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.audit import AuditSettings
+from gatepost.storage.audit import AuditQuery
 from gatepost.tools.redaction import Redaction
-from tests.approvals.bureau import ACME, BOB, Bureau
+from tests.policy.approvals.deployment import ACME, BOB, Deployment
 
 
-@pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with a retry key"])
+@pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with an idempotency key"])
 async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> None:
     """And the one that it waits for, so that both are found by it."""
-    bureau = Bureau(require=["act"])
-    replica = bureau.replica()
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
     settings = AuditSettings(batch_ms=0)
-    journal = Journal(bureau.records, bureau.keyring, Redaction(), settings, clock=bureau.clock)
-    replica.runner.recorder = journal
+    writer = AuditWriter(
+        deployment.records, deployment.keyring, Redaction(), settings, clock=deployment.clock
+    )
+    replica.runner.recorder = writer
 
     request = await replica.asked(what="a", key=key)
-    await replica.desk.approve(ACME, request.id, BOB)
+    await replica.service.approve(ACME, request.id, BOB)
     await replica.call(what="a", key=key)
-    await journal.aclose()
-    found = await Trail(bureau.records).search(ACME, Question())
+    await writer.aclose()
+    found = await AuditSearch(deployment.records).search(ACME, AuditQuery())
 
     assert [(one.kind, one.outcome, one.approval) for one in reversed(found)] == [
         ("refusal", "approval_pending", request.id),

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.trail import Record, read
-from gatepost.stores.backends import open_records
+from gatepost.audit.search import AuditRecord, read
+from gatepost.storage.backends import open_records
 from tests.audit import toolset
 from tests.rest.octopus import Octopus
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.tenancy.house import House, house, issuer
 
@@ -24,10 +25,10 @@ class Desk:
     def __init__(self, site: House, url: str) -> None:
         self.site, self.url = site, url
 
-    def records(self, tenant: str) -> list[Record]:
+    def records(self, tenant: str) -> list[AuditRecord]:
         """All of a tenant's, read by somebody else than the server."""
 
-        async def work() -> list[Record]:
+        async def work() -> list[AuditRecord]:
             records = await open_records(self.url)
             found = await records.of(tenant).trail.rows(0, 1000)
             await records.aclose()
@@ -109,7 +110,7 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 
 
 @pytest.mark.requirement("AU3")
-@pytest.mark.parametrize("name", ENDINGS)
+@each("name", ENDINGS)
 def test_however_a_call_ends_it_is_on_record(desk: Desk, name: str) -> None:
     """One record, there when the answer is, with who called and how it ended."""
     ask, told = ENDINGS[name]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.keyring import KeyRing
-from tests.audit.shelf import Shelf, shelf
+from gatepost.secrets.keyring import KeyRing
+from tests.audit.audit_log import AuditLog, audit_log
 from tests.secrets.premises import Premises
 
 TENANTS = ("acme", "globex")
@@ -26,7 +26,7 @@ def premises(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Premises]:
     found = Premises(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
 
     async def fill() -> None:
-        async with shelf(f"sqlite:///{folder}/gatepost.db", ring_of(found)) as one:
+        async with audit_log(f"sqlite:///{folder}/gatepost.db", ring_of(found)) as one:
             await one.fill()
             await sharp(one)
 
@@ -39,9 +39,9 @@ def ring_of(premises: Premises) -> KeyRing:
     return KeyRing.load(f"file:{premises.ring}")
 
 
-async def sharp(one: Shelf) -> None:
+async def sharp(one: AuditLog) -> None:
     """A record whose texts try to be something else where they are written."""
-    await one.journal.note(
+    await one.writer.note(
         "globex",
         "approval",
         outcome="rejected",
@@ -74,9 +74,9 @@ def test_verify_says_what_it_saw(premises: Premises) -> None:
 
     assert told.code == 0, told
     # How far the last checkpoint reaches depends on what was asked of this server before.
-    whole = "acme: 12 records are as they were written, 1 to 12; checkpoints prove those up to 1"
+    whole = "acme: 12 records are valid, 1 to 12; signed checkpoints cover records up to 1"
     assert re.fullmatch(re.escape(whole) + r"[02]\.", told.out.splitlines()[0])
-    assert told.out.splitlines()[1].startswith("globex: 9 records are as they were written")
+    assert told.out.splitlines()[1].startswith("globex: 9 records are valid")
 
 
 def test_an_export_of_nobody_says_so(premises: Premises) -> None:
@@ -84,7 +84,7 @@ def test_an_export_of_nobody_says_so(premises: Premises) -> None:
     told = premises.run("audit", "export", "--tenant", "acmee")
 
     assert (told.code, len(told.out.splitlines())) == (0, 1)
-    assert told.err == "There is no record of a tenant acmee. Did you mean acme?\n"
+    assert told.err == "There are no audit records of tenant acmee. Did you mean acme?\n"
     assert premises.run("audit", "export", "--tenant", "acme").err == ""
 
 
@@ -96,7 +96,7 @@ def test_verify_needs_no_configuration_for_a_file(
 
     assert (told.code, told.err) == (0, "")
     assert told.out == (
-        "globex: 9 records are as they were written, 1 to 9; checkpoints prove those up to 9.\n"
+        "globex: 9 records are valid, 1 to 9; signed checkpoints cover records up to 9.\n"
     )
 
 
@@ -242,7 +242,7 @@ def test_an_export_may_begin_later(premises: Premises, key: Path, tmp_path: Path
     told = premises.run("audit", "verify", str(path), "--key", str(key))
 
     assert told.code == 0, told
-    assert told.out.startswith("acme: 7 records are as they were written, 6 to 12")
+    assert told.out.startswith("acme: 7 records are valid, 6 to 12")
 
 
 MISTAKES = {

@@ -6,17 +6,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gatepost.audit.keeping import Keeping
-from gatepost.audit.record import Person
-from gatepost.audit.trail import Trail
-from gatepost.keyring import KeyRing, create, rotate
-from gatepost.stores.audit import Question
-from gatepost.stores.sql.sqlite import let_go
-from tests.audit.loot import loot
-from tests.audit.shelf import ISSUER, Shelf, person, shelf, tamper
+from gatepost.audit.record import RecordedPerson
+from gatepost.audit.retention import Retention
+from gatepost.audit.search import AuditSearch
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.sql.sqlite import empty_log
+from tests.audit.attacker import stolen_data
+from tests.audit.audit_log import ISSUER, AuditLog, audit_log, person, tamper
 
 
-async def everything(one: Shelf, tenant: str = "acme") -> str:
+async def everything(one: AuditLog, tenant: str = "acme") -> str:
     """All that the database holds of a tenant, as text."""
     trail = one.records.of(tenant).trail
     return repr(await trail.rows(0, 1000)) + repr(await trail.checkpoints())
@@ -25,16 +25,16 @@ async def everything(one: Shelf, tenant: str = "acme") -> str:
 @pytest.mark.requirement("AU4")
 async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
     """No word of hers is left, records of others are as they were, and verify says how many."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.note(2, subject="carol")
         await one.note(2, subject="dave")
         await one.sign()
-        await one.journal.note(
+        await one.writer.note(
             "acme",
             "grant",
             outcome="granted",
             caller=person("dave"),
-            about=Person(ISSUER, "carol"),
+            about=RecordedPerson(ISSUER, "carol"),
             private={"reason": "carol asked for it"},
         )
         await one.note(1, "globex", subject="carol")
@@ -53,9 +53,9 @@ async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
 @pytest.mark.requirement("AU4", "AU10")
 async def test_an_address_goes_with_its_person(url: str) -> None:
     """It is nowhere but in what can be erased, and the commitment to it proves what stays."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
-            await one.journal.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
+            await one.writer.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
         trail = one.records.of("acme").trail
         bodies = [row.body for row in await trail.rows(0, 10)]
         kept, whole = await everything(one), await one.verify()
@@ -72,7 +72,7 @@ async def test_an_address_goes_with_its_person(url: str) -> None:
 @pytest.mark.requirement("AU4")
 async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
     """A subject is its issuer's: two issuers of one tenant may both know an alice."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.note(1)
         gone = await one.erasure.erase_subject("acme", "https://other.example.com", "alice")
 
@@ -83,9 +83,11 @@ async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
 @pytest.mark.requirement("AU4")
 async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -> None:
     """`gatepost revoke --subject` leaves a name that an erasure by issuer must reach as well."""
-    async with shelf(url) as one:
-        await one.journal.note("acme", "cutoff", outcome="revoked", about=Person("", "carol"))
-        await one.journal.note("acme", "cutoff", outcome="revoked", about=Person("", "dave"))
+    async with audit_log(url) as one:
+        await one.writer.note(
+            "acme", "cutoff", outcome="revoked", about=RecordedPerson("", "carol")
+        )
+        await one.writer.note("acme", "cutoff", outcome="revoked", about=RecordedPerson("", "dave"))
         gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
@@ -95,9 +97,9 @@ async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -
 @pytest.mark.requirement("AU4")
 async def test_whoever_acted_for_somebody_is_erased_with_them(url: str) -> None:
     """The record of the call names both, in one detail."""
-    async with shelf(url) as one:
-        both = Person(ISSUER, "alice", actor="carol")
-        await one.journal.note("acme", "approval", outcome="requested", about=both)
+    async with audit_log(url) as one:
+        both = RecordedPerson(ISSUER, "alice", actor="carol")
+        await one.writer.note("acme", "approval", outcome="requested", about=both)
         gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
 
         assert gone == 1
@@ -106,7 +108,7 @@ async def test_whoever_acted_for_somebody_is_erased_with_them(url: str) -> None:
 
 async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
         await one.erasure.erase_tenant("acme")
         left, seen = await everything(one), await one.verify()
@@ -118,10 +120,10 @@ async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
 @pytest.mark.requirement("AU1")
 async def test_an_erasure_that_nobody_recorded_is_found(url: str) -> None:
     """Also one beside another that was."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
         await one.erasure.erase_subject("acme", ISSUER, "bob")
-        at = await loot(one, url)
+        at = await stolen_data(one, url)
         without = msgspec.structs.replace(at.rows[3], side=None)
         await tamper(url, *at.instead(3, [at.rows[2], without, at.rows[4]]))
         seen = await one.verify()
@@ -132,13 +134,13 @@ async def test_an_erasure_that_nobody_recorded_is_found(url: str) -> None:
 @pytest.mark.requirement("AU5")
 async def test_old_records_go_and_the_rest_verifies(url: str) -> None:
     """Up to the last checkpoint before the time; that they are gone is on record."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
         early = one.now - 20 + 5.5  # between records 5 and 6
-        through = await one.erasure.prune("acme", early)
+        through = await one.prune(early)
         seen = await one.verify()
-        nothing = await one.erasure.prune("acme", early)
-        more = await one.erasure.prune("acme", one.now + 1)
+        nothing = await one.prune(early)
+        more = await one.prune(one.now + 1)
         await one.note(1)
         later = await one.verify()
         left = await one.records.of("acme").trail.rows(0, 1000)
@@ -160,12 +162,12 @@ async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
     """A server removes what is older than so many days, once it is signed; 0 keeps everything."""
     create(tmp_path / "ring.json")
     ring = KeyRing.load(f"file:{tmp_path}/ring.json")
-    async with shelf(url, ring) as one:
+    async with audit_log(url, ring) as one:
         await one.note(4)
         kept = []
         for days in (0, 3):
-            journal = one.process(retention_days=days)
-            keeping = Keeping(one.records, ring, journal, clock=lambda: one.now)
+            writer = one.process(retention_days=days)
+            keeping = Retention(one.records, ring, writer, clock=lambda: one.now)
             await keeping.sign()
             one.now += 4 * 86_400
             await keeping.prune()
@@ -181,13 +183,13 @@ async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
     path = tmp_path / "ring.json"
     create(path)
     ring = KeyRing.load(f"file:{path}")
-    async with shelf(url, ring) as one:
+    async with audit_log(url, ring) as one:
         await one.note(3)
         first = ring.current.id
         for _ in range(3):
             rotate(path, keep=1)
             ring.reread()
-            keeping = Keeping(one.records, ring, one.journal, clock=lambda: one.now)
+            keeping = Retention(one.records, ring, one.writer, clock=lambda: one.now)
             await keeping.sign()
         assert ring.find(first) is None
         signed = await one.records.of("acme").trail.checkpoints()
@@ -203,13 +205,13 @@ async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> 
     """Neither beside what was written together with it, nor in room that is free now."""
     file = tmp_path / "records.db"
     url = f"sqlite:///{file}"
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         for _ in range(4):
             await one.together(*["alice", "carol"] * 20)
-        let_go(url)
+        empty_log(url)
         before = file.read_bytes().count(b"carol")
         await one.erasure.erase_subject("acme", ISSUER, "carol")
-    let_go(url)
+    empty_log(url)
     after = file.read_bytes()
 
     assert (before, after.count(b"carol"), after.count(b"alice")) == (80, 0, 80)
@@ -217,14 +219,14 @@ async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> 
 
 async def test_what_was_erased_is_found_no_more(url: str) -> None:
     """Neither by its text nor by its subject."""
-    async with shelf(url) as one:
-        trail = Trail(one.records)
+    async with audit_log(url) as one:
+        trail = AuditSearch(one.records)
         await one.note(1, subject="carol")
-        before = await trail.search("acme", Question(text="CAROL"))
+        before = await trail.search("acme", AuditQuery(text="CAROL"))
         await one.erasure.erase_subject("acme", ISSUER, "carol")
-        by_text = await trail.search("acme", Question(text="carol"))
-        by_subject = await trail.search("acme", Question(subject="carol"))
-        (row,) = await trail.search("acme", Question(kind="approval"))
+        by_text = await trail.search("acme", AuditQuery(text="carol"))
+        by_subject = await trail.search("acme", AuditQuery(subject="carol"))
+        (row,) = await trail.search("acme", AuditQuery(kind="approval"))
 
     assert (len(before), by_text, by_subject) == (1, [], [])
     assert row.erased

@@ -4,14 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.audit.cef import as_cef
-from gatepost.audit.checkpoint import from_pem
-from gatepost.audit.export import exported, of_row, read, verify_lines
-from gatepost.audit.otlp import attributes_of
-from gatepost.audit.trail import Record, Trail
-from gatepost.stores.audit import Question
-from gatepost.stores.memory.records import MemoryRecords
-from tests.audit.shelf import Shelf, person, shelf
+from gatepost.audit.checkpoints import from_pem, public_keys
+from gatepost.audit.export import (
+    as_cef,
+    as_otlp,
+    attributes_of,
+    exported,
+    of_row,
+    read,
+    verify_lines,
+)
+from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.memory.records import MemoryRecords
+from tests.audit.audit_log import AuditLog, audit_log, person
 
 HERE = Path(__file__).parent
 FAR, FARTHER = "203.0.113.9", "2001:db8::7"
@@ -25,13 +31,13 @@ MCowBQYDK2VwAyEAU8nsHwCuuGMBcyrNH7myRLvEn2Z/Wq/20RKeiG97NG0=
 LABEL = "c6a2Label=Source IPv6 Address c6a2="
 
 
-async def recorded(peer: str, **settings: bool) -> Record:
+async def recorded(peer: str, **settings: bool) -> AuditRecord:
     """A sign-in from there, as it is on record."""
-    one = Shelf(MemoryRecords())
-    journal = one.process(**settings)
-    await journal.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
-    await journal.aclose()
-    (found,) = await Trail(one.records).search("acme", Question())
+    one = AuditLog(MemoryRecords())
+    writer = one.process(**settings)
+    await writer.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
+    await writer.aclose()
+    (found,) = await AuditSearch(one.records).search("acme", AuditQuery())
     return found
 
 
@@ -86,16 +92,41 @@ def test_a_chain_of_an_earlier_release_verifies() -> None:
 @pytest.mark.requirement("AU6", "AU10")
 async def test_a_chain_goes_on_with_addresses(url: str) -> None:
     """What was there before stays as it was, and all of it verifies, kept and exported."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.note(2)
         await one.sign()
         for peer in (FAR, FARTHER):
-            await one.journal.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
+            await one.writer.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
         await one.sign()
         seen = await one.verify()
         lines = [line async for line in exported(one.records, "acme")]
-        found = await Trail(one.records).search("acme", Question(text="2001:DB8::7"))
+        found = await AuditSearch(one.records).search("acme", AuditQuery(text="2001:DB8::7"))
 
     assert (seen.bad, seen.records) == (None, 4)
     assert [one.number for one in found] == [4]
     assert sum(FAR.encode() in line for line in lines) == 1
+
+
+ACTING = "\x7f\x85\x9b\u061c\u200e\u2028\u202e\u2066\U000e0041"
+
+
+@pytest.mark.requirement("AU10")
+async def test_no_export_holds_characters_that_act_on_its_reader(url: str) -> None:
+    """A name with marks of direction is escaped in each form, and the chain verifies."""
+    async with audit_log(url) as one:
+        for _ in range(2):
+            await one.writer.note(
+                "acme", "signin", outcome="in", caller=person(f"al{ACTING}ice"), peer=FAR
+            )
+        await one.sign()
+        seen = await one.verify()
+        lines = [line async for line in exported(one.records, "acme")]
+        found = await AuditSearch(one.records).search("acme", AuditQuery())
+    told = [line.decode() for line in lines]
+    told += [as_cef("acme", record, "1") for record in found]
+    told.append(as_otlp("acme", found, "1").decode())
+
+    assert (seen.bad, seen.records) == (None, 2)
+    assert verify_lines(lines, public_keys(one.keyring)).bad is None
+    assert not any(letter in line for line in told for letter in ACTING)
+    assert all(record.caller and record.caller.subject == f"al{ACTING}ice" for record in found)

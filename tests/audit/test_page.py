@@ -4,7 +4,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from tests.audit.shelf import shelf
+from tests.audit.audit_log import audit_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 
@@ -13,7 +13,7 @@ async def test_its_query_finds_what_it_says(tmp_path: Path) -> None:
     """With nothing but SQLite: which calls did not succeed, and whose they were."""
     found = re.search(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found is not None
-    async with shelf(f"sqlite:///{tmp_path}/records.db") as one:
+    async with audit_log(f"sqlite:///{tmp_path}/records.db") as one:
         await one.fill()
     connection = sqlite3.connect(tmp_path / "records.db")
     rows = connection.execute(found[1]).fetchall()

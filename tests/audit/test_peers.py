@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from gatepost.audit.trail import Trail
+from gatepost.audit.search import AuditSearch
 from gatepost.mcp.stdio import Stdio
-from gatepost.stores.audit import Question
+from gatepost.storage.audit import AuditQuery
 from tests.audit import toolset
-from tests.audit.shelf import Shelf
+from tests.audit.audit_log import AuditLog
 from tests.audit.test_calls import Desk
 from tests.rest.octopus import Octopus
+from tests.support.cases import each
 from tests.support.door import CLIENT, Fields, message, modern, old_call
 from tests.support.idp import Idp
 from tests.support.mcp import Client
@@ -101,7 +102,7 @@ def peers(desk: Desk, tenant: str) -> list[str]:
 
 
 @pytest.mark.requirement("AU10")
-@pytest.mark.parametrize("name", WAYS)
+@each("name", WAYS)
 def test_a_record_says_where_a_call_came_from(behind: Desk, name: str) -> None:
     """Behind a trusted proxy the address that it names; so do calls that the call makes."""
     tenant = f"w{[*WAYS].index(name)}"
@@ -125,7 +126,7 @@ CLAIMS = (
 
 
 @pytest.mark.requirement("AU10")
-@pytest.mark.parametrize("name", WAYS)
+@each("name", WAYS)
 def test_a_caller_cannot_write_its_own_address(alone: Desk, name: str) -> None:
     """Whatever field it says it in: the record has the other end of the connection."""
     tenant = f"c{[*WAYS].index(name)}"
@@ -163,7 +164,7 @@ HANDED_ON = {
 
 
 @pytest.mark.requirement("AU10")
-@pytest.mark.parametrize("name", HANDED_ON)
+@each("name", HANDED_ON)
 def test_garbage_that_a_proxy_hands_on_is_no_address(behind: Desk, name: str) -> None:
     """Then it is the proxy's own; an address is written in one form only."""
     values, on_record = HANDED_ON[name]
@@ -215,8 +216,8 @@ def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
 async def test_two_pipes_have_no_address() -> None:
     """Over stdio nobody comes from anywhere, and its record says so."""
     client = Client()
-    shelf = Shelf(client.records)
-    client.runner.recorder = shelf.journal
+    audit_log = AuditLog(client.records)
+    client.runner.recorder = audit_log.writer
     answered: asyncio.Queue[bytes] = asyncio.Queue()
     stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
     asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
@@ -224,8 +225,8 @@ async def test_two_pipes_have_no_address() -> None:
         await stdio.take(line)
         answer = await asyncio.wait_for(answered.get(), 30)
     await stdio.stop()
-    await shelf.journal.aclose()
-    (found,) = await Trail(client.records).search(client.caller.tenant_id, Question())
+    await audit_log.writer.aclose()
+    (found,) = await AuditSearch(client.records).search(client.caller.tenant_id, AuditQuery())
 
     assert b'"result"' in answer
     assert found.caller is not None

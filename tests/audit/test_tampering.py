@@ -6,13 +6,24 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from gatepost.stores.audit import Question
-from gatepost.stores.segment import Damaged
+from gatepost.audit.refusals import ALONE
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure
-from tests.audit.loot import Loot, another, drop, gone, loot, moved, part, restored, update
-from tests.audit.shelf import ISSUER, changed, person, shelf, tamper
+from tests.audit.attacker import (
+    StolenData,
+    another,
+    drop,
+    gone,
+    moved,
+    part,
+    restored,
+    stolen_data,
+    update,
+)
+from tests.audit.audit_log import ISSUER, audit_log, changed, person, tamper
 
-Act = Callable[[Loot], Iterable[str]]
+Act = Callable[[StolenData], Iterable[str]]
 
 COLUMNS: dict[str, tuple[Act, int]] = {
     # what is done to a segment's columns              and the record that is named
@@ -208,9 +219,9 @@ TAMPERING = COLUMNS | RECORDS | ORDER | PROOFS
 @pytest.mark.requirement("AU1")
 async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str) -> None:
     """The whole table on one trail, which is put back after each and then verifies."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
-        before = await loot(one, url)
+        before = await stolen_data(one, url)
         named, healed = {}, []
         for name, (act, _) in TAMPERING.items():
             await tamper(url, *act(before))
@@ -225,11 +236,11 @@ async def test_every_tampering_is_found_and_the_first_bad_record_named(url: str)
 @pytest.mark.requirement("AU2")
 async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(url: str) -> None:
     """An older state is whole in itself; what was signed since then tells it."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.note(3)
         await one.sign()
         await one.note(4)
-        older = await loot(one, url)
+        older = await stolen_data(one, url)
         await one.note(3)
         kept = await one.sign()
         assert (await one.verify("acme", kept)).bad is None
@@ -245,9 +256,9 @@ async def test_a_rollback_of_everything_is_found_by_a_checkpoint_kept_elsewhere(
 @pytest.mark.requirement("AU1")
 async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
     """It goes on behind a shortened chain, and says there that something is missing."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
-        at = await loot(one, url)
+        at = await stolen_data(one, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
@@ -264,15 +275,15 @@ async def test_a_server_does_not_cover_up_what_was_cut_off(url: str) -> None:
 
 async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
     """It remembers nothing, and the end that it finds is not proven."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
-        at = await loot(one, url)
+        at = await stolen_data(one, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
             at.set_head(number=11, hash=at.rows[10].hash),
         )
-        one.journal = one.process()
+        one.writer = one.process()
         await one.note(1)
         seen = await one.verify()
 
@@ -282,9 +293,9 @@ async def test_a_server_that_starts_anew_does_not_either(url: str) -> None:
 
 async def test_what_nobody_proves_is_not_signed(url: str) -> None:
     """A checkpoint of a forged end would vouch for it."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
-        at = await loot(one, url)
+        at = await stolen_data(one, url)
         await tamper(
             url,
             drop("segments", "first > 11"),
@@ -301,7 +312,7 @@ async def test_what_nobody_proves_is_not_signed(url: str) -> None:
 
 async def test_verify_may_look_while_servers_write(url: str) -> None:
     """What comes meanwhile is no tampering."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
         writing = asyncio.ensure_future(one.note(40))
         seen = []
@@ -316,14 +327,14 @@ async def test_verify_may_look_while_servers_write(url: str) -> None:
 @pytest.mark.parametrize("records", ["", "[nonsense]", "[" * 9999 + "]" * 9999])
 async def test_what_nobody_can_read_is_not_passed_over(url: str, records: str) -> None:
     """Whoever asks for it hears that, and is told what names the record; nothing is half done."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.fill()
-        at = await loot(one, url)
+        at = await stolen_data(one, url)
         await tamper(url, at.set(6, records=records))
         trail = one.records.of("acme").trail
         for work in (
             lambda: trail.rows(5, 1),
-            lambda: trail.find(Question(kind="approval")),
+            lambda: trail.find(AuditQuery(kind="approval")),
             lambda: trail.count(0, 1),
             lambda: one.erasure.erase_subject("acme", ISSUER, "alice"),
         ):
@@ -336,18 +347,18 @@ async def test_what_nobody_can_read_is_not_passed_over(url: str, records: str) -
 
 async def test_how_many_a_limit_refused_is_proven(url: str) -> None:
     """Each of them counts, though many are one record; another number is found, a smaller too."""
-    async with shelf(url) as one:
+    async with audit_log(url) as one:
         await one.note(1)
         refused = Failure("rate_limit", "Later.", limit="caller")
         call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
-        pledges = [one.journal.ended(call, 0.0, [], refused) for _ in range(7)]
-        await asyncio.gather(*pledges)
+        commits = [one.writer.ended(call, 0.0, [], refused) for _ in range(ALONE)]
+        await asyncio.gather(*commits)
         counts = await one.records.of("acme").trail.count(0, 86_400_000)
-        before = await loot(one, url)
+        before = await stolen_data(one, url)
         whole = before.segments[-1].counts
         fewer = (
-            whole.replace(',"caller",7]', ',"caller",1]'),
-            whole.replace(',"caller",7]', ",1]"),
+            whole.replace(f',"caller",{ALONE}]', ',"caller",1]'),
+            whole.replace(f',"caller",{ALONE}]', ",1]"),
         )
         good, found = (await one.verify()).bad, []
         for text in fewer:
@@ -355,6 +366,6 @@ async def test_how_many_a_limit_refused_is_proven(url: str) -> None:
             found.append((await one.verify()).bad)
             await tamper(url, *restored(before))
 
-    assert [(count.number, count.limit) for count in counts] == [(1, ""), (7, "caller")]
+    assert [(count.number, count.limit) for count in counts] == [(1, ""), (ALONE, "caller")]
     assert whole not in fewer
     assert (good, found) == (None, [2, 2])

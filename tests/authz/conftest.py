@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.authz.office import Office
+from tests.authz.opaque_tokens import OpaqueTokenGate
 from tests.support.idp import Idp
 
 
@@ -15,10 +15,10 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture
-async def office(idp: Idp) -> AsyncIterator[Office]:
-    made = Office(idp)
+async def opaque_gate(idp: Idp) -> AsyncIterator[OpaqueTokenGate]:
+    made = OpaqueTokenGate(idp)
     yield made
-    made.desk.open.set()
+    made.endpoint.open.set()
     await made.verifier.aclose()
     await made.introspectors.aclose()
     await made.fetcher.aclose()

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gatepost_authz import (
-    Decisions,
     Implications,
     Issuer,
     IssuerRegistry,
@@ -14,6 +13,7 @@ from gatepost_authz import (
     TenantContext,
     TenantRule,
     TrustedIssuer,
+    VerdictCache,
     VerificationKey,
 )
 from gatepost_authz.errors import InvalidToken
@@ -70,7 +70,7 @@ class Keys:
         self.entries = dict(entries or {})
         self.sets: dict[str, KeySet] = {}
 
-    def of(self, issuer: str, trusted: TrustedIssuer) -> KeySet:
+    def of(self, issuer: str, trusted: TrustedIssuer, *, peer: str = "") -> KeySet:
         if issuer not in self.sets:
             published = self.entries.get(issuer, [jwk(rsa_key())])
             self.sets[issuer] = KeySet(published, trusted.algorithms)
@@ -111,13 +111,12 @@ class Gate:
     ) -> None:
         self.clock = Clock()
         self.keys = Keys(keys)
-        self.decisions = Decisions(capacity)
-        self.registry = IssuerRegistry(issuers or (issuer(),))
+        self.decisions = VerdictCache(capacity)
         chosen = policy or Policy(
             tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]})
         )
         self.verifier = JwtVerifier(
-            lambda: self.registry,
+            IssuerRegistry(issuers or (issuer(),)),
             self.keys,
             self.decisions,
             policy=chosen,

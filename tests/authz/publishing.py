@@ -5,8 +5,8 @@ import itertools
 
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.jwk import VerificationKey, import_set
-from gatepost_authz.keyset import Clock as Times
-from gatepost_authz.keyset import KeySet, Loaded
+from gatepost_authz.keyset import FetchedKeys, KeySet
+from gatepost_authz.keyset import KeySetClock as Times
 from tests.authz.clock import Clock
 from tests.support.forge import jwk, rsa_key
 
@@ -29,7 +29,7 @@ class Publisher:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def load(self) -> Loaded:
+    async def load(self) -> FetchedKeys:
         self.begun.append(self.clock.now)
         answer, fault = self.keys, self.fault
         await self.open.wait()
@@ -37,7 +37,7 @@ class Publisher:
             raise RuntimeError(fault)
         if fault:
             raise FetchError(fault)
-        return Loaded(answer, self.max_age)
+        return FetchedKeys(answer, self.max_age)
 
 
 class Bench:

@@ -5,6 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from gatepost_authz.addresses import is_public, is_reachable, networks_of, url_problem
+from tests.support.cases import each
 
 NOT_PUBLIC = [
     "0.0.0.0",
@@ -55,7 +56,7 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.requirement("N07")
-@pytest.mark.parametrize("text", NOT_PUBLIC)
+@each("text", NOT_PUBLIC)
 def test_an_address_that_is_not_on_the_internet_is_not_public(text: str) -> None:
     """Nor is one that carries such an address inside, in any of the ways there are."""
     assert not is_public(ip_address(text))
@@ -127,7 +128,7 @@ REFUSED_URLS = [
 
 
 @pytest.mark.requirement("N09")
-@pytest.mark.parametrize("url", REFUSED_URLS)
+@each("url", REFUSED_URLS)
 def test_a_url_that_means_something_else_than_it_says_is_refused(url: str) -> None:
     """With a sentence for the operator, and before anything is resolved."""
     assert url_problem(url, development=False)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost_authz.bearer import MAX_TOKEN, bearer_token
 from gatepost_authz.errors import AuthError, MalformedCredentials, MissingToken
+from gatepost_authz.middleware import MAX_TOKEN, bearer_token
+from tests.support.cases import each
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodHRwczovL2EifQ.c2ln"
 B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~+/"
@@ -67,7 +68,7 @@ def test_a_well_formed_credential_is_read(value: str, token: str) -> None:
 
 
 @pytest.mark.requirement("W02", "W04", "W06", "W07", "W08", "W09", "A-28")
-@pytest.mark.parametrize("value", MALFORMED, ids=lambda value: repr(value[:24]))
+@each("value", MALFORMED, ids=lambda value: repr(value[:24]))
 def test_anything_else_under_bearer_is_malformed(value: str) -> None:
     """A credential that two readers could understand differently is understood by neither."""
     with pytest.raises(MalformedCredentials):
@@ -147,7 +148,7 @@ def answer(fields: list[tuple[bytes, bytes]] | None) -> object:
 
 
 @pytest.mark.requirement("W06", "W08", "W09")
-@pytest.mark.parametrize(
+@each(
     "value",
     [value for value, _ in ACCEPTED] + [value for value in MALFORMED if value.strip()],
     ids=lambda value: repr(value[:24]),

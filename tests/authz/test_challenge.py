@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, Target
@@ -19,7 +20,9 @@ from gatepost_authz.errors import (
     NotYetValidToken,
     WrongAudience,
 )
+from gatepost_authz.sending import OneStepSend
 from tests.authz.parsers import PARSERS
+from tests.support.cases import each
 
 M = "https://mcp.example.com/mcp/.well-known/oauth-protected-resource"
 TARGET = Resource("https://mcp.example.com/mcp").of_tenant("")
@@ -105,8 +108,8 @@ def test_a_setting_leaves_the_code_out_when_nothing_was_presented() -> None:
 
 
 @pytest.mark.requirement("A-03")
-@pytest.mark.parametrize("client", PARSERS)
-@pytest.mark.parametrize(("error", "status", "header"), STRINGS, ids=NAMES)
+@each("client", PARSERS)
+@each(("error", "status", "header"), STRINGS, ids=NAMES)
 def test_every_known_client_reads_what_was_meant(
     client: str, error: AuthError, status: int, header: str
 ) -> None:
@@ -195,3 +198,41 @@ async def test_a_refusal_is_sent_as_one_whole_response() -> None:
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 401
     assert "more_body" not in sent[1]
+
+
+class InOneStep(OneStepSend):
+    """A server's way to send that takes whole answers, but for those to HEAD."""
+
+    def __init__(self, *, head: bool = False) -> None:
+        self.head = head
+        self.answers: list[tuple[int, tuple[tuple[bytes, bytes], ...], bytes]] = []
+        self.messages: list[Message] = []
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def send_whole(
+        self,
+        status: int,
+        fields: tuple[tuple[bytes, bytes], ...],
+        body: bytes,
+        encoded: bytes = b"",
+    ) -> bool:
+        if not self.head:
+            self.answers.append((status, fields, body))
+        return not self.head
+
+
+async def test_a_refusal_goes_in_one_step_where_the_server_can() -> None:
+    """Strangers decide how often: the same fields each time, which are written once."""
+    send, by_messages = InOneStep(), InOneStep(head=True)
+    challenge = gate()
+    for _ in range(2):
+        await challenge.refuse(InvalidToken("x"), TARGET, send)
+        await challenge.refuse(InvalidToken("x"), TARGET, by_messages)
+
+    [(status, headers, body), again] = send.answers
+    assert (send.messages, again[1] is headers) == ([], True)
+    begun, ended, *_ = by_messages.messages
+    assert (begun["status"], ended["body"]) == (status, body)
+    assert begun["headers"] == [*headers, (b"content-length", b"%d" % len(body))]

@@ -7,6 +7,7 @@ import pytest
 
 from gatepost_authz.check import HINTS, problems
 from gatepost_authz.config import Introspection, Issuer, Problem, RoleRule, TenantRule
+from tests.support.cases import each
 
 GOOD: dict[str, Any] = {
     "issuer": "https://id.example.com",
@@ -117,6 +118,62 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E029", "issuers[0].tenant",
      {"issuers": [issuer(issuer="https://h/realms/{realm}", tenants={}, tenant=TenantRule(),
                          preset="keycloak")]}),
+    *[
+        ("authz.E030", "issuers[0].allow_private", {"issuers": [issuer(allow_private=networks)]})
+        for networks in (
+            ("0.0.0.0/0",),
+            ("::/0",),
+            ("0.0.0.0/1", "128.0.0.0/1"),
+            ("10.0.0.0/7",),
+            tuple(f"{at}.0.0.0/8" for at in range(256)),
+            ("::ffff:0:0/96",),
+            ("::ffff:0:0/97", "::ffff:8000:0/97"),
+            ("2000::/3",),
+            ("::/1", "8000::/1"),
+        )
+    ],
+    *[
+        ("authz.E031", "issuers[0].allow_private", {"issuers": [issuer(allow_private=(network,))]})
+        for network in (
+            "169.254.169.254/32",
+            "169.254.0.0/16",
+            "::ffff:a9fe:a9fe/128",
+            "fe80::/10",
+            "fd00:ec2::254/128",
+            "100.100.100.200/32",
+            "168.63.129.16/32",
+        )
+    ],
+    *[
+        ("authz.E032", "issuers[0].max_lifetime_s", {"issuers": [issuer(max_lifetime_s=seconds)]})
+        for seconds in (366 * 86_400 + 1, 10**12)
+    ],
+    *[
+        ("authz.E033", "issuers[0].audiences", {"issuers": [issuer(audiences=(audience,))]})
+        for audience in ("*", "**", "https://*", "https://*.example.com/mcp", "/", "?", "%")
+    ],
+    ("authz.W008", "issuers[0].max_lifetime_s", {"issuers": [issuer(max_lifetime_s=30 * 86_400)]}),
+    *[
+        ("authz.W009", "issuers[0].audiences", {"issuers": [issuer(audiences=(audience,))]})
+        for audience in ("account", "https://graph.microsoft.com/",
+                         "00000003-0000-0000-c000-000000000000")
+    ],
+    *[
+        ("authz.W010", "issuers[0].tenant",
+         {"issuers": [issuer(issuer=url, tenant=rule, tenants={}, **more)]})
+        for rule in (TenantRule(value="acme"), TenantRule(issuer=True))
+        for url, more in (
+            ("https://accounts.google.com", {"preset": "google", "audiences": ("x",)}),
+            ("https://accounts.google.com", {}),
+            ("https://token.actions.githubusercontent.com", {}),
+            ("https://login.microsoftonline.com/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0", {}),
+        )
+    ],
+    ("authz.W011", "issuers[0].tenants",
+     {"issuers": [issuer(tenants={})], "create_on_first_use": True}),
+    ("authz.W011", "issuers[0].tenants",
+     {"issuers": [issuer(issuer="https://h.example/{org}", tenant=TenantRule(issuer=True),
+                         tenants={})], "create_on_first_use": True}),
     ("authz.W001", "resource", {"resource": "https://mcp.example.com/mcp/"}),
     ("authz.W002", "resource", {"resource": "https://mcp.example.com/mcp?v=2"}),
     ("authz.W003", "issuers", {"issuers": [issuer(), SECOND]}),
@@ -135,7 +192,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("W21", "C08", "N09")
-@pytest.mark.parametrize(("identifier", "setting", "settings"), CASES)
+@each(("identifier", "setting", "settings"), CASES)
 def test_a_mistake_is_found_under_its_id(
     identifier: str, setting: str, settings: dict[str, Any]
 ) -> None:
@@ -153,7 +210,7 @@ def test_every_id_has_a_case() -> None:
     assert {identifier for identifier, _, _ in CASES} == set(HINTS)
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         {},
@@ -163,7 +220,12 @@ def test_every_id_has_a_case() -> None:
         {"resource": "http://127.0.0.1:8000/mcp", "development": True,
          "issuers": [issuer(issuer="http://localhost:8000/dev-as")]},
         {"issuers": [issuer(tenants={})], "tenants": ["acme"]},
-        {"issuers": [issuer(tenants={})], "create_on_first_use": True},
+        {"issuers": [issuer(tenants={})], "create_on_first_use": True, "development": True},
+        {"issuers": [issuer()], "create_on_first_use": True},
+        {"issuers": [issuer(allow_private=(
+            "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fd00::/8"))]},
+        {"issuers": [issuer(max_lifetime_s=7 * 86_400, audiences=("https://api.example.com",))]},
+        {"issuers": [issuer(allow_private=("0.0.0.0/0",), audiences=("*",))], "development": True},
         {"issuers": [issuer(preset="entra-v2", audiences=("api-guid",), tenant=TenantRule(),
                             issuer="https://login.microsoftonline.com/{tid}/v2.0")]},
         {"resource": TEMPLATE, "issuers": [

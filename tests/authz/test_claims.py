@@ -10,6 +10,7 @@ from gatepost_authz.claims import Accepted, Expected, check_claims
 from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, WrongAudience
 from gatepost_authz.presets import PRESETS, Preset
 from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE
+from tests.support.cases import each
 from tests.support.forge import ABSENT
 
 GENERIC = PRESETS["generic"]
@@ -133,7 +134,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "reason"), REFUSED)
+@each(("changes", "reason"), REFUSED)
 def test_a_claim_that_is_missing_wrong_or_for_somebody_else_is_refused(
     changes: dict[str, Any], reason: str
 ) -> None:
@@ -163,7 +164,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "reason"), ACCEPTED)
+@each(("changes", "reason"), ACCEPTED)
 def test_what_the_profile_allows_is_accepted(changes: dict[str, Any], reason: str) -> None:
     """Strict is not narrow: what RFC 9068 allows passes."""
     assert check(**changes).client_id is not None

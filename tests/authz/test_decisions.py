@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.decisions import LIFETIME, Decisions, key_of
+from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, key_of
 from tests.authz.keyset import NOW, RESOURCE
 from tests.support.steps import steps
 
@@ -26,8 +26,8 @@ KEY = key_of("token", RESOURCE, 1)
 
 def remembered(
     keys: Versions, *, capacity: int = 10, caller: TenantContext = CALLER, version: int = 1
-) -> Decisions:
-    decisions = Decisions(capacity)
+) -> VerdictCache:
+    decisions = VerdictCache(capacity)
     decisions.put(KEY, caller, keys=keys, version=version, now=NOW)
     return decisions
 
@@ -97,7 +97,7 @@ def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
 def test_memory_is_bounded_and_the_least_used_goes_first() -> None:
     """A thousand callers in rotation stay; a flood of other tokens passes through."""
     keys = Versions()
-    decisions = Decisions(3)
+    decisions = VerdictCache(3)
     tokens = [key_of(name, RESOURCE, 1) for name in "abcd"]
     for key in tokens[:3]:
         decisions.put(key, CALLER, keys=keys, version=1, now=NOW)
@@ -116,7 +116,7 @@ def test_without_capacity_nothing_is_remembered() -> None:
 
 def test_repeating_a_verdict_takes_a_few_steps() -> None:
     """It stands on every request, whatever the number of tokens and their length."""
-    decisions = Decisions(10_000)
+    decisions = VerdictCache(10_000)
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
     for token in tokens:

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.discovery import Discovery, Metadata, Place, locations, metadata_of
+from gatepost_authz.discovery import (
+    Discovery,
+    DiscoveryLocation,
+    IssuerMetadata,
+    locations,
+    metadata_of,
+)
 from gatepost_authz.fetch import Fetcher, FetchError
 from tests.authz.clock import Clock
 from tests.support.idp import Answer, Idp, Receive, Scope, Send, answer
@@ -66,8 +72,8 @@ def test_the_order_in_which_an_issuer_is_looked_for(
 ISSUER = "https://id.example.com/realms/acme"
 
 
-def read(document: dict[str, Any], **changes: Any) -> Metadata:
-    return metadata_of(Place(issuer=ISSUER, **changes), "https://location", document)
+def read(document: dict[str, Any], **changes: Any) -> IssuerMetadata:
+    return metadata_of(DiscoveryLocation(issuer=ISSUER, **changes), "https://location", document)
 
 
 @pytest.mark.requirement("N10")
@@ -180,7 +186,7 @@ async def test_the_next_location_is_tried_when_one_has_no_usable_document(
     idp.replace(f"/.well-known/{OAUTH}/acme", first)
     idp.replace(f"/acme/.well-known/{OPENID}", document(issuer))
 
-    found = await Discovery(fetcher).find(Place(issuer=issuer))
+    found = await Discovery(fetcher).find(DiscoveryLocation(issuer=issuer))
 
     assert found.location == f"{issuer}/.well-known/{OPENID}"
     assert found.jwks_uri == f"{issuer}/keys"
@@ -191,7 +197,7 @@ async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetch
     idp.replace(f"/.well-known/{OAUTH}/acme", document(f"{idp.issuer('acme')}/"))
 
     with pytest.raises(FetchError) as failure:
-        await Discovery(fetcher).find(Place(issuer=idp.issuer("acme")))
+        await Discovery(fetcher).find(DiscoveryLocation(issuer=idp.issuer("acme")))
 
     assert failure.value.reason == "issuer"
 
@@ -199,7 +205,7 @@ async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetch
 async def test_an_issuer_that_is_down_is_asked_at_one_location(fetcher: Fetcher) -> None:
     """The others are on the same host."""
     with pytest.raises(FetchError) as failure:
-        await Discovery(fetcher).find(Place(issuer="http://127.0.0.1:1999/x"))
+        await Discovery(fetcher).find(DiscoveryLocation(issuer="http://127.0.0.1:1999/x"))
 
     assert failure.value.reason == "connect"
 
@@ -210,7 +216,7 @@ async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
     """Metadata seldom changes; an outage must not turn into another one."""
     clock = Clock()
     discovery = Discovery(fetcher, monotonic=clock.monotonic)
-    place = Place(issuer=idp.issuer("acme"))
+    place = DiscoveryLocation(issuer=idp.issuer("acme"))
     path = f"/.well-known/{OAUTH}/acme"
     first = await discovery.find(place)
 
@@ -244,7 +250,9 @@ async def test_everybody_waits_for_one_search_and_nobody_ends_it(
 
     idp.replace(f"/.well-known/{OAUTH}/acme", held)
     discovery = Discovery(fetcher)
-    asked = [asyncio.create_task(discovery.find(Place(issuer=issuer))) for _ in range(100)]
+    asked = [
+        asyncio.create_task(discovery.find(DiscoveryLocation(issuer=issuer))) for _ in range(100)
+    ]
     await asyncio.wait_for(arrived.wait(), 5)
     asked[0].cancel()
     go_on.set()

@@ -56,6 +56,20 @@ async def test_a_token_for_the_resource_reaches_the_route(
     assert answer.json() == {"tenant": "acme", "subject": "alice", "invoices": []}
 
 
+@pytest.mark.requirement("A6")
+@pytest.mark.parametrize("name", ["x-account", "X-ACCOUNT", "x_account", "X_Account"])
+async def test_a_part_that_trusts_a_header_may(
+    client: httpx2.AsyncClient, forge: Forge, name: str
+) -> None:
+    """The gate has written it; what the caller sends under its name, in any spelling, is gone."""
+    token = forge.token(scope="invoices:read")
+    sent = [("Authorization", f"Bearer {token}"), (name, "globex"), (name, "initech")]
+
+    answer = await client.get("/invoices/archive", headers=sent)
+
+    assert answer.json() == {"account": "acme", "invoices": []}
+
+
 @pytest.mark.requirement("A3", "A5")
 async def test_what_is_refused_never_reaches_it(client: httpx2.AsyncClient, forge: Forge) -> None:
     """Nothing, a token for a neighbour, one of a stranger's tenant, and one scope short."""

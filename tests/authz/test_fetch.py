@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz.fetch import Fetcher, FetchError, max_age_of
-from gatepost_authz.jwks import Keys
+from gatepost_authz.jwks import IssuerKeySets
 from tests.support.idp import Idp, Receive, Scope, Send, answer
 
 
@@ -241,7 +241,7 @@ def test_a_fetcher_opens_nothing_before_it_is_used() -> None:
 
     made = Fetcher(development=True)
     made.transport(connections=5)
-    Keys(made)
+    IssuerKeySets(made)
 
     with socket.socket() as probe:
         assert probe.fileno() == lowest_free

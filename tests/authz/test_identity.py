@@ -11,6 +11,7 @@ import pytest
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
+from tests.support.cases import each
 from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 CLIENT = "gatepost-dashboard"
@@ -126,7 +127,7 @@ BAD: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "reason", "make"), BAD, ids=[one[0] for one in BAD])
+@each(("name", "reason", "make"), BAD, ids=[one[0] for one in BAD])
 async def test_any_other_token_is_refused(name: str, reason: str, make: Callable[[], str]) -> None:
     """OpenID Connect Core 1.0 section 3.1.3.7, each rule broken alone."""
     with pytest.raises(InvalidToken) as refusal:

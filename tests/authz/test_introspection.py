@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 
 from gatepost_authz.config import Target
-from gatepost_authz.errors import IssuerUnavailable, WrongAudience
+from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspection import QUESTIONS, REMEMBERED, Memory
 from gatepost_authz.tenant import Policy
 from tests.authz.clock import until
-from tests.authz.office import NOW, TARGET, Office, tenant_target
+from tests.authz.opaque_tokens import NOW, TARGET, OpaqueTokenGate, tenant_target
 
 
-async def test_an_active_token_speaks_for_its_caller(office: Office) -> None:
+async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:
     """By the same claims, tenants and scopes as a signed one."""
-    caller = await office.verify()
+    caller = await opaque_gate.verify()
 
     assert caller is not None
     assert (caller.tenant_id, caller.subject, caller.subject_kind) == ("acme", "alice", "user")
     assert caller.scopes == {"files:write", "files:read"}
-    assert caller.issuer == office.idp.issuer("id")
-    assert office.desk.asked == [{"token": "opaque", "token_type_hint": "access_token"}]
+    assert caller.issuer == opaque_gate.idp.issuer("id")
+    assert opaque_gate.endpoint.asked == [{"token": "opaque", "token_type_hint": "access_token"}]
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [
@@ -54,103 +54,118 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.requirement("N24")
 @pytest.mark.parametrize(("reason", "changes"), REFUSED)
 async def test_an_answer_that_does_not_open_this_resource_is_a_refusal(
-    office: Office, reason: str, changes: dict[str, Any]
+    opaque_gate: OpaqueTokenGate, reason: str, changes: dict[str, Any]
 ) -> None:
     """Active is not enough: the rules for signed tokens hold."""
-    office.desk.answer = office.desk.good(**changes)
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(**changes)
 
-    assert await office.refused(target=tenant_target("acme")) == reason
+    assert await opaque_gate.refused(target=tenant_target("acme")) == reason
 
 
-async def test_a_good_answer_counts_for_half_a_minute_at_most(office: Office) -> None:
+async def test_a_good_answer_counts_for_half_a_minute_at_most(opaque_gate: OpaqueTokenGate) -> None:
     """A revoked token works no longer than that, and never beyond its own end."""
-    await office.verify()
-    office.now += 29.9
-    await office.verify()
-    assert len(office.desk.asked) == 1
-    office.now += 0.1
-    office.desk.answer = {"active": False}
-    assert await office.refused() == "inactive"
+    await opaque_gate.verify()
+    opaque_gate.now += 29.9
+    await opaque_gate.verify()
+    assert len(opaque_gate.endpoint.asked) == 1
+    opaque_gate.now += 0.1
+    opaque_gate.endpoint.answer = {"active": False}
+    assert await opaque_gate.refused() == "inactive"
 
-    office.desk.answer = office.desk.good(exp=int(office.now) + 10)
-    await office.verify("short")
-    office.now += 10
-    office.desk.answer = {"active": False}
-    assert await office.refused(token="short") == "inactive"
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(exp=int(opaque_gate.now) + 10)
+    await opaque_gate.verify("short")
+    opaque_gate.now += 10
+    opaque_gate.endpoint.answer = {"active": False}
+    assert await opaque_gate.refused(token="short") == "inactive"
 
 
-async def test_a_refusal_counts_for_five_seconds(office: Office) -> None:
+async def test_a_refusal_says_whose_token_it_was_each_time(opaque_gate: OpaqueTokenGate) -> None:
+    """Issuer, claim and tenant, also where the issuer is not asked again."""
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(exp=None)
+    for _ in range(2):
+        with pytest.raises(InvalidToken) as refusal:
+            await opaque_gate.verify()
+        assert refusal.value.reason == "missing_claim"
+        assert refusal.value.claim == "exp"
+        assert refusal.value.issuer == opaque_gate.idp.issuer("id")
+        assert refusal.value.tenant == "acme"
+    assert len(opaque_gate.endpoint.asked) == 1
+
+
+async def test_a_refusal_counts_for_five_seconds(opaque_gate: OpaqueTokenGate) -> None:
     """A client in a loop asks us, not the issuer; and hears the same as the first time."""
-    office.desk.answer = office.desk.good(aud="https://mcp.example.com/other")
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(aud="https://mcp.example.com/other")
     for _ in range(3):
-        assert await office.refused(WrongAudience) == "wrong_audience"
-    assert len(office.desk.asked) == 1
+        assert await opaque_gate.refused(WrongAudience) == "wrong_audience"
+    assert len(opaque_gate.endpoint.asked) == 1
 
-    office.now += 5
-    office.desk.answer = None
+    opaque_gate.now += 5
+    opaque_gate.endpoint.answer = None
 
-    assert await office.verify()
+    assert await opaque_gate.verify()
 
 
 @pytest.mark.requirement("N19", "N20")
-async def test_an_answer_belongs_to_the_whole_token(office: Office) -> None:
+async def test_an_answer_belongs_to_the_whole_token(opaque_gate: OpaqueTokenGate) -> None:
     """One byte more is another token: neither poisoned by the other nor opened by it."""
-    office.desk.answer = {"active": False}
-    await office.refused(token="opaque-victim-")
-    office.desk.answer = None
-    assert await office.verify("opaque-victim")
+    opaque_gate.endpoint.answer = {"active": False}
+    await opaque_gate.refused(token="opaque-victim-")
+    opaque_gate.endpoint.answer = None
+    assert await opaque_gate.verify("opaque-victim")
 
-    office.desk.answer = {"active": False}
-    assert await office.refused(token="opaque-victi") == "inactive"
-    assert await office.verify("opaque-victim")
+    opaque_gate.endpoint.answer = {"active": False}
+    assert await opaque_gate.refused(token="opaque-victi") == "inactive"
+    assert await opaque_gate.verify("opaque-victim")
 
 
 @pytest.mark.requirement("N18")
 async def test_an_answer_ends_with_the_configuration_and_belongs_to_one_resource(
-    office: Office,
+    opaque_gate: OpaqueTokenGate,
 ) -> None:
     """After a reload the issuer may be gone or its rules others."""
-    await office.verify()
-    await office.refused(target=Target("https://mcp.example.com/x", TARGET.metadata_url))
-    assert len(office.desk.asked) == 2
+    await opaque_gate.verify()
+    await opaque_gate.refused(target=Target("https://mcp.example.com/x", TARGET.metadata_url))
+    assert len(opaque_gate.endpoint.asked) == 2
 
-    office.trust(office.issuer("id", tenants={"acme": "renamed"}))
-    caller = await office.verify()
+    opaque_gate.trust(opaque_gate.issuer("id", tenants={"acme": "renamed"}))
+    caller = await opaque_gate.verify()
     assert caller is not None
     assert caller.tenant_id == "renamed"
-    assert len(office.desk.asked) == 3
+    assert len(opaque_gate.endpoint.asked) == 3
 
-    office.trust(office.issuer("id", introspection=None))
-    assert await office.verify() is None
+    opaque_gate.trust(opaque_gate.issuer("id", introspection=None))
+    assert await opaque_gate.verify() is None
 
 
 @pytest.mark.requirement("N14", "N15")
-async def test_one_token_at_a_hundred_requests_is_one_question(office: Office) -> None:
+async def test_one_token_at_a_hundred_requests_is_one_question(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
     """And none of them ends it for the others."""
-    office.desk.open.clear()
-    asked = [asyncio.create_task(office.verify()) for _ in range(100)]
-    await until(lambda: office.desk.asked)
+    opaque_gate.endpoint.open.clear()
+    asked = [asyncio.create_task(opaque_gate.verify()) for _ in range(100)]
+    await until(lambda: opaque_gate.endpoint.asked)
     asked[0].cancel()
-    office.desk.open.set()
+    opaque_gate.endpoint.open.set()
 
     callers = await asyncio.gather(*asked[1:])
 
     assert {caller and caller.subject for caller in callers} == {"alice"}
-    assert len(office.desk.asked) == 1
+    assert len(opaque_gate.endpoint.asked) == 1
 
 
 @pytest.mark.requirement("N21")
-async def test_made_up_tokens_do_not_pile_up(office: Office) -> None:
+async def test_made_up_tokens_do_not_pile_up(opaque_gate: OpaqueTokenGate) -> None:
     """While the issuer is slow, so many questions wait; those beyond hear 503 at once."""
-    office.desk.open.clear()
-    asked = [asyncio.create_task(office.verify(f"made-up-{n}")) for n in range(QUESTIONS)]
-    await until(lambda: len(office.desk.asked) == 10)
+    opaque_gate.endpoint.open.clear()
+    asked = [asyncio.create_task(opaque_gate.verify(f"made-up-{n}")) for n in range(QUESTIONS)]
+    await until(lambda: len(opaque_gate.endpoint.asked) == 10)
 
-    reason = await office.refused(IssuerUnavailable, token="one-more")
+    reason = await opaque_gate.refused(IssuerUnavailable, token="one-more")
 
     assert reason == "introspection_too_many_questions"
-    assert len(office.desk.asked) == 10  # connections to one issuer
-    office.desk.open.set()
+    assert len(opaque_gate.endpoint.asked) == 10  # connections to one issuer
+    opaque_gate.endpoint.open.set()
     await asyncio.wait_for(asyncio.gather(*asked), 20)
 
 
@@ -192,45 +207,49 @@ def test_a_clock_that_steps_back_ends_what_was_remembered() -> None:
     ],
 )
 async def test_what_looks_signed_is_never_shown_to_an_introspection_endpoint(
-    office: Office, token: str
+    opaque_gate: OpaqueTokenGate, token: str
 ) -> None:
     """It may be another issuer's, and this one could use it there."""
-    assert await office.verify(token) is None
-    assert office.desk.asked == []
+    assert await opaque_gate.verify(token) is None
+    assert opaque_gate.endpoint.asked == []
 
 
-async def test_with_several_issuers_the_tenant_in_the_path_decides(office: Office) -> None:
+async def test_with_several_issuers_the_tenant_in_the_path_decides(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
     """They are never tried in turn: each would see the others' tokens."""
-    ours = office.issuer("id", tenants={"acme": "acme"})
-    theirs = office.issuer("rival", tenants={"globex": "globex"})
-    office.trust(ours, theirs)
-    assert await office.refused() == "undecided_issuer"
-    assert office.desk.asked == []
+    ours = opaque_gate.issuer("id", tenants={"acme": "acme"})
+    theirs = opaque_gate.issuer("rival", tenants={"globex": "globex"})
+    opaque_gate.trust(ours, theirs)
+    assert await opaque_gate.refused() == "undecided_issuer"
+    assert opaque_gate.endpoint.asked == []
 
-    caller = await office.verify(target=tenant_target("acme"))
+    caller = await opaque_gate.verify(target=tenant_target("acme"))
 
     assert caller is not None
     assert caller.issuer == ours.issuer
-    assert await office.verify(target=tenant_target("initech")) is None
-    assert len(office.desk.asked) == 1
+    assert await opaque_gate.verify(target=tenant_target("initech")) is None
+    assert len(opaque_gate.endpoint.asked) == 1
 
 
-async def test_an_issuer_that_leaves_the_subject_out_for_clients(office: Office) -> None:
+async def test_an_issuer_that_leaves_the_subject_out_for_clients(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
     """Only where the preset says that it means the client; elsewhere all users would be one."""
-    office.trust(office.issuer("id", preset="oidc-provider"))
-    office.desk.answer = office.desk.good(sub=None)
+    opaque_gate.trust(opaque_gate.issuer("id", preset="oidc-provider"))
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(sub=None)
 
-    caller = await office.verify()
+    caller = await opaque_gate.verify()
 
     assert caller is not None
     assert (caller.subject, caller.subject_kind) == ("client-1", "client")
 
 
 async def test_loopback_issuers_and_development_tokens_are_for_development(
-    office: Office,
+    opaque_gate: OpaqueTokenGate,
 ) -> None:
     """Anybody with a laptop can run one."""
-    office.verifier.policy = Policy()
+    opaque_gate.verifier.policy = Policy()
 
-    assert await office.verify() is None
-    assert office.desk.asked == []
+    assert await opaque_gate.verify() is None
+    assert opaque_gate.endpoint.asked == []

@@ -9,35 +9,35 @@ import pytest
 
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import IssuerUnavailable, WrongAudience
-from tests.authz.office import NOW, SECRET, Office
+from tests.authz.opaque_tokens import NOW, SECRET, OpaqueTokenGate
 from tests.support.idp import answer
 
 
-async def test_the_secret_is_form_encoded_before_base64(office: Office) -> None:
+async def test_the_secret_is_form_encoded_before_base64(opaque_gate: OpaqueTokenGate) -> None:
     """RFC 6749 section 2.3.1; otherwise a colon or a percent sign makes another secret of it."""
-    await office.verify()
+    await opaque_gate.verify()
 
-    kind, _, coded = office.desk.headers[0]["authorization"].partition(" ")
+    kind, _, coded = opaque_gate.endpoint.headers[0]["authorization"].partition(" ")
     user, _, password = base64.b64decode(coded).decode().partition(":")
     assert kind == "Basic"
     assert (unquote_plus(user), unquote_plus(password)) == ("gate post", SECRET)
 
 
-async def test_credentials_may_stand_in_the_form(office: Office) -> None:
+async def test_credentials_may_stand_in_the_form(opaque_gate: OpaqueTokenGate) -> None:
     """For issuers that take nothing else."""
     settings = Introspection(
         client_id="gate post",
         client_secret="env:S",
-        endpoint=f"{office.idp.base}/id/introspect",
+        endpoint=f"{opaque_gate.idp.base}/id/introspect",
         method="client_secret_post",
     )
-    office.trust(office.issuer("id", introspection=settings))
+    opaque_gate.trust(opaque_gate.issuer("id", introspection=settings))
 
-    await office.verify()
+    await opaque_gate.verify()
 
-    assert office.desk.asked[0]["client_id"] == "gate post"
-    assert office.desk.asked[0]["client_secret"] == SECRET
-    assert "authorization" not in office.desk.headers[0]
+    assert opaque_gate.endpoint.asked[0]["client_id"] == "gate post"
+    assert opaque_gate.endpoint.asked[0]["client_secret"] == SECRET
+    assert "authorization" not in opaque_gate.endpoint.headers[0]
 
 
 FAILURES = [
@@ -54,58 +54,72 @@ FAILURES = [
 @pytest.mark.requirement("N25")
 @pytest.mark.parametrize(("reason", "app"), FAILURES)
 async def test_an_endpoint_that_fails_is_an_outage_and_nothing_is_remembered(
-    office: Office, reason: str, app: Any
+    opaque_gate: OpaqueTokenGate, reason: str, app: Any
 ) -> None:
     """503 and not 401, and the next request finds it recovered."""
-    office.idp.replace("/id/introspect", app)
-    assert await office.refused(IssuerUnavailable) == reason
+    opaque_gate.idp.replace("/id/introspect", app)
+    assert await opaque_gate.refused(IssuerUnavailable) == reason
 
-    office.idp.replace("/id/introspect", office.desk)
+    opaque_gate.idp.replace("/id/introspect", opaque_gate.endpoint)
 
-    assert await office.verify()
+    assert await opaque_gate.verify()
 
 
 @pytest.mark.requirement("N25")
-async def test_an_endpoint_nobody_listens_at_is_an_outage(office: Office) -> None:
+async def test_an_endpoint_nobody_listens_at_is_an_outage(opaque_gate: OpaqueTokenGate) -> None:
     """As it is when the issuer's machine is gone."""
     settings = Introspection(
         client_id="g", client_secret="env:S", endpoint="http://127.0.0.1:1999/introspect"
     )
-    office.trust(office.issuer("id", introspection=settings))
+    opaque_gate.trust(opaque_gate.issuer("id", introspection=settings))
 
-    assert await office.refused(IssuerUnavailable) == "introspection_connect"
+    assert await opaque_gate.refused(IssuerUnavailable) == "introspection_connect"
+
+
+async def test_tokens_in_an_outage_do_not_fill_the_log(
+    opaque_gate: OpaqueTokenGate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each token that a stranger makes up is a question; one line in ten seconds is enough."""
+    opaque_gate.idp.replace("/id/introspect", answer(500))
+    for number in range(20):
+        await opaque_gate.refused(IssuerUnavailable, f"opaque-{number}")
+    opaque_gate.now += 10
+    await opaque_gate.refused(IssuerUnavailable)
+
+    told = [one for one in caplog.records if "cannot be asked about tokens" in one.getMessage()]
+    assert [vars(one)["times"] for one in told] == [1, 20]
 
 
 async def test_the_endpoint_is_discovered_and_not_searched_for_with_every_token(
-    office: Office,
+    opaque_gate: OpaqueTokenGate,
 ) -> None:
     """Tokens come faster than metadata changes."""
     undetermined = Introspection(client_id="g", client_secret="env:S")
-    office.trust(office.issuer("found", introspection=undetermined))
+    opaque_gate.trust(opaque_gate.issuer("found", introspection=undetermined))
     path = "/.well-known/oauth-authorization-server/found"
-    assert await office.refused(IssuerUnavailable) == "introspection_metadata"
-    hits = office.idp.hits[path]
-    assert await office.refused(IssuerUnavailable) == "introspection_metadata"
-    assert office.idp.hits[path] == hits
+    assert await opaque_gate.refused(IssuerUnavailable) == "introspection_metadata"
+    hits = opaque_gate.idp.hits[path]
+    assert await opaque_gate.refused(IssuerUnavailable) == "introspection_metadata"
+    assert opaque_gate.idp.hits[path] == hits
 
-    base = office.idp.issuer("found")
+    base = opaque_gate.idp.issuer("found")
     document = {"issuer": base, "introspection_endpoint": f"{base}/introspect"}
-    office.idp.replace(path, answer(body=json.dumps(document).encode()))
-    office.now += 5
-    office.introspectors._discovery.distrust(base)
+    opaque_gate.idp.replace(path, answer(body=json.dumps(document).encode()))
+    opaque_gate.now += 5
+    opaque_gate.introspectors._discovery.distrust(base)
 
-    assert await office.verify()
+    assert await opaque_gate.verify()
 
 
 GOOGLE = "1234.apps.googleusercontent.com"
 
 
-def google(office: Office) -> None:
+def google(opaque_gate: OpaqueTokenGate) -> None:
     settings = Introspection(
-        client_id="unused", client_secret="env:S", endpoint=f"{office.idp.base}/id/introspect"
+        client_id="unused", client_secret="env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect"
     )
-    office.trust(
-        office.issuer(
+    opaque_gate.trust(
+        opaque_gate.issuer(
             "id",
             preset="google",
             audiences=(GOOGLE,),
@@ -115,7 +129,7 @@ def google(office: Office) -> None:
         )
     )
     # The shape of Google's own answer: numbers are text, nothing says `active`.
-    office.desk.answer = {
+    opaque_gate.endpoint.answer = {
         "azp": GOOGLE,
         "aud": GOOGLE,
         "sub": "1089",
@@ -128,24 +142,27 @@ def google(office: Office) -> None:
     }
 
 
-async def test_google_describes_its_tokens_in_its_own_way(office: Office) -> None:
+async def test_google_describes_its_tokens_in_its_own_way(opaque_gate: OpaqueTokenGate) -> None:
     """The tokeninfo endpoint takes `access_token`, and answers 400 to a bad one."""
-    google(office)
+    google(opaque_gate)
 
-    caller = await office.verify("ya29.a0")
+    caller = await opaque_gate.verify("ya29.a0")
 
     assert caller is not None
     assert (caller.subject, caller.client_id, caller.tenant_id) == ("1089", GOOGLE, "acme")
-    assert office.desk.asked == [{"access_token": "ya29.a0"}]
-    office.desk.status = 400
-    assert await office.refused(token="ya29.bad") == "inactive"
-    office.desk.status = 503
-    assert await office.refused(IssuerUnavailable, "ya29.c") == "introspection_status"
+    assert opaque_gate.endpoint.asked == [{"access_token": "ya29.a0"}]
+    opaque_gate.endpoint.status = 400
+    assert await opaque_gate.refused(token="ya29.bad") == "inactive"
+    opaque_gate.endpoint.status = 503
+    assert await opaque_gate.refused(IssuerUnavailable, "ya29.c") == "introspection_status"
 
 
-async def test_a_google_token_for_another_app_is_refused(office: Office) -> None:
+async def test_a_google_token_for_another_app_is_refused(opaque_gate: OpaqueTokenGate) -> None:
     """Any app's tokens are described there; only those of the listed clients are ours."""
-    google(office)
-    office.desk.answer = dict(office.desk.answer or {}) | {"aud": "other", "azp": "other"}
+    google(opaque_gate)
+    opaque_gate.endpoint.answer = dict(opaque_gate.endpoint.answer or {}) | {
+        "aud": "other",
+        "azp": "other",
+    }
 
-    assert await office.refused(WrongAudience, "ya29.a0") == "wrong_audience"
+    assert await opaque_gate.refused(WrongAudience, "ya29.a0") == "wrong_audience"

@@ -6,6 +6,7 @@ from gatepost_authz.config import Issuer, TenantRule
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import Preset
 from tests.authz.keyset import ISSUER, RIVAL, issuer
+from tests.support.cases import each
 
 GUID = "6e5a9c1c-0f4b-4d3e-9b1a-2c3d4e5f6a7b"
 TEMPLATE = "https://login.example/{tid}/v2.0"
@@ -31,7 +32,7 @@ def registry(*issuers: Issuer) -> IssuerRegistry:
 
 
 @pytest.mark.requirement("C09", "C10")
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *("", ISSUER + "/", ISSUER[:-1], ISSUER + "x", ISSUER.upper(), "http" + ISSUER[5:]),
@@ -46,7 +47,7 @@ def test_an_issuer_is_trusted_under_exactly_one_name(name: str) -> None:
 
 
 @pytest.mark.requirement("C12")
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         TEMPLATE,
@@ -92,7 +93,7 @@ def test_a_preset_narrows_what_the_segment_may_be() -> None:
 
 
 @pytest.mark.requirement("C12")
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "https://{tid}/v2.0",
@@ -143,7 +144,7 @@ def test_an_issuers_own_list_of_algorithms_replaces_the_presets() -> None:
     assert found[0].algorithms == {"ES384", "Ed25519", "EdDSA"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "loopback"),
     [
         ("http://127.0.0.1:8000/dev-as", True),

@@ -6,6 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from gatepost_authz.jwk import ALGORITHMS, SMALL_ORDER, UnusableKeySet, VerificationKey, import_set
+from tests.support.cases import each
 from tests.support.forge import ABSENT, b64, ec_key, ed448_key, ed_key, jwk, number, rsa_key
 
 DEFAULT = frozenset({"RS256", "PS256", "ES256", "EdDSA", "Ed25519"})
@@ -102,7 +103,7 @@ SKIPPED = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("entry", "reason"),
     [
         pytest.param(entry, reason, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
@@ -136,7 +137,7 @@ USABLE = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("entry", "algorithms"),
     [
         pytest.param(entry, algorithms, id=f"{name}-{n}", marks=pytest.mark.requirement(name))

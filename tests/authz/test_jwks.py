@@ -12,7 +12,7 @@ from gatepost_authz.config import Introspection, Issuer, TenantRule
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import PROVEN, UNPROVEN, Keys
+from gatepost_authz.jwks import PROVEN, UNPROVEN, UNPROVEN_OF_PEER, IssuerKeySets
 from tests.authz.clock import Clock, settled, until
 from tests.support.forge import jwk, rsa_key
 from tests.support.idp import Idp, Receive, Scope, Send, answer
@@ -39,7 +39,7 @@ class Site:
         self.idp = idp
         self.clock = Clock()
         self.fetcher = Fetcher(development=True)
-        self.keys = Keys(
+        self.keys = IssuerKeySets(
             self.fetcher,
             monotonic=self.clock.monotonic,
             sleep=self.clock.sleep,
@@ -243,24 +243,88 @@ async def test_strangers_cannot_push_out_the_members_of_a_template(site: Site) -
     assert await site.public_key(family.trusted, late)
 
 
+async def test_made_up_issuers_do_not_fill_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line in ten seconds tells of all of them; an issuer that is configured has its own."""
+    family = Family(site)
+    leaky = site.idp.issuer(
+        "leaky/v2", [{"kty": "oct", "k": "c2VjcmV0", "kid": f"k{n}"} for n in range(9)]
+    )
+    with caplog.at_level(logging.WARNING):
+        for issuer in (*(family.stranger(number) for number in range(20)), leaky):
+            with pytest.raises(IssuerUnavailable):
+                await site.public_key(family.trusted, issuer)
+        assert len(caplog.messages) == 2, caplog.messages
+        with pytest.raises(IssuerUnavailable):
+            await site.public_key(trusted(f"{site.idp.base}/gone"))
+        assert f"{site.idp.base}/gone" in caplog.messages[-1]
+        await site.clock.advance(10)
+        with pytest.raises(IssuerUnavailable):
+            await site.public_key(family.trusted, family.stranger(100))
+
+    mine = [one for one in caplog.records if "nobody-100" in one.getMessage()]
+    assert [vars(one)["times"] for one in mine] == [21]
+
+
+async def test_a_peer_that_makes_issuers_up_spends_its_own_room(site: Site) -> None:
+    """Others have theirs, a /64 is one peer, and what was looked up in vain makes room again."""
+    family = Family(site)
+    for number in range(UNPROVEN_OF_PEER):
+        site.keys.of(family.stranger(number), family.trusted, peer=f"2001:db8::{number}").warm()
+    for peer in ("2001:db8::ffff", "2001:db8:0:0:1::"):
+        with pytest.raises(IssuerUnavailable, match="keys_too_many_issuers"):
+            site.keys.of(family.stranger(100), family.trusted, peer=peer)
+
+    assert site.keys.of(family.stranger(101), family.trusted, peer="2001:db8:0:1::1")
+    assert site.keys.of(family.stranger(102), family.trusted, peer="192.0.2.1")
+    await until(
+        lambda: all(
+            site.keys.of(family.stranger(number), family.trusted).failure
+            for number in range(UNPROVEN_OF_PEER)
+        )
+    )
+    await site.clock.advance(5)
+    assert site.keys.of(family.stranger(103), family.trusted, peer="2001:db8::ffff")
+
+
+async def test_members_that_have_keys_take_up_no_room_of_their_peer(site: Site) -> None:
+    """A platform calls for many new members from one address."""
+    family = Family(site)
+    for number in range(2 * UNPROVEN_OF_PEER):
+        member = family.member(f"member-{number}")
+        keys = site.keys.of(member, family.trusted, peer="192.0.2.1")
+        assert await keys.wait_for("main", "RS256")
+
+
 def test_more_members_are_kept_than_strangers() -> None:
     """The bounds themselves: memory for a thousand organisations, little for made-up ones."""
     assert PROVEN == 1000
-    assert UNPROVEN == 64
+    assert UNPROVEN == 128
+    assert UNPROVEN_OF_PEER == 8
 
 
 async def test_keys_are_fetched_at_the_start_without_waiting(site: Site) -> None:
-    """The first request should find them; templates and asked issuers are left for later."""
+    """The first request should find them; of an issuer that is asked, only where to ask it."""
     acme, down = site.trust("acme"), site.trust("down")
     site.idp.replace("/down/jwks", answer(503))
-    asked = site.trust("asked", introspection=Introspection(client_id="g", client_secret="env:S"))
-    every = [acme, down, asked, Family(site).trusted]
+    client = Introspection(client_id="g", client_secret="env:S")
+    asked, lost = (
+        site.trust("asked", introspection=client),
+        site.trust("lost", introspection=client),
+    )
+    asks_at = {"issuer": asked.settings.issuer, "introspection_endpoint": f"{site.idp.base}/ask"}
+    path = "/.well-known/oauth-authorization-server/asked"
+    site.idp.replace(path, answer(200, json.dumps(asks_at).encode()))
+    every = [acme, down, asked, lost, Family(site).trusted]
 
     site.keys.warm(every)
 
     assert [site.keys.state_of(one) for one in every[:2]] == ["not_fetched"] * 2
     await until(lambda: "not_fetched" not in [site.keys.state_of(one) for one in every[:2]])
-    assert [site.keys.state_of(one) for one in every] == ["ready", "status", "asked", "template"]
+    await until(lambda: site.keys.state_of(asked) == "asked")
+    states = [site.keys.state_of(one) for one in every]
+    assert states == ["ready", "status", "asked", "not_fetched", "template"]
     assert site.idp.key_hits("asked") == 0
 
 

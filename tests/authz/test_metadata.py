@@ -8,7 +8,8 @@ from starlette.applications import Starlette
 from starlette.routing import Router
 
 from gatepost_authz.config import Resource
-from gatepost_authz.metadata import Metadata
+from gatepost_authz.metadata import MetadataRoutes
+from tests.support.cases import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 TENANTS = {"acme": ("https://id.acme.example",), "globex": ("https://id.globex.example/",)}
@@ -20,7 +21,7 @@ def client(app: Any) -> httpx2.AsyncClient:
 
 def single(url: str = "https://h/mcp", **more: Any) -> Router:
     return Router(
-        Metadata(
+        MetadataRoutes(
             Resource(url),
             authorization_servers=lambda tenant: ("https://id.example.com/",),
             scopes=("mcp:read",),
@@ -31,7 +32,7 @@ def single(url: str = "https://h/mcp", **more: Any) -> Router:
 
 def many() -> Router:
     return Router(
-        Metadata(
+        MetadataRoutes(
             Resource("https://h/t/{tenant}/mcp"),
             authorization_servers=lambda tenant: TENANTS.get(tenant or "", ()),
         ).routes()
@@ -74,7 +75,9 @@ async def test_a_resource_with_a_path_leaves_the_root_alone() -> None:
 @pytest.mark.requirement("A-05")
 async def test_members_without_a_value_are_left_out() -> None:
     """RFC 9728 section 3.2: empty arrays are omitted; what is human readable may be given."""
-    bare = Metadata(Resource("https://h/mcp"), authorization_servers=lambda tenant: ("https://i",))
+    bare = MetadataRoutes(
+        Resource("https://h/mcp"), authorization_servers=lambda tenant: ("https://i",)
+    )
     async with client(Router(bare.routes())) as http:
         assert "scopes_supported" not in (await http.get(f"/mcp{WELL_KNOWN}")).json()
     named = single(name="Invoices", documentation="https://docs.example.com")
@@ -167,8 +170,8 @@ async def test_each_tenant_has_its_own_document() -> None:
             assert answers[0].json()["authorization_servers"] == list(issuers)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("tenant", ["initech", "ACME", "-", "a" * 64, "%00", "acme%0a"])
+@each("inside", [False, True])
+@each("tenant", ["initech", "ACME", "-", "a" * 64, "%00", "acme%0a"])
 async def test_an_unknown_tenant_looks_like_any_unknown_path(tenant: str, inside: bool) -> None:
     """Nobody finds out which tenants there are by asking for their documents."""
     router = many()
@@ -196,7 +199,7 @@ async def test_the_answer_for_unknown_paths_can_be_the_apps_own() -> None:
         await send({"type": "http.response.start", "status": 418, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    nobody = Metadata(
+    nobody = MetadataRoutes(
         Resource("https://h/t/{tenant}/mcp"),
         authorization_servers=lambda tenant: (),
         unknown=teapot,
@@ -208,7 +211,7 @@ async def test_the_answer_for_unknown_paths_can_be_the_apps_own() -> None:
 async def test_a_new_list_of_issuers_is_served_at_once() -> None:
     """Issuers are swapped while the server runs."""
     issuers = ["https://one.example"]
-    metadata = Metadata(
+    metadata = MetadataRoutes(
         Resource("https://h/mcp"), authorization_servers=lambda tenant: tuple(issuers)
     )
     async with client(Router(metadata.routes())) as http:
@@ -224,4 +227,6 @@ async def test_a_new_list_of_issuers_is_served_at_once() -> None:
 def test_a_scope_that_no_challenge_could_carry_is_refused() -> None:
     """What clients read here they ask for, and are challenged with."""
     with pytest.raises(ValueError, match="cannot stand in a challenge"):
-        Metadata(Resource("https://h/mcp"), authorization_servers=lambda tenant: (), scopes=('a"',))
+        MetadataRoutes(
+            Resource("https://h/mcp"), authorization_servers=lambda tenant: (), scopes=('a"',)
+        )

@@ -8,35 +8,29 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
-from gatepost_authz.middleware import CALLER, SAME_HEAD, BearerMiddleware, caller_of
-from gatepost_authz.verifier import Recall
+from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 
 M = "https://h/mcp/.well-known/oauth-protected-resource"
 
 
-class Guest:
+class StubVerifier:
     """Knows one token; remembers for which resource it was asked."""
 
     def __init__(self, answer: TenantContext | AuthError | None = None) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Target]] = []
-        self.good = True
 
-    def remembered(self) -> TenantContext | None:
-        """The verdict, as long as it is good."""
-        return ALICE if self.good else None
-
-    async def verify(self, token: str, target: Target) -> TenantContext | None:
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         self.asked.append((token, target))
         if isinstance(self.answer, AuthError):
             raise self.answer
         return self.answer
 
-    def recall(self, token: str, target: Target) -> Recall | None:
-        return self.remembered
+    def cached(self, token: str, target: Target) -> TenantContext | None:
+        return None
 
 
-class Inside:
+class RecordingApp:
     """The app behind the gate: remembers every scope that reached it."""
 
     def __init__(self) -> None:
@@ -58,10 +52,10 @@ ALICE = TenantContext(
 
 
 def gate(
-    verifier: Guest, inside: Inside, url: str = "https://h/mcp", **more: Any
+    verifier: StubVerifier, app_behind: RecordingApp, url: str = "https://h/mcp", **more: Any
 ) -> BearerMiddleware:
     return BearerMiddleware(
-        inside, resource=Resource(url), verifier=verifier, challenge=Challenge(), **more
+        app_behind, resource=Resource(url), verifier=verifier, challenge=Challenge(), **more
     )
 
 
@@ -90,13 +84,13 @@ def challenge_in(sent: list[Any]) -> str:
 @pytest.mark.requirement("A-10", "A-12")
 async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
     """The app behind reads who calls from the scope and from nowhere else."""
-    inside, verifier = Inside(), Guest(ALICE)
+    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
 
-    sent = await call(gate(verifier, inside), http("Bearer good"))
+    sent = await call(gate(verifier, app_behind), http("Bearer good"))
 
     assert sent == []
-    assert caller_of(inside.reached[0]) is ALICE
-    assert inside.reached[0][CALLER] is ALICE
+    assert caller_of(app_behind.reached[0]) is ALICE
+    assert app_behind.reached[0][CALLER] is ALICE
     assert [(token, target.url) for token, target in verifier.asked] == [("good", "https://h/mcp")]
 
 
@@ -109,13 +103,13 @@ async def test_without_one_token_in_the_header_nobody_is_asked(
     values: tuple[str, ...], status: int
 ) -> None:
     """Not the verifier, not the app, and not the query; the body is never awaited."""
-    inside, verifier = Inside(), Guest(ALICE)
+    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
 
-    sent = await call(gate(verifier, inside), http(*values))
+    sent = await call(gate(verifier, app_behind), http(*values))
 
     assert sent[0]["status"] == status
     assert challenge_in(sent).startswith(f'Bearer resource_metadata="{M}"')
-    assert (inside.reached, verifier.asked) == ([], [])
+    assert (app_behind.reached, verifier.asked) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -126,34 +120,36 @@ async def test_what_the_verifier_refuses_stays_outside(
     answer: AuthError | None, status: int
 ) -> None:
     """A refusal, a token that nobody knows, and an issuer that cannot be asked."""
-    inside, heard = Inside(), []
-    app = gate(Guest(answer), inside, on_refusal=lambda scope, error: heard.append(error.reason))
+    app_behind, heard = RecordingApp(), []
+    app = gate(
+        StubVerifier(answer), app_behind, on_refusal=lambda scope, error: heard.append(error.reason)
+    )
 
     sent = await call(app, http("Bearer x"))
 
     assert sent[0]["status"] == status
-    assert inside.reached == []
+    assert app_behind.reached == []
     assert heard == [answer.reason if answer else "unknown_kind"]
 
 
 async def test_baseline_scopes_are_needed_for_any_request() -> None:
     """One scope short is a step-up, not a login."""
-    inside = Inside()
-    enough = gate(Guest(ALICE), inside, baseline=frozenset({"mcp:read"}))
-    short = gate(Guest(ALICE), inside, baseline=frozenset({"mcp:read", "mcp:use"}))
+    app_behind = RecordingApp()
+    enough = gate(StubVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read"}))
+    short = gate(StubVerifier(ALICE), app_behind, baseline=frozenset({"mcp:read", "mcp:use"}))
 
     assert await call(enough, http("Bearer x")) == []
     sent = await call(short, http("Bearer x"))
 
     assert sent[0]["status"] == 403
     assert 'scope="mcp:read mcp:use"' in challenge_in(sent)
-    assert len(inside.reached) == 1
+    assert len(app_behind.reached) == 1
 
 
 async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
     """The verifier hears which one, and the challenge names its metadata."""
-    verifier = Guest(ALICE)
-    app = gate(verifier, Inside(), "https://h/t/{tenant}/mcp")
+    verifier = StubVerifier(ALICE)
+    app = gate(verifier, RecordingApp(), "https://h/t/{tenant}/mcp")
 
     await call(app, http("Bearer x", path="/t/acme/mcp"))
     sent = await call(app, http(path="/t/globex/mcp"))
@@ -167,29 +163,31 @@ async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
 @pytest.mark.parametrize("values", [(), ("Bearer good",)])
 async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> None:
     """No audience, so no token can be good; and no metadata is named."""
-    inside, verifier = Inside(), Guest(ALICE)
+    app_behind, verifier = RecordingApp(), StubVerifier(ALICE)
 
-    sent = await call(gate(verifier, inside, "https://h/t/{tenant}/mcp"), http(*values, path="/x"))
+    sent = await call(
+        gate(verifier, app_behind, "https://h/t/{tenant}/mcp"), http(*values, path="/x")
+    )
 
     assert sent[0]["status"] == 401
     assert "resource_metadata" not in challenge_in(sent)
-    assert (inside.reached, verifier.asked) == ([], [])
+    assert (app_behind.reached, verifier.asked) == ([], [])
 
 
 async def test_lifespan_passes_and_nothing_else() -> None:
     """A kind of connection that ASGI gains tomorrow must not slip by."""
-    inside = Inside()
-    app = gate(Guest(ALICE), inside)
+    app_behind = RecordingApp()
+    app = gate(StubVerifier(ALICE), app_behind)
 
     await call(app, {"type": "lifespan"})
-    assert [scope["type"] for scope in inside.reached] == ["lifespan"]
+    assert [scope["type"] for scope in app_behind.reached] == ["lifespan"]
 
     assert await call(app, {"type": "websocket", "path": "/mcp", "headers": []}) == [
         {"type": "websocket.close", "code": 1008}
     ]
     with pytest.raises(ValueError, match="webtransport"):
         await call(app, {"type": "webtransport", "path": "/mcp", "headers": []})
-    assert len(inside.reached) == 1
+    assert len(app_behind.reached) == 1
 
 
 @pytest.mark.requirement("A6")
@@ -198,34 +196,3 @@ def test_only_the_gate_can_name_a_caller() -> None:
     for scope in ({}, {CALLER: "alice"}, {CALLER: None}):
         with pytest.raises(LookupError):
             caller_of(scope)
-
-
-async def test_a_token_that_comes_again_is_asked_about_as_long_as_its_verdict_is_good() -> None:
-    """A verdict that is over, or taken back, is made again; a refusal is never remembered."""
-    guest, inside, heads = Guest(ALICE), Inside(), dict[object, Any]()
-    app = gate(guest, inside)
-
-    async def again() -> list[Any]:
-        return await call(app, http("Bearer good") | {SAME_HEAD: heads})
-
-    for _ in range(3):
-        await again()
-    assert (len(guest.asked), len(inside.reached)) == (1, 3)
-    assert all(caller_of(scope) is ALICE for scope in inside.reached)
-
-    guest.good = False
-    guest.answer = InvalidToken("revoked")
-    for _ in range(2):
-        assert (await again())[0]["status"] == 401
-    assert (len(guest.asked), len(inside.reached)) == (3, 3)
-
-
-async def test_another_gate_does_not_believe_what_one_has_found() -> None:
-    """After a reload, and on routes of their own, tokens are looked at anew."""
-    inside, heads = Inside(), dict[object, Any]()
-    same = http("Bearer good") | {SAME_HEAD: heads}
-    await call(gate(Guest(ALICE), inside), same)
-    other = Guest(InvalidToken("unknown_issuer"))
-
-    assert (await call(gate(other, inside), same))[0]["status"] == 401
-    assert len(other.asked) == 1

@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gatepost_authz.address_policy import IssuerAddressPolicy
 from gatepost_authz.addresses import networks_of
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -20,7 +21,6 @@ from gatepost_authz.pinning import (
     SystemResolver,
     alternated,
 )
-from gatepost_authz.reach import IssuerReach
 from tests.authz.certificates import Company
 from tests.support.idp import Receive, Scope, Send, respond
 from tests.support.serving import Server
@@ -259,7 +259,7 @@ async def test_the_transport_guards_any_httpx2_client(company: Company, port: in
             await client.get("http://id.example.com/")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        local = GuardedTransport(reach=IssuerReach(development=True))
+        local = GuardedTransport(reach=IssuerAddressPolicy(development=True))
         async with httpx2.AsyncClient(transport=local, trust_env=False) as client:
             with pytest.raises(httpx2.ConnectError):
                 await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")

@@ -11,6 +11,7 @@ from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS
+from tests.support.cases import each
 
 PAGE = (Path(__file__).parents[2] / "docs/providers.md").read_text(encoding="utf-8")
 SECTIONS = {
@@ -31,7 +32,7 @@ def test_every_preset_has_a_section_and_every_section_a_preset() -> None:
     assert {param.values[0] for param in TABLES} == set(PRESETS)
 
 
-@pytest.mark.parametrize(("name", "block"), TABLES)
+@each(("name", "block"), TABLES)
 def test_every_table_can_be_pasted(name: str, block: str) -> None:
     """It is read, it is of its preset, and the check finds no error in it."""
     settings = [msgspec.convert(table, Issuer) for table in tomllib.loads(block)["issuers"]]

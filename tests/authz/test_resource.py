@@ -3,6 +3,7 @@
 import pytest
 
 from gatepost_authz.config import Resource
+from tests.support.cases import each
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 VECTORS = [
@@ -50,7 +51,7 @@ def test_a_template_gives_every_tenant_its_own_resource() -> None:
 
 
 @pytest.mark.requirement("W15")
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         "/",

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.decisions import Decisions, key_of
 from gatepost_authz.errors import RevokedToken
+from gatepost_authz.verdict_cache import VerdictCache, key_of
 from tests.authz.clock import until
 from tests.authz.keyset import NOW, RESOURCE
-from tests.authz.office import Office
+from tests.authz.opaque_tokens import OpaqueTokenGate
 from tests.authz.test_decisions import CALLER, Versions
 
 pytestmark = pytest.mark.requirement("CO1")
@@ -20,14 +20,14 @@ def refuse(caller: TenantContext) -> None:
     raise RevokedToken
 
 
-def shut(office: Office) -> None:
+def shut(opaque_gate: OpaqueTokenGate) -> None:
     """From now on nobody passes."""
-    office.verifier.policy = msgspec.structs.replace(office.verifier.policy, admit=refuse)
+    opaque_gate.verifier.policy = msgspec.structs.replace(opaque_gate.verifier.policy, admit=refuse)
 
 
 def test_verdicts_are_forgotten_by_whose_they_are() -> None:
     """The others need not be made again."""
-    decisions, keys = Decisions(), Versions()
+    decisions, keys = VerdictCache(), Versions()
     kept = msgspec.structs.replace(CALLER, subject="bob")
     for caller in (CALLER, kept):
         key = key_of(caller.subject, RESOURCE, 1)
@@ -40,32 +40,32 @@ def test_verdicts_are_forgotten_by_whose_they_are() -> None:
     assert len(decisions) == 1
 
 
-async def test_a_remembered_answer_is_forgotten(office: Office) -> None:
+async def test_a_remembered_answer_is_forgotten(opaque_gate: OpaqueTokenGate) -> None:
     """The issuer still says that the token is active; that is not the last word here."""
-    assert await office.verify() is not None
-    shut(office)
-    office.verifier.forget(lambda caller: True)
+    assert await opaque_gate.verify() is not None
+    shut(opaque_gate)
+    opaque_gate.verifier.forget(lambda caller: True)
 
-    assert await office.refused(RevokedToken) == "revoked"
+    assert await opaque_gate.refused(RevokedToken) == "revoked"
 
 
-async def test_undone_it_is_good_at_once(office: Office) -> None:
+async def test_undone_it_is_good_at_once(opaque_gate: OpaqueTokenGate) -> None:
     """A refusal is remembered for a while, unless somebody changes the cut-offs."""
-    policy = office.verifier.policy
-    shut(office)
-    assert await office.refused(RevokedToken) == "revoked"
-    office.verifier.policy = policy
-    office.verifier.forget(lambda caller: False)
+    policy = opaque_gate.verifier.policy
+    shut(opaque_gate)
+    assert await opaque_gate.refused(RevokedToken) == "revoked"
+    opaque_gate.verifier.policy = policy
+    opaque_gate.verifier.forget(lambda caller: False)
 
-    assert await office.verify() is not None
+    assert await opaque_gate.verify() is not None
 
 
-async def test_an_answer_that_comes_too_late_opens_nothing(office: Office) -> None:
+async def test_an_answer_that_comes_too_late_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
     """Asked before and answered after: the verdict is made with what is known then."""
-    office.desk.open.clear()
-    asking = asyncio.create_task(office.refused(RevokedToken))
-    await until(lambda: office.desk.asked)
-    shut(office)
-    office.desk.open.set()
+    opaque_gate.endpoint.open.clear()
+    asking = asyncio.create_task(opaque_gate.refused(RevokedToken))
+    await until(lambda: opaque_gate.endpoint.asked)
+    shut(opaque_gate)
+    opaque_gate.endpoint.open.set()
 
     assert await asking == "revoked"

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.scopes import Implications, parse
+from tests.support.cases import each
 
 
 @pytest.mark.requirement("C22")
@@ -28,7 +29,7 @@ def test_scopes_are_whole_words_between_spaces(text: str, scopes: set[str]) -> N
 
 
 @pytest.mark.requirement("C22")
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *("a\tb", "a\nb", 'a"', "a\\b", "\u00e4", "a\0", "a\u2003b"),

@@ -14,8 +14,10 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.jwk import ALGORITHMS, VerificationKey, import_set
-from gatepost_authz.signature import MAX_TOKEN, header_of, looks_like_one, split, verify
+from gatepost_authz.signature import MAX_TOKEN, header_of, split, verify
+from gatepost_authz.verifier import looks_like_jwt
 from tests.authz.keyset import FORGE
+from tests.support.cases import each
 from tests.support.forge import (
     ABSENT,
     b64,
@@ -115,7 +117,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     "token",
     [
         pytest.param(token, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
@@ -169,7 +171,7 @@ EVERY = [
 
 
 @pytest.mark.requirement("A08", "A10")
-@pytest.mark.parametrize(("algorithm", "private"), EVERY, ids=[name for name, _ in EVERY])
+@each(("algorithm", "private"), EVERY, ids=[name for name, _ in EVERY])
 def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
     """Every algorithm on offer, with a key that names none."""
     token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
@@ -287,7 +289,7 @@ TOKEN = FORGE.token()
 )
 def test_no_text_brings_out_anything_but_the_refusal(token: str) -> None:
     """Splitting answers parts or InvalidToken; the shape check answers without looking inside."""
-    looks_like_one(token)
+    looks_like_jwt(token)
     try:
         split(token)
     except InvalidToken:
@@ -314,4 +316,4 @@ def test_remembered_headers_are_few_and_never_refused_ones() -> None:
 )
 def test_an_opaque_token_is_told_by_its_shape(token: str, answer: bool) -> None:
     """Only what begins like a JSON object in base64url is one of ours to judge."""
-    assert looks_like_one(token) is answer
+    assert looks_like_jwt(token) is answer

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz.strict_json import StrictJsonError, loads_object
+from tests.support.cases import each
 
 LIMIT = 100_000
 
@@ -70,7 +71,7 @@ REFUSED = {
 
 
 @pytest.mark.requirement("A17", "C02", "C03", "C20", "C28", "H11", "H12", "H13", "N05")
-@pytest.mark.parametrize("data", REFUSED.values(), ids=REFUSED)
+@each("data", REFUSED.values(), ids=REFUSED)
 def test_what_has_two_readings_or_none_is_refused(data: bytes) -> None:
     """Whatever two parsers might read differently, or only after long work, is no JSON here."""
     with pytest.raises(StrictJsonError):
@@ -91,7 +92,7 @@ ACCEPTED: dict[str, tuple[bytes, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("data", "value"), ACCEPTED.values(), ids=ACCEPTED)
+@each(("data", "value"), ACCEPTED.values(), ids=ACCEPTED)
 def test_ordinary_json_is_read(data: bytes, value: object) -> None:
     """Strict is not narrow: what RFC 8259 calls interoperable is read."""
     assert read(data) == value

@@ -17,6 +17,7 @@ from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, lookup, tenant_id
 from tests.authz.keyset import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.support.cases import each
 from tests.support.forge import ABSENT
 
 OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))
@@ -53,7 +54,7 @@ def test_a_value_within_the_grammar_is_the_tenant_itself(value: str) -> None:
 
 
 @pytest.mark.requirement("C29")
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         *("Acme", "org_9vN3KdGq", "-a", "_a", "a.b", "a/b", "../acme", "acme ", "x" * 64, "."),
@@ -92,7 +93,7 @@ REFUSED_VALUES = [
 
 
 @pytest.mark.requirement("C29")
-@pytest.mark.parametrize("value", REFUSED_VALUES, ids=repr)
+@each("value", REFUSED_VALUES, ids=repr)
 def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
     """Never a default tenant: the token is refused."""
     with pytest.raises(InvalidToken):

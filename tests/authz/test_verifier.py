@@ -12,7 +12,6 @@ from gatepost_authz import InvalidToken, IssuerUnavailable, Target, TenantContex
 from gatepost_authz.config import TenantRule
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.tenant import Policy, Tenancy
-from gatepost_authz.verifier import Recall
 from tests.authz.keyset import (
     FORGE,
     ISSUER,
@@ -25,6 +24,7 @@ from tests.authz.keyset import (
     KeySet,
     issuer,
 )
+from tests.support.cases import each
 from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 OTHER = rsa_key("other")
@@ -59,7 +59,7 @@ EARLY: list[tuple[str, str, Callable[[], str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "make"),
     [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in EARLY],
 )
@@ -70,7 +70,7 @@ async def test_what_needs_no_key_is_refused_without_asking_for_one(
     gate = Gate()
 
     assert (await gate.refused(make())).reason == reason
-    assert gate.keys.sets == {}
+    assert sum(one.asked for one in gate.keys.sets.values()) == 0
     assert len(gate.decisions) == 0
 
 
@@ -215,10 +215,31 @@ async def test_a_reload_ends_every_verdict() -> None:
     token = FORGE.token()
     first = await gate.accepted(token)
     assert await gate.accepted(token) is first
-    gate.registry = Gate(issuer(tenants={"acme": "renamed"})).registry
+    gate.verifier.registry = Gate(issuer(tenants={"acme": "renamed"})).verifier.registry
     assert (await gate.accepted(token)).tenant_id == "renamed"
-    gate.registry = Gate(issuer(RIVAL)).registry
+    gate.verifier.registry = Gate(issuer(RIVAL)).verifier.registry
     assert (await gate.refused(token)).reason == "unknown_issuer"
+
+
+@pytest.mark.requirement("N18", "N22")
+async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -> None:
+    """`cached` knows no other token, no other resource, and nothing after `exp` or a reload."""
+    gate = Gate()
+    token, other = FORGE.token(exp=NOW + 40), by(OTHER)
+    assert gate.verifier.cached(token, TARGET) is None
+    first = await gate.accepted(token)
+    await gate.refused(other)
+
+    assert gate.verifier.cached(token, TARGET) is first
+    assert gate.verifier.cached(other, TARGET) is None
+    assert gate.verifier.cached(token, Target("https://h/else", "https://h/m")) is None
+    gate.clock.now = NOW + 70
+    assert gate.verifier.cached(token, TARGET) is None
+    gate.clock.now = float(NOW)
+    token = FORGE.token()
+    await gate.accepted(token)
+    gate.verifier.registry = Gate(issuer(RIVAL)).verifier.registry
+    assert gate.verifier.cached(token, TARGET) is None
 
 
 @pytest.mark.requirement("N18", "N22")
@@ -318,34 +339,34 @@ async def test_an_issuer_that_a_template_could_cover_but_the_table_does_not_is_n
     assert gate.keys.sets == {}
 
 
-class Answering:
+class StubVerifier:
     """A verifier with one of the three answers."""
 
     def __init__(self, answer: TenantContext | InvalidToken | None) -> None:
         self.answer = answer
         self.asked = 0
 
-    async def verify(self, token: str, target: Target) -> TenantContext | None:
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> TenantContext | None:
         self.asked += 1
         if isinstance(self.answer, InvalidToken):
             raise self.answer
         return self.answer
 
-    def recall(self, token: str, target: Target) -> Recall | None:
+    def cached(self, token: str, target: Target) -> TenantContext | None:
         return None
 
 
 async def test_the_first_verifier_that_handles_a_token_decides() -> None:
     """A refused forgery gets no second chance elsewhere; nobody's token is refused too."""
     caller = await Gate().accepted(FORGE.token())
-    last = Answering(caller)
+    last = StubVerifier(caller)
 
-    assert await Verifiers([Answering(None), last]).verify("x", TARGET) is caller
+    assert await Verifiers([StubVerifier(None), last]).verify("x", TARGET) is caller
     with pytest.raises(InvalidToken, match="forged"):
-        await Verifiers([Answering(InvalidToken("forged")), last]).verify("x", TARGET)
+        await Verifiers([StubVerifier(InvalidToken("forged")), last]).verify("x", TARGET)
     assert last.asked == 1
     with pytest.raises(InvalidToken, match="unknown_kind"):
-        await Verifiers([Answering(None), Gate().verifier]).verify("opaque", TARGET)
+        await Verifiers([StubVerifier(None), Gate().verifier]).verify("opaque", TARGET)
 
 
 PARTS = FORGE.token().split(".")

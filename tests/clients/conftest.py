@@ -12,7 +12,7 @@ from tests.support.gatepost import Gatepost
 
 FIXTURES = [
     ROOT / "tests/clients/toolset.py",
-    *sorted((ROOT / "tests/conformance").glob("fixture_*.py")),
+    *sorted((ROOT / "tests/mcp").glob("fixture_*.py")),
 ]
 
 

@@ -59,7 +59,7 @@ def expect_calls(report: dict[str, Any], *, tenant: str) -> None:
 def expect_step_up(report: dict[str, Any], person: Person, url: str) -> None:
     """Saving was refused with the scope it needs, and the person was asked for it once more."""
     refused = [each for each in report["exchanges"] if each["status"] == 403]
-    assert {each["url"] for each in refused} == {url}
+    assert {each["url"] for each in refused} == {url}, refused
     for each in refused:
         assert 'error="insufficient_scope"' in each["challenge"]
         scope = re.search(r'scope="([^"]*)"', each["challenge"])

@@ -1,6 +1,6 @@
 """The doctor, sent to Gatepost itself: a server that its own doctor faults is not finished."""
 
-from gatepost.doctor import Credentials, examine
+from gatepost.doctor import DoctorCredentials, examine
 from tests.support import gatepost
 from tests.support.gatepost import Gatepost
 
@@ -9,10 +9,10 @@ async def test_the_doctor_finds_nothing_wrong_with_gatepost_dev(dev: Gatepost) -
     """No step fails or warns, with a token of the development issuer up to the first call."""
     token = gatepost.token(dev.folder, "--tenant", "acme")
 
-    report = await examine(dev.url, credentials=Credentials(token=token))
+    report = await examine(dev.url, credentials=DoctorCredentials(token=token))
 
     assert {step.level for step in report.steps} == {"ok"}
-    assert report.sentence == f"Everything that a client needs is in place at {dev.url}."
+    assert report.sentence == f"No problems found at {dev.url}."
 
 
 async def test_another_spelling_of_this_machine_is_said(dev: Gatepost) -> None:
@@ -21,4 +21,4 @@ async def test_another_spelling_of_this_machine_is_said(dev: Gatepost) -> None:
 
     assert not report.healthy
     assert dev.url in report.sentence
-    assert "give clients the one it names" in report.sentence
+    assert "give clients the URL it names" in report.sentence

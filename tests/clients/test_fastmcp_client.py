@@ -221,7 +221,7 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
     desk = Desk()
     async with connected(stage, "legacy", desk, extensions=[desk.tasks()]) as client:
         computed = await client.call_tool("slow_compute", {"seconds": 0.1})
-        with pytest.raises(ToolError, match="only clients of tasks"):
+        with pytest.raises(ToolError, match="only clients that support tasks"):
             await client.call_tool("failing_job", {})
         with pytest.raises(RuntimeError, match="requires a modern MCP connection"):
             await client.list_skills()

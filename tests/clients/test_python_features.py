@@ -232,7 +232,7 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
 
     assert computed == "Computed it in 0.1 seconds."
     assert deleted == "a.txt was deleted."
-    assert "only clients of tasks" in str(refused.content)
+    assert "only clients that support tasks" in str(refused.content)
 
 
 async def test_an_answer_that_was_let_go_is_fetched(stage: Stage) -> None:

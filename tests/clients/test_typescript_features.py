@@ -98,7 +98,7 @@ def test_an_answer_that_was_let_go_is_fetched(reports: Any, name: str) -> None:
 def test_before_the_modern_era_a_task_is_a_call(reports: Any, name: str) -> None:
     """A tool that may be a task answers, one that must refuses."""
     assert reports[name]["computed"] == "Computed something in 0.1 seconds."
-    assert "only clients of tasks" in reports[name]["refused"]
+    assert "only clients that support tasks" in reports[name]["refused"]
 
 
 @pytest.mark.parametrize("name", MODERN)

@@ -1,11 +1,12 @@
 """Tools of a small company, of which some ask a person first."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from gatepost import CallContext, Pack
-from gatepost.tools.secret import Secret
+from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
+from gatepost_authz import Network
 
 RAN: list[dict[str, object]] = []
 """What the tools did, in order."""
@@ -76,3 +77,25 @@ async def find_customer(
 ) -> list[str]:
     """Look a customer up by name."""
     return [f"C-1042 {name}"]
+
+
+def letter_at(name: str, settings: SettingsLookup) -> str:
+    """Where a letter lies, which may depend on what the operator has set."""
+    return f"{'outside' if settings(Network).proxy else 'letters'}/{name}"
+
+
+def letter_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
+    """Return a letter with one more paragraph."""
+    if arguments["paragraph"] == "rubbish":
+        raise ToolFailure("validation", "That is no paragraph.", field="paragraph")
+    return old + b"\n" + str(arguments["paragraph"]).encode()
+
+
+@pack.tool(
+    scopes={"files:write"},
+    approval=True,
+    writes=FileWrite(path="name", text="paragraph", place=letter_at, after=letter_after),
+)
+async def extend_letter(ctx: CallContext, name: str, paragraph: str) -> str:
+    """Add a paragraph to a letter."""
+    return await ctx.workspace.write(name, paragraph.encode())

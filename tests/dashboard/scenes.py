@@ -5,15 +5,14 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from gatepost.approvals.request import GrantTerms
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
-from gatepost.packs.scripts.script import Script
+from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from tests.dashboard.studio import Studio, Visitor, visiting
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 DARK: dict[str, Any] = {"color_scheme": "dark"}
-ALICE = Judge(subject="alice", name="Alice Archer")
+ALICE = ScriptApprover(subject="alice", name="Alice Archer")
 INVOICE = {
     "to": "lena@mueller.example",
     "lines": [
@@ -75,7 +74,7 @@ def _requests(
     yield "waiting", dave.open()
     yield "request", dave.open(f"/approvals/{invoice}")
     page = dave.open(f"/approvals/{invoice}")
-    page.get_by_text("Allow more than this one call").click()
+    page.get_by_text("Allow more calls like this one").click()
     yield "grant", page
     yield "edit", dave.open(f"/approvals/{invoice}?edit=yes")
     page = dave.page
@@ -93,7 +92,7 @@ def _requests(
         yield "own-call", carol.open(f"/approvals/{theirs}")
         page = dave.open(f"/approvals/{theirs}")
         company.decides("alice", theirs)
-        expect(page.get_by_text("has approved this meanwhile")).to_be_visible()
+        expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
         yield "meanwhile", page
     refused = _refused(company)
     with visiting(company, browser, "alice", **look) as alice:
@@ -118,7 +117,7 @@ def _endings(company: Studio, dave: Visitor) -> Iterator[Scene]:
     gone = company.asks("refund", {"customer": "C-11", "amount": 45.0})
     page = dave.open(f"/approvals/{gone}?edit=yes")
     company.decides("alice", gone)
-    expect(page.get_by_text("has approved this meanwhile")).to_be_visible()
+    expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
     # As whoever sends it at the same moment: the page lets nobody press it any more.
     page.locator("#approve-edited").evaluate(
         "button => { button.disabled = false; button.click() }"
@@ -145,8 +144,8 @@ def _lists(company: Studio, dave: Visitor) -> Iterator[Scene]:
     yield "usage", dave.open("/usage")
 
 
-def _scripts(company: Studio) -> Approvals:
-    return Approvals(company.site.services.records.of("acme").entries(SUBJECT))
+def _scripts(company: Studio) -> ScriptApprovals:
+    return ScriptApprovals(company.site.services.records.of("acme").entries(SUBJECT))
 
 
 def _submit(company: Studio) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import httpx2
 
-from gatepost.keyring import create
+from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
 from tests.dashboard.site import CLIENT, SECRET
 from tests.support.browser import forms_of

@@ -14,21 +14,29 @@ import msgspec
 from starlette.routing import Route
 
 from gatepost.app import build_app
-from gatepost.commands.serve import listening
-from gatepost.config.toolbox import load
+from gatepost.check.pack_loading import load
+from gatepost.cli.serve import listening
+from gatepost.config.settings import Config, LimitsSettings, StorageSettings, TenancySettings
 from gatepost.dashboard.assets import Assets
-from gatepost.dashboard.frame import Frame, Surroundings
-from gatepost.dashboard.headers import Browser
-from gatepost.dashboard.routes import surroundings
-from gatepost.dashboard.view import View
-from gatepost.dashboard.visit import Answer, Event, Page, Visit, redirect, shown, stream
-from gatepost.edge.edge import Edge
-from gatepost.services import Services
-from gatepost.settings import Config, LimitsSettings, StorageSettings, TenancySettings
+from gatepost.dashboard.page import (
+    PageRequest,
+    PageResponse,
+    PageRoute,
+    ServerSentEvent,
+    redirect,
+    shown,
+    stream,
+)
+from gatepost.dashboard.page_guard import GuardedPage, PageServices
+from gatepost.dashboard.routes import page_services
+from gatepost.dashboard.security_headers import SecurityHeaders
+from gatepost.dashboard.templating import Templates
+from gatepost.http.edge import Edge
+from gatepost.runtime.services import Services
 from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
-from gatepost_keys.issuer import Issuer as Provider
+from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
-from gatepost_keys.mint import Person as User
+from gatepost_keys.mint import TokenSubject as User
 from tests.support.browser import Person
 from tests.support.inside import Inside
 from tests.support.serving import Server
@@ -46,7 +54,7 @@ USERS = (
 )
 
 
-async def echo(visit: Visit) -> Answer:
+async def echo(visit: PageRequest) -> PageResponse:
     """What a handler sees, as JSON in a page."""
     seen = (
         visit.tenant,
@@ -59,37 +67,39 @@ async def echo(visit: Visit) -> Answer:
     return shown(f'<p data-csrf="{visit.csrf}"></p>' + msgspec.json.encode(seen).decode())
 
 
-async def onward(visit: Visit) -> Answer:
+async def onward(visit: PageRequest) -> PageResponse:
     return redirect(visit.form["to"])
 
 
-async def download(visit: Visit) -> Answer:
-    return Answer(file=b"<script>1</script>", file_name='a"\r\nb/<x>.jsonl', file_type="text/html")
+async def download(visit: PageRequest) -> PageResponse:
+    return PageResponse(
+        file=b"<script>1</script>", file_name='a"\r\nb/<x>.jsonl', file_type="text/html"
+    )
 
 
-async def live(visit: Visit) -> Answer:
-    async def events() -> AsyncIterator[Event]:
-        yield Event("first", "<p>one</p>\n<p>two</p>")
+async def live(visit: PageRequest) -> PageResponse:
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        yield ServerSentEvent("first", "<p>one</p>\n<p>two</p>")
         await asyncio.Event().wait()
 
     return stream(events())
 
 
-async def broken(visit: Visit) -> Answer:
+async def broken(visit: PageRequest) -> PageResponse:
     raise RuntimeError("unforeseen")
 
 
 EVERYBODY: frozenset[str] = frozenset()
 PAGES = (
-    Page(path="/test/echo", get=echo, post=echo),
-    Page(path="/test/echo/{one}", get=echo),
-    Page(path="/test/open", get=echo, roles=EVERYBODY),
-    Page(path="/test/admin", get=echo, roles=frozenset({"admin"})),
-    Page(path="/test/onward", post=onward),
-    Page(path="/test/download", get=download),
-    Page(path="/test/live", get=live, background=True),
-    Page(path="/test/poll", get=echo, background=True),
-    Page(path="/test/broken", get=broken),
+    PageRoute(path="/test/echo", get=echo, post=echo),
+    PageRoute(path="/test/echo/{one}", get=echo),
+    PageRoute(path="/test/open", get=echo, roles=EVERYBODY),
+    PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
+    PageRoute(path="/test/onward", post=onward),
+    PageRoute(path="/test/download", get=download),
+    PageRoute(path="/test/live", get=live, background=True),
+    PageRoute(path="/test/poll", get=echo, background=True),
+    PageRoute(path="/test/broken", get=broken),
 )
 """Pages of the tests' own, for what the frame does whatever a page is about."""
 
@@ -98,15 +108,20 @@ def build(config: Config, services: Services) -> Edge:
     """The app, with the tests' pages beside its own and before the one for unknown paths."""
     edge = build_app(config, services)
     resource = Resource(config.resource)
-    around = surroundings(config, services, resource, View(Assets().path))
+    around = page_services(config, services, resource, Templates(Assets().path))
 
-    def route(page: Page) -> Route:
-        frame = Browser(Frame(page, around), resource=resource, development=config.development)
+    def route(page: PageRoute) -> Route:
+        frame = SecurityHeaders(
+            GuardedPage(page, around), resource=resource, development=config.development
+        )
         methods = [name for name, one in (("GET", page.get), ("POST", page.post)) if one]
         return Route(around.place.pattern + page.path, frame, methods=methods)
 
     table: Any = edge.app
-    edge.app = type(table)([*map(route, PAGES), *table.routes], default=table.default)
+    routes = {"dashboard": [*map(route, PAGES)]}
+    for one in table.routes:
+        routes.setdefault(table.label(one.path), []).append(one)
+    edge.app = type(table)(routes, default=table.default)
     return edge
 
 
@@ -122,11 +137,11 @@ class Site:
         return self.inside.services
 
     @property
-    def around(self) -> Surroundings:
+    def around(self) -> PageServices:
         """What stands around its pages: sessions and cookies that the server takes for its own."""
         config = self.inside.config
-        view = View(Assets().path)
-        return surroundings(config, self.services, Resource(config.resource), view)
+        view = Templates(Assets().path)
+        return page_services(config, self.services, Resource(config.resource), view)
 
     @property
     def home(self) -> str:

@@ -9,16 +9,16 @@ import httpx2
 import msgspec
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from gatepost.approvals.request import GrantTerms
-from gatepost.approvals.settings import ApprovalRule, ApprovalsSettings
-from gatepost.audit.trail import Trail
-from gatepost.commands.token import GRANT
-from gatepost.settings import Config, LimitsSettings, ToolsSettings
-from gatepost.stores.audit import Question
-from gatepost.stores.bucket import Buckets
+from gatepost.audit.search import AuditSearch
+from gatepost.cli.token import GRANT
+from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
+from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.policy.approvals.request import GrantTerms
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.rate_limits import Buckets
 from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
-from gatepost_keys.mint import Person as User
+from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
 from tests.support.chromium import WITHIN_MS
@@ -32,7 +32,7 @@ USERS = (
     User(username="erin", name="Erin Ek", tenant="acme"),
     User(username="bob", name="Bob Bright", tenant="globex", roles=("approver",)),
 )
-SCOPES = "billing:read billing:write files:read files:write"
+SCOPES = "billing:read billing:write files:read files:write vault:write"
 RULES = (
     ApprovalRule(tools=("send_invoice",), reason="Invoices leave the house in the company's name."),
     ApprovalRule(tools=("refund",), reason="Money leaves the house."),
@@ -103,12 +103,12 @@ class Studio:
         self, name: str, request: str, *, reason: str = "", grant: GrantTerms | None = None
     ) -> None:
         """Somebody decides elsewhere: rejects with a reason, else approves."""
-        desk = self.site.services.approvals
+        service = self.site.services.approvals
         person = self._person(name)
         if reason:
-            self.site.run(desk.reject("acme", request, person, reason))
+            self.site.run(service.reject("acme", request, person, reason))
         else:
-            self.site.run(desk.approve("acme", request, person, grant=grant))
+            self.site.run(service.approve("acme", request, person, grant=grant))
 
     def _person(self, name: str) -> TenantContext:
         """Somebody as a sign-in to the dashboard makes them known."""
@@ -126,8 +126,8 @@ class Studio:
 
     def record(self, kind: str, tool: str) -> int:
         """The number of the newest record of that kind about the tool."""
-        trail = Trail(self.site.services.records)
-        found = self.site.run(trail.search("acme", Question(kind=kind, tool=tool, limit=1)))
+        trail = AuditSearch(self.site.services.records)
+        found = self.site.run(trail.search("acme", AuditQuery(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:
@@ -142,31 +142,31 @@ class Studio:
         counts.buckets = Buckets(forgetting=counts.accounts.clear)
 
     def now(self) -> float:
-        """The desk's time."""
+        """The service's time."""
         return self.site.services.approvals.clock()
 
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait."""
-        desk = self.site.services.approvals
-        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=20)
+        service = self.site.services.approvals
+        eventually(lambda: len(self.site.run(service.waiting("acme"))) == count, within=20)
 
     @contextmanager
     def later(self, by_s: float) -> Iterator[None]:
-        """So much time has passed for the desk, inside of the block."""
-        desk = self.site.services.approvals
-        before = desk.clock
-        desk.clock = lambda: before() + by_s
+        """So much time has passed for the service, inside of the block."""
+        service = self.site.services.approvals
+        before = service.clock
+        service.clock = service.requests.clock = lambda: before() + by_s
         yield
-        desk.clock = before
+        service.clock = service.requests.clock = before
 
 
 def settings(config: Config, root: Path) -> Config:
     """What the company has configured."""
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(packs=("workspace", "demo"), load=(billing.__name__,)),
+        tools=ToolsSettings(packs=("workspace", "demo", "vault"), load=(billing.__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
-        approvals=ApprovalsSettings(require=("workspace_write",), rules=RULES),
+        approvals=ApprovalsSettings(require=("workspace_write", "vault_write"), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
     )
 

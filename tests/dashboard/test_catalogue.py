@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from gatepost.dashboard.catalogue import standing
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.dashboard.tools import standing
+from gatepost.policy.approvals.rules import plan_of
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
@@ -32,43 +35,43 @@ STANDINGS: dict[str, tuple[str, dict[str, Any], str, str]] = {
         "unlock",
         {"acr": "phr", "auth_time": int(NOW) - 10},
         "may",
-        "Has every scope; nobody is asked.",
+        "Has all scopes. Calls run without approval.",
     ),
     "stale": (
         "unlock",
         {"acr": "phr", "auth_time": int(NOW) - 1_000},
         "steps_up",
-        "Needs a sign-in of the strength phr and not older than 300 seconds.",
+        "Needs another sign-in: with acr phr and at most 300 seconds old.",
     ),
     "weak": (
         "unlock",
         {"acr": "pwd", "auth_time": int(NOW) - 10},
         "steps_up",
-        "Needs a sign-in of the strength phr and not older than 300 seconds.",
+        "Needs another sign-in: with acr phr and at most 300 seconds old.",
     ),
     "only scopes": (
         "unlock",
         {},
         "steps_up",
-        "Needs a sign-in of the strength phr and not older than 300 seconds.",
+        "Needs another sign-in: with acr phr and at most 300 seconds old.",
     ),
     "may ask for more": (
         "peek",
         {"scopes": frozenset({"base", "vault:read"})},
         "steps_up",
-        "Lacks vault:open, which its client may ask for.",
+        "Missing scope vault:open. The client can request it.",
     ),
     "out of reach": (
         "peek",
         {"scopes": frozenset({"base", "vault:open"})},
         "may_not",
-        "Lacks vault:read: the tool is unknown to it.",
+        "Missing scope vault:read. The tool is hidden from this caller.",
     ),
     "not let in": (
         "peek",
         {"scopes": frozenset({"vault:read", "vault:open"})},
         "may_not",
-        "Every request needs base.",
+        "Missing scope base, which every request needs.",
     ),
 }
 
@@ -88,3 +91,28 @@ def test_a_caller_is_judged_as_a_call_would_be(name: str) -> None:
 def never(call: Call) -> CallContext:
     """Nothing is called."""
     raise AssertionError(call.name)
+
+
+BY_A_ROLE = {"tools": ["peek"], "by": ["role:a"]}
+MACHINES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    # settings                     caller                                   level
+    ({}, {"subject_kind": "client"}, "asks"),
+    ({"machines": "refuse"}, {"subject_kind": "client"}, "may_not"),
+    ({"machines": "refuse"}, {}, "asks"),
+    ({}, {"subject_kind": "client", "actor": "bob"}, "may_not"),
+    ({"rules": [BY_A_ROLE]}, {"subject_kind": "client", "actor": "b"}, "asks"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "known", "level"), MACHINES)
+def test_a_machine_whose_calls_nobody_approves_is_told_so(
+    settings: dict[str, Any], known: dict[str, Any], level: str
+) -> None:
+    """As the call would be: refused at once, or waiting for a person."""
+    registry = Registry(pack.offers)
+    runner = Runner(registry, context_for=never, clock=lambda: NOW)
+    asked = msgspec.convert({"require": ["peek"], **settings}, ApprovalsSettings)
+    plan = plan_of(asked, registry.tools.values())
+    caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **known)
+
+    assert standing(registry.tools["peek"], caller, runner, plan).level == level

@@ -2,13 +2,13 @@
 
 import pytest
 
-from gatepost.dashboard import chart, phrase
-from gatepost.dashboard.terms import Terms, terms_of
+from gatepost.dashboard import chart, formats
+from gatepost.dashboard.grant_form import GrantFormPart, terms_of
 
 
 def test_columns_are_stacked_to_scale() -> None:
     """A column is as high as its calls, from the bottom; the axis ends at a round number."""
-    slots = [chart.Slot(0, (30, 10)), chart.Slot(3_600, (0, 0))]
+    slots = [chart.TimeSlot(0, (30, 10)), chart.TimeSlot(3_600, (0, 0))]
     drawn = chart.columns(slots, ("answered", "failed"), step_s=3_600)
     first, second = drawn.columns
 
@@ -33,7 +33,9 @@ def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
 
 def test_a_meter_stays_within_its_room() -> None:
     """Also when more is used than there is, or nothing is allowed."""
-    shares = [chart.Meter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))]
+    shares = [
+        chart.UsageMeter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))
+    ]
     assert shares == [0.5, 1.0, 0.0]
 
 
@@ -49,12 +51,12 @@ def test_a_meter_stays_within_its_room() -> None:
 )
 def test_times_are_said_as_people_say_them(seconds: float, left: str, since: str) -> None:
     """What is left, and how long ago."""
-    assert (phrase.span(seconds), phrase.ago(seconds)) == (left, since)
+    assert (formats.span(seconds), formats.ago(seconds)) == (left, since)
 
 
 def test_amounts_have_their_plural() -> None:
     """One line, two lines, three entries."""
-    found = [phrase.amount(*one) for one in ((1, "line"), (2_000, "line"), (3, "entry"))]
+    found = [formats.amount(*one) for one in ((1, "line"), (2_000, "line"), (3, "entry"))]
     assert found == ["1 line", "2,000 lines", "3 entries"]
 
 
@@ -96,4 +98,4 @@ def test_a_grant_says_until_when_how_often_and_for_what(
 def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
     """Nobody grants by mistake more than they wrote."""
     assert terms_of(form).has_mistakes
-    assert terms_of(form) != Terms()
+    assert terms_of(form) != GrantFormPart()

@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.config.dashboard import is_on, problems
-from gatepost.dashboard.settings import DashboardSettings
-from gatepost.settings import Config, ScopesSettings
+from gatepost.check.dashboard import is_on, problems
+from gatepost.config.dashboard import DashboardSettings
+from gatepost.config.settings import Config, ScopesSettings
 from gatepost_authz import problems as gate_problems
 from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
+from tests.support.cases import each
 
 RESOURCE = "https://mcp.example.com/mcp"
 ROLES = {"approver": RoleRule(claim="roles", value="approver")}
@@ -90,7 +91,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "found"), CASES, ids=[one[0] for one in CASES])
+@each(("name", "settings", "found"), CASES, ids=[one[0] for one in CASES])
 def test_each_mistake_has_its_id(name: str, settings: Config, found: list[str]) -> None:
     """And what is right has none."""
     assert [one.id for one in problems(settings)] == found

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.dashboard.site import Site
+from tests.support.cases import each
 
 GUARDS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -54,7 +55,7 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
+@each(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
 def test_every_answer_carries_the_guards(
     shared: Site, path: str, inside: int, outside: int
 ) -> None:
@@ -184,7 +185,7 @@ FORGED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "form", "headers"), FORGED, ids=[one[0] for one in FORGED])
+@each(("case", "form", "headers"), FORGED, ids=[one[0] for one in FORGED])
 def test_a_form_of_another_page_changes_nothing(
     shared: Site, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gatepost.dashboard.glyph import hidden, oneline, pieces, shown
+from gatepost.dashboard.escaping import hidden, oneline, pieces, shown
+from tests.support.cases import each
 
 ESCAPED = [
     # what                      written            shown as
@@ -28,7 +29,7 @@ ESCAPED = [
 ]
 
 
-@pytest.mark.parametrize(("what", "written", "seen"), ESCAPED, ids=[one[0] for one in ESCAPED])
+@each(("what", "written", "seen"), ESCAPED, ids=[one[0] for one in ESCAPED])
 def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
     """No character is invisible, and none changes the order in which others are read."""
     assert shown(written) == seen

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from starlette.responses import HTMLResponse
 
-from gatepost.settings import Config, ToolsSettings
-from gatepost_keys.mint import Person as User
+from gatepost.config.settings import Config, ToolsSettings
+from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard import hostile
 from tests.dashboard.site import site
 from tests.dashboard.studio import CLI_SECRET, Studio, Visitor

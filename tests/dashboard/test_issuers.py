@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gatepost.config.settings import Config
 from gatepost.dashboard.cookie import Cookies
-from gatepost.dashboard.headers import guards_of
-from gatepost.settings import Config
+from gatepost.dashboard.security_headers import guards_of
 from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
-from gatepost_keys.issuer import Issuer as Provider
+from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from tests.dashboard.site import CLIENT, SECRET, Site, issuer_of, parameters, site
 from tests.support.authorization_server import RESOURCE_SERVER, TokenForm, authorization_server
 from tests.support.authorization_server import SECRET as OTHER_SECRET

@@ -6,22 +6,21 @@ from contextlib import aclosing
 
 import pytest
 
-from gatepost.approvals.desk import Desk
-from gatepost.approvals.herald import Herald
-from gatepost.dashboard.live import Live, Waiting
-from gatepost.keyring import KeyRing
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
-from gatepost.packs.scripts.script import Script
-from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.memory.records import MemoryRecords
-from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.dashboard.live import LiveInbox, Waiting
+from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.tools.redaction import Redaction
 
 WITHIN_S = 10
 
 
-class Counted(Desk):
-    """A desk that knows how often somebody looked."""
+class Counted(ApprovalService):
+    """A service that knows how often somebody looked."""
 
     looks = 0
 
@@ -35,9 +34,9 @@ class Office:
 
     def __init__(self) -> None:
         self.records, self.relay = MemoryRecords(), MemoryRelay()
-        herald = Herald(self.relay)
-        self.desk = Counted(self.records, KeyRing.ephemeral(), Redaction(), herald)
-        self.scripts = Approvals(self.records.of("acme").entries(SUBJECT))
+        herald = ApprovalNotifier(self.relay)
+        self.service = Counted(self.records, KeyRing.ephemeral(), Redaction(), herald)
+        self.scripts = ScriptApprovals(self.records.of("acme").entries(SUBJECT))
 
     async def submit(self, name: str) -> None:
         """What another replica does: a script waits from now on."""
@@ -58,7 +57,7 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
 
 async def test_a_change_at_another_replica_arrives(office: Office) -> None:
     """The relay may lose its message, or not reach us: we look anyway."""
-    live = Live(office.desk, office.relay, poll_s=0.01)
+    live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         await office.submit("report")
@@ -67,7 +66,7 @@ async def test_a_change_at_another_replica_arrives(office: Office) -> None:
 
 async def test_a_word_of_the_relay_wakes_at_once(office: Office) -> None:
     """Without waiting for the next look."""
-    live = Live(office.desk, office.relay, poll_s=3_600)
+    live = LiveInbox(office.service, office.relay, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         await office.submit("report")
@@ -77,10 +76,10 @@ async def test_a_word_of_the_relay_wakes_at_once(office: Office) -> None:
 
 async def test_many_pages_are_one_look(office: Office) -> None:
     """However many people have the page open, the store is asked once."""
-    live = Live(office.desk, office.relay, poll_s=3_600)
+    live = LiveInbox(office.service, office.relay, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
     assert [await told(one) for one in pages] == [[]] * 50
-    assert office.desk.looks == 1
+    assert office.service.looks == 1
     for one in pages:
         await one.aclose()  # type: ignore[attr-defined]
     assert live._rooms == {}
@@ -88,7 +87,7 @@ async def test_many_pages_are_one_look(office: Office) -> None:
 
 async def test_tenants_hear_of_their_own_only(office: Office) -> None:
     """What waits for one tenant wakes nobody of another."""
-    live = Live(office.desk, office.relay, poll_s=0.01)
+    live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
         assert (await told(ours), await told(theirs)) == ([], [])
         await office.submit("report")
@@ -98,7 +97,7 @@ async def test_tenants_hear_of_their_own_only(office: Office) -> None:
 
 async def test_an_outage_is_told_and_its_end_too(office: Office) -> None:
     """A page does not go on showing what may be long over."""
-    live = Live(office.desk, office.relay, poll_s=0.01)
+    live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
         entries = office.records.of

@@ -7,11 +7,13 @@ from html import unescape
 
 import pytest
 
-from gatepost.approvals.filing import claim_of
-from gatepost.stores.api import Claim
+from gatepost.policy.approvals.request_store import key_of_use
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost_authz.errors import InvalidToken
 from tests.dashboard.scenes import INVOICE, NOTES
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,33 @@ def test_what_a_file_would_become_is_shown(company: Studio, dave: Guest) -> None
     assert "1 line removed" in page
     assert re.search(r'class="gone".*?- Two bugs less', page, re.DOTALL)
     assert re.search(r'class="new".*?- Two bugs more', page, re.DOTALL)
-    assert "the call makes it" in dave.get(f"/approvals/{new}").text
+    assert "The call creates it" in dave.get(f"/approvals/{new}").text
+
+
+def test_what_a_note_would_become_is_shown(company: Studio, dave: Guest) -> None:
+    """By the rules of the vault: in its folder, with the front matter that stays."""
+    company.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
+    arguments = {"path": "plan", "content": "Two bugs more", "front_matter": {"state": "new"}}
+    page = dave.get(f"/approvals/{company.asks('vault_write', arguments)}").text
+
+    assert re.search(r'class="gone".*?Two bugs less', page, re.DOTALL)
+    assert re.search(r'class="new".*?state: new', page, re.DOTALL)
+    assert "owner: erin" in page
+
+
+def test_what_a_strangers_tool_would_write_is_shown(company: Studio, dave: Guest) -> None:
+    """It says itself where the file lies and what becomes of it, and why it does not."""
+    company.write("letters/first.txt", "Dear Ada,")
+    shown, refused = (
+        dave.get(
+            f"/approvals/{company.asks('extend_letter', {'name': 'first.txt', 'paragraph': one})}"
+        ).text
+        for one in ("Yours, Erin", "rubbish")
+    )
+
+    assert "Dear Ada," in shown
+    assert re.search(r'class="new".*?Yours, Erin', shown, re.DOTALL)
+    assert "That is no paragraph." in refused
 
 
 def test_the_history_is_filtered_and_paged(company: Studio, dave: Guest) -> None:
@@ -142,15 +170,15 @@ def test_the_history_is_filtered_and_paged(company: Studio, dave: Guest) -> None
     (older,) = re.findall(r'<a href="/dashboard(/history\?[^"]+before=[^"]+)">', every)
     pages = re.findall(r"reason-(\d+)", every + dave.get(unescape(older)).text)
     assert sorted(map(int, pages)) == list(range(27))
-    assert "Nothing fits" in dave.get("/history?tool=nothing").text
+    assert "No matching requests" in dave.get("/history?tool=nothing").text
 
 
 JUDGED = [
     # scopes                         tool             what is said
-    ("billing:read", "find_customer", "Has every scope; nobody is asked."),
-    ("billing:write", "send_invoice", "Has every scope; each call waits for a person."),
-    ("billing:read", "send_invoice", "Lacks billing:write, which its client may ask for."),
-    ("", "whoami", "Has every scope; nobody is asked."),
+    ("billing:read", "find_customer", "Has all scopes. Calls run without approval."),
+    ("billing:write", "send_invoice", "Has all scopes. Every call needs approval."),
+    ("billing:read", "send_invoice", "Missing scope billing:write. The client can request it."),
+    ("", "whoami", "Has all scopes. Calls run without approval."),
 ]
 
 
@@ -173,7 +201,7 @@ def test_a_caller_seen_lately_can_be_chosen(company: Studio, dave: Guest) -> Non
     judged = dave.get(f"/tools?caller={key}").text
 
     assert "<bdi>Erin Ek</bdi> has" in judged
-    assert "Lacks billing:close" in judged
+    assert "Missing scope billing:close" in judged
 
 
 def test_a_record_says_whether_it_is_as_it_was_written(company: Studio, dave: Guest) -> None:
@@ -183,7 +211,7 @@ def test_a_record_says_whether_it_is_as_it_was_written(company: Studio, dave: Gu
     page = dave.get("/audit?text=needle+in+a&kind=call").text
     (number,) = re.findall(r'href="/dashboard/audit/(\d+)"', page)
 
-    assert "fits the chain" in dave.get(f"/audit/{number}").text
+    assert ">valid<" in dave.get(f"/audit/{number}").text
     assert dave.get("/audit/999999").status_code == 404
     assert dave.get("/audit/0").status_code == 404
     assert dave.get("/audit/x").status_code == 404
@@ -198,28 +226,50 @@ def test_usage_counts_what_came_of_calls(company: Studio, dave: Guest) -> None:
         r'<svg class="chart" [^>]*role="img" aria-label="Calls in the last 7 days', page
     )
     assert "validation 1" in page
-    assert "The same as a table" in page
+    assert "Show as table" in page
     assert " style=" not in page
     assert "<style" not in page
+
+
+def test_usage_says_why_tokens_were_refused(company: Studio, dave: Guest) -> None:
+    """Of the tenant alone, by reason, with what to do about it."""
+
+    async def refuse(tenant: str, reason: str) -> None:
+        error = InvalidToken(reason).about(tenant=tenant)
+        company.site.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
+
+    company.site.run(refuse("acme", "lives_too_long"))
+    company.site.run(refuse("zeta", "sender_constrained"))
+    eventually(lambda: "lives_too_long" in dave.get("/usage").text, within=10)
+    page = dave.get("/usage").text
+
+    assert "Shorten the lifetime of access tokens" in page
+    assert "sender_constrained" not in page
 
 
 def test_a_call_that_has_begun_is_told_of_in_plain_words(company: Studio, dave: Guest) -> None:
     """While it runs, and once its server is gone: nobody reads that it can still be made."""
     request = company.asks("refund", {"customer": "C-begun", "amount": 5})
     company.decides("dave", request)
-    claims, name, now = company.site.services.records.of("acme").claims, claim_of(request), 10.0**10
-    runs = Claim(key=name, digest=name, holder="h", leased_until=now, expires_at=2 * now)
+    claims, name, now = (
+        company.site.services.records.of("acme").idempotency,
+        key_of_use(request),
+        10.0**10,
+    )
+    runs = IdempotencyRecord(
+        key=name, digest=name, holder="h", leased_until=now, expires_at=2 * now
+    )
     assert company.site.run(claims.begin(runs, now=1.0)) is None
 
     told = dave.get(f"/approvals/{request}").text
     assert "The call is being made with this approval." in told
-    assert "may make this call" not in told
+    assert "can make this call" not in told
     company.site.run(claims.renew(name, "h", 1.0))
     told = dave.get(f"/approvals/{request}").text
-    assert "The call had begun, and nobody knows how it ended" in told
+    assert "The call had begun, and its outcome is unknown" in told
     assert "The call ran" not in told
-    assert "nobody knows how it ended" in dave.get("/history?tool=refund").text
+    assert "outcome unknown" in dave.get("/history?tool=refund").text
     trail = dave.get("/audit?kind=approval&tool=refund").text
     assert "unknown" in trail
     number = company.record("approval", "refund")
-    assert "nobody knows how it ended" in dave.get(f"/audit/{number}").text
+    assert "its outcome is unknown" in dave.get(f"/audit/{number}").text

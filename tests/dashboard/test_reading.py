@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from gatepost.approvals.verbatim import compact, decoded
-from gatepost.dashboard.reading import (
+from gatepost.dashboard.argument_tree import (
     MOST_DEPTH,
     MOST_NODES,
     MOST_TEXT,
@@ -14,6 +13,7 @@ from gatepost.dashboard.reading import (
     read,
     summary,
 )
+from gatepost.policy.approvals.arguments import compact, decoded
 
 
 def only(encoded: str) -> Node:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.approvals.verbatim import decoded
-from gatepost.dashboard.revision import Field, fields_of, filled
+from gatepost.dashboard.argument_form import Field, fields_of, filled
+from gatepost.policy.approvals.arguments import decoded
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -94,10 +94,10 @@ MISTAKES = [
     ("count", "", "a whole number"),
     ("count", "٣", "a whole number"),
     ("price", "NaN", "a number"),
-    ("deep", "{", "no valid JSON"),
-    ("deep", '{"a": NaN}', "no valid JSON"),
-    ("flag", "maybe", "one of the values"),
-    ("mode", '"other"', "one of the values"),
+    ("deep", "{", "Not valid JSON"),
+    ("deep", '{"a": NaN}', "Not valid JSON"),
+    ("flag", "maybe", "one of the listed values"),
+    ("mode", '"other"', "one of the listed values"),
 ]
 
 

@@ -5,8 +5,7 @@ from html import unescape
 
 import pytest
 
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
-from gatepost.packs.scripts.script import Script
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
 from tests.dashboard.studio import Studio, studio
 from tests.dashboard.test_pages import decide
 
@@ -24,7 +23,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
 def test_a_rejected_script_stays_where_it_can_be_found(company: Studio) -> None:
     """In the history, on its own page, and no longer among what waits."""
-    scripts = Approvals(company.site.services.records.of("acme").entries(SUBJECT))
+    scripts = ScriptApprovals(company.site.services.records.of("acme").entries(SUBJECT))
     company.site.run(scripts.submit([SCRIPT], by="erin", most=10))
     below = f"script-{SCRIPT.digest}"
     with company.site.guest("alice") as alice, company.site.guest("carol") as carol:
@@ -43,8 +42,8 @@ def test_a_rejected_script_stays_where_it_can_be_found(company: Studio) -> None:
         assert "Alice Archer" in told
         assert REASON in unescape(told)
         assert REASON not in told
-    assert "nobody is asked about this content again until" in page
-    assert ("Approve after all" in page, "Approve after all" in theirs) == (True, False)
+    assert "This content is not submitted for approval again until" in page
+    assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text
     assert (again, refused, after_all, gone) == (409, 409, 303, 404)
     assert company.site.run(scripts.holds(SCRIPT))

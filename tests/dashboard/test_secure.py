@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from tests.authz.certificates import Company
 from tests.dashboard.secure import BASE, WITHIN_S, Provider, Secure, behind, direct
+from tests.support.cases import each
 from tests.support.chromium import WITHIN_MS, chromium, in_a_browser
 from tests.support.raw import RawAnswer, exchange, request
 from tests.support.tunnel import Tunnel, tunnel
@@ -143,8 +144,8 @@ def clear(
         yield site
 
 
-@pytest.mark.parametrize("case", PLAIN)
-@pytest.mark.parametrize("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
+@each("case", PLAIN)
+@each("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
 def test_nothing_of_it_is_answered_in_the_clear(clear: Secure, below: str, case: str) -> None:
     """A page that says so, without any cookie, whatever was asked for."""
     answer = in_the_clear(clear, below, PLAIN[case])
@@ -196,7 +197,7 @@ def test_a_browser_signs_in_sees_a_call_arrive_and_approves_it(site: Secure) -> 
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(site.home)
         page.get_by_role("link", name="Continue").click()
-        expect(page.get_by_role("heading", name="Nothing waits")).to_be_visible()
+        expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
         assert page.url == site.home
         assert [(one["name"], one["secure"], one["httpOnly"]) for one in context.cookies()] == [
             ("__Host-gatepost-session", True, True)
@@ -207,7 +208,7 @@ def test_a_browser_signs_in_sees_a_call_arrive_and_approves_it(site: Secure) -> 
         expect(waiting).to_have_count(1)
         waiting.get_by_role("link").click()
         page.get_by_role("button", name="Approve this call").click()
-        expect(page.get_by_text("Waits for the agent to make the call")).to_be_visible()
+        expect(page.get_by_text("Waiting for the agent to make the call")).to_be_visible()
         assert site.rest("delete_csv", "seen") == 200
 
         page.get_by_role("button", name="Sign out").click()

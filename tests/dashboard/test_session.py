@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from gatepost.dashboard.session import RENEWED_S, Sessions, TooLong, digest
-from gatepost.keyring import KeyRing, create, rotate
-from gatepost.stores.cutoffs import CutOff
-from gatepost.stores.memory.records import MemoryRecords
+from gatepost.dashboard.session import RENEWED_S, CookieTooLong, DashboardSessions, digest
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 from tests.dashboard.site import Site
@@ -49,7 +49,7 @@ class Replica:
 
     def __init__(self, ring: KeyRing, records: MemoryRecords, clock: Clock) -> None:
         self.meaning: bytes | None = digest("settings")
-        self.sessions = Sessions(
+        self.sessions = DashboardSessions(
             ring,
             records,
             lasts_s=8 * 3600,
@@ -227,7 +227,7 @@ def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(tmp_path, clock: 
 def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -> None:
     """Instead of a cookie that browsers throw away without a word."""
     wordy = msgspec.structs.replace(CALLER, client_id="x" * 4000)
-    with pytest.raises(TooLong):
+    with pytest.raises(CookieTooLong):
         replicas[0].sessions.sealed(replicas[0].sessions.start(wordy), TARGET)
 
 
@@ -235,12 +235,14 @@ def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -
 def cut(site: Site, subject: str) -> Iterator[None]:
     """Somebody is shut out for the time of a block, as soon as the server reads it."""
     now = time.time()
-    one = CutOff(id="cut-1", subject=subject, before=now + 1, made_at=now, made_by="test")
-    site.run(site.services.records.cutoffs.put(one))
+    one = RevocationRecord(
+        id="cut-1", subject=subject, before=now + 1, created_at=now, created_by="test"
+    )
+    site.run(site.services.records.revocations.put(one))
     try:
         yield
     finally:
-        site.run(site.services.records.cutoffs.delete("", "cut-1"))
+        site.run(site.services.records.revocations.delete("", "cut-1"))
         site.run(site.services.cutoffs.look())
 
 
@@ -278,7 +280,7 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: Site) -> None:
                 connection.sendall(sent[-1:])
                 answer = read_answer(connection)
     assert answer.status == 401
-    assert b"what you just sent is not done" in answer.body
+    assert b"Your last action was not carried out" in answer.body
 
 
 def test_signing_out_ends_live_pages_in_other_windows(shared: Site) -> None:

@@ -59,7 +59,7 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     """From nothing to the outcome at the client, without anybody loading a page again."""
     billing.RAN.clear()
     page = dave.open()
-    expect(page.get_by_role("heading", name="Nothing waits")).to_be_visible()
+    expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
     expect(page).to_have_title("Waiting · Gatepost")
 
     outcome = erins.call("send_invoice", INVOICE)
@@ -78,12 +78,12 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     page.get_by_label("to", exact=True).fill("accounts@mueller.example")
     page.get_by_label("lines", exact=True).fill("[{")
     page.get_by_role("button", name="Approve with these arguments").click()
-    expect(page.get_by_role("alert")).to_contain_text("nothing you wrote is lost")
+    expect(page.get_by_role("alert")).to_contain_text("your edits are kept")
     expect(page.get_by_label("to", exact=True)).to_have_value("accounts@mueller.example")
     page.get_by_label("lines", exact=True).fill('[{"item": "Travel", "pieces": 1, "price": 5}]')
     page.get_by_role("button", name="Approve with these arguments").click()
 
-    expect(page.get_by_text("Dave Dunn approved with other arguments")).to_be_visible()
+    expect(page.get_by_text("Dave Dunn approved with edited arguments")).to_be_visible()
     heard = outcome.result(ANSWER_S)
     assert not heard.is_error
     assert "accounts@mueller.example" in heard.text
@@ -97,7 +97,7 @@ def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> Non
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
     arrived(page, "Pay back")
-    page.get_by_label("Why not?").fill("Ask the <b>customer</b> first.")
+    page.get_by_label("Reason for rejecting").fill("Ask the <b>customer</b> first.")
     page.get_by_role("button", name="Reject").click()
 
     expect(page.get_by_text("Dave Dunn rejected")).to_be_visible()
@@ -116,11 +116,11 @@ def test_what_nobody_decides_expires_before_their_eyes(
     outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
     arrived(page, "Pay back")
     with company.later(301):
-        expect(page.get_by_text("The time is up")).to_be_visible()
+        expect(page.get_by_text("This request expired without a decision")).to_be_visible()
         expect(page.get_by_role("button", name="Approve this call")).to_be_disabled()
         assert outcome.result(ANSWER_S).is_error
-        page.get_by_role("link", name="Show how it stands").click()
-        expect(page.get_by_text("Nobody decided in time")).to_be_visible()
+        page.get_by_role("link", name="Reload").click()
+        expect(page.get_by_text("Expired without a decision")).to_be_visible()
 
 
 def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> None:
@@ -147,9 +147,11 @@ def test_two_people_decide_where_it_takes_two(
     with visiting(company, browser, "carol") as carol:
         theirs = carol.open(page.url.removeprefix(carol.home))
         page.get_by_role("button", name="Approve this call").click()
-        expect(page.get_by_text("it takes a second person")).to_be_visible()
+        expect(page.get_by_text("A second person has to approve.")).to_be_visible()
         expect(page.get_by_role("button", name="Approve this call")).to_have_count(0)
-        expect(theirs.get_by_text("Dave Dunn has approved meanwhile: 1 of 2.")).to_be_visible()
+        expect(
+            theirs.get_by_text("Dave Dunn approved this request in the meantime: 1 of 2.")
+        ).to_be_visible()
         assert not outcome.done()
         theirs.get_by_role("button", name="Approve this call").click()
         expect(theirs.get_by_text("Carol Chen approved")).to_be_visible()
@@ -169,13 +171,15 @@ def test_nobody_approves_a_call_of_their_own(
         theirs = carol.open()
         outcome = carols.call("refund", {"customer": "C-10", "amount": 40})
         arrived(theirs, "Pay back")
-        expect(theirs.get_by_role("heading", name="You cannot decide this one")).to_be_visible()
+        expect(theirs.get_by_role("heading", name="You cannot decide this request")).to_be_visible()
         expect(theirs.get_by_text("This is your own call")).to_be_visible()
         expect(theirs.get_by_role("button", name=re.compile("Approve|Reject"))).to_have_count(0)
 
         page = dave.open(theirs.url.removeprefix(dave.home))
         page.get_by_role("button", name="Approve this call").click()
-        expect(theirs.get_by_text("Dave Dunn has approved this meanwhile.")).to_be_visible()
+        expect(
+            theirs.get_by_text("Dave Dunn approved this request in the meantime.")
+        ).to_be_visible()
         assert not outcome.result(ANSWER_S).is_error
 
 
@@ -185,11 +189,11 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erin
     page = dave.open()
     first = erins.call("refund", {"customer": "C-11", "amount": 1})
     arrived(page, "Pay back")
-    page.get_by_text("Allow more than this one call").click()
-    page.get_by_label("For how long").select_option("1 hour")
-    page.get_by_label("Which arguments").select_option("Those that fit a condition")
+    page.get_by_text("Allow more calls like this one").click()
+    page.get_by_label("Duration").select_option("1 hour")
+    page.get_by_label("Allowed arguments").select_option("Arguments that match a condition")
     page.get_by_role("button", name="Approve this call").click()
-    expect(page.get_by_text("Write a condition")).to_be_visible()
+    expect(page.get_by_text("Enter a condition")).to_be_visible()
     page.get_by_label("Condition", exact=True).fill("arguments.amount < 5.0")
     page.get_by_role("button", name="Approve this call").click()
     expect(page.get_by_text("Dave Dunn approved")).to_be_visible()
@@ -214,7 +218,7 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> 
     outcome = erins.call("refund", {"customer": "C-14", "amount": 50})
     expect(page.locator(".request")).to_have_count(1)
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Pay back")).to_be_focused()

@@ -1,5 +1,6 @@
 """How people get in through their identity provider, and who does not."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -8,12 +9,15 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from gatepost.dashboard.place import below
-from gatepost.settings import LimitsSettings
-from gatepost.stores.audit import Question
+from gatepost.config.settings import LimitsSettings
+from gatepost.dashboard.location import below
+from gatepost.runtime import refused_tokens
+from gatepost.storage.audit import AuditQuery
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
 from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
+from tests.redaction.aviary import overheard
 from tests.support.browser import Person
+from tests.support.cases import each
 from tests.support.sockets import free_port
 
 
@@ -37,7 +41,7 @@ def test_somebody_signs_in_and_out(shared: Site) -> None:
         guest.http.cookies.set(session_name(shared), stolen)
         assert guest.get("/test/echo").status_code == 303
     trail = shared.services.records.of("acme").trail
-    rows = shared.run(trail.find(Question(kind="signin", limit=2)))
+    rows = shared.run(trail.find(AuditQuery(kind="signin", limit=2)))
     assert [(row.outcome, row.subject) for row in rows] == [
         ("signed_out", "alice"),
         ("signed_in", "alice"),
@@ -102,7 +106,7 @@ REFUSED_RETURNS = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "status"), REFUSED_RETURNS, ids=str)
+@each(("changes", "status"), REFUSED_RETURNS, ids=str)
 def test_an_answer_that_is_not_the_issuers_opens_nothing(
     shared: Site, changes: dict[str, str | None], status: int
 ) -> None:
@@ -137,6 +141,23 @@ def test_a_code_of_somebody_elses_sign_in_is_refused(shared: Site) -> None:
 
         assert answer.status_code == 403
         assert attacker.cookie() == ""
+
+
+def test_a_refused_sign_in_is_told_like_a_refused_token(
+    shared: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its reason and the issuer, and nothing of the code."""
+    monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
+    with shared.guest() as victim, shared.guest() as attacker, overheard("json") as log:
+        stolen = parameters(Person("alice").visit(victim.start().headers["location"]))["code"]
+        own = Person("eve").visit(attacker.start().headers["location"])
+        finish(attacker, altered(own, code=stolen))
+
+    events = [json.loads(line) for line in log.getvalue().splitlines() if line.startswith("{")]
+    [event] = [one for one in events if one["event"] == "token_refused"]
+    assert (event["at"], event["reason"]) == ("sign_in", "bad_code")
+    assert event["issuer"] == shared.services._config.issuers[0].issuer
+    assert stolen not in json.dumps(event)
 
 
 def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: Site) -> None:
@@ -195,7 +216,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("wanted", HOSTILE, ids=ascii)
+@each("wanted", HOSTILE, ids=ascii)
 def test_nobody_is_sent_away_by_a_link(wanted: str) -> None:
     """Open redirects: whatever is not plainly a path of ours leads to the first page."""
     assert below(wanted) == ""
@@ -254,7 +275,7 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
         answers = [guest.start() for _ in range(2)]
 
     assert [one.status_code for one in answers] == [503, 503]
-    assert "cannot be reached" in answers[0].text
+    assert "could not be reached" in answers[0].text
 
 
 def test_only_issuers_that_are_offered_can_be_asked(shared: Site) -> None:

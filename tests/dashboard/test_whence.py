@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gatepost.audit.trail import Record, Trail
-from gatepost.stores.audit import Question
+from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.storage.audit import AuditQuery
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
 from tests.dashboard.test_pages import decide, fields_of
@@ -40,10 +40,12 @@ def dave(house: House) -> Iterator[Guest]:
         yield guest
 
 
-def newest(company: Studio, kind: str) -> Record:
+def newest(company: Studio, kind: str) -> AuditRecord:
     """The newest record of that kind."""
-    trail = Trail(company.site.services.records)
-    found: list[Record] = company.site.run(trail.search("acme", Question(kind=kind, limit=1)))
+    trail = AuditSearch(company.site.services.records)
+    found: list[AuditRecord] = company.site.run(
+        trail.search("acme", AuditQuery(kind=kind, limit=1))
+    )
     return found[0]
 
 
@@ -105,7 +107,7 @@ def test_the_pages_show_and_find_it(house: House, dave: Guest) -> None:
     assert f"{SOCKET}</bdi>" in shown[0]
     assert f"{house.seen}</bdi>" in shown[1]
     assert f"/audit/{signed_in.number}" in found
-    assert "No record fits" in none
+    assert "No matching records" in none
 
 
 def test_nobody_else_learns_it(house: House, dave: Guest) -> None:

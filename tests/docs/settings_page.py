@@ -10,35 +10,42 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
-from gatepost.settings import Config
+from gatepost.config.packs import Packs
+from gatepost.config.settings import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "settings.md"
 HEAD = """# Settings
 
-Every setting of `gatepost.toml`, with its default.
-Each can be set from the environment too: `GATEPOST_` and the name in capitals, \
-with two underscores for the dot.
-`GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`; \
-lists are comma-separated or JSON, tables are JSON.
-Unknown settings are refused with the nearest known name, \
-and `gatepost check` tells every problem at once ([what each means](errors.md)).
-Secrets are references, never values: `env:NAME` or `file:PATH`.
-Relative paths start at the folder in which the server is started.
-`SIGHUP` reads the file again: issuers, tenants, scopes, tools, packs, `[approvals]`, `[audit]`, \
-`[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring, `listen.allowed_origins`, \
-`listen.trusted_proxies`, a renewed certificate and `network.allow_hosts` follow, also for \
-requests of connections that are open; the rest of `[listen]`, `[log]`, the rest of `[network]`, \
-`[storage]`, `[telemetry]`, `[workspace]`, `limits.failures_per_second` and \
-`limits.header_timeout_s` need a restart.
+This page lists every setting of `gatepost.toml` with its default.
 
-This page is written from the docstrings in the source, and a test holds the two together.
+You can also set each one through the environment: `GATEPOST_` and the name in capitals, \
+with two underscores for the dot.
+`GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`.
+Lists are comma-separated or JSON; tables are JSON.
+
+Gatepost refuses an unknown setting and suggests the nearest known name.
+`gatepost check` reports all problems at once ([what each means](errors.md)).
+Secrets are references, never values: `env:NAME` or `file:PATH`.
+Relative paths start at the folder in which you start the server.
+
+`SIGHUP` reloads the file, also for requests on open connections.
+These settings take effect on reload: issuers, tenants, scopes, tools, packs, `[approvals]`, \
+`[audit]`, `[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring, \
+`listen.allowed_origins`, `listen.trusted_proxies`, a renewed certificate and \
+`network.allow_hosts`.
+These need a restart: the rest of `[listen]`, `[log]`, the rest of `[network]`, `[storage]`, \
+`[telemetry]`, `[workspace]`, `limits.failures_per_second` and `limits.header_timeout_s`.
+
+This page is generated from the docstrings in the source.
 """
 
 
 @cache
 def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Field = the docstring under it, joined to one line."""
+    if struct is Packs:
+        return {}  # it is made of what packs register; each table is a struct of its own
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     definition = tree.body[0]
     assert isinstance(definition, ast.ClassDef)

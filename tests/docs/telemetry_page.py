@@ -2,27 +2,29 @@
 
 from pathlib import Path
 
-from gatepost.telemetry.family import BUILD, FAMILIES, Closed, Family
+from gatepost.telemetry.metric_families import BUILD, FAMILIES, FixedLabel, MetricFamily
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 MOST_SHOWN = 8
 BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
 
 
-def label(family: Family) -> str:
+def labels_of(family: MetricFamily) -> str:
     """The labels, with their values where these are known beforehand and few."""
     told = []
-    for axis in family.axes:
-        values = axis.values if isinstance(axis, Closed) and 1 < axis.size <= MOST_SHOWN else ()
+    for label in family.labels:
+        values = (
+            label.values if isinstance(label, FixedLabel) and 1 < label.size <= MOST_SHOWN else ()
+        )
         shown = " ".join(f"`{value}`" for value in values)
-        told.append(f"`{axis.label}`: {shown}" if shown else f"`{axis.label}`")
+        told.append(f"`{label.name}`: {shown}" if shown else f"`{label.name}`")
     return "; ".join(told)
 
 
 def table() -> str:
     """One row for each family."""
     rows = [
-        f"| `{family.name}` | {family.kind} | {label(family)} | {family.meaning} |\n"
+        f"| `{family.name}` | {family.kind} | {labels_of(family)} | {family.help} |\n"
         for family in (*FAMILIES, BUILD)
     ]
     return "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n" + "".join(rows)

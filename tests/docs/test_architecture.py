@@ -5,15 +5,16 @@ import re
 import msgspec
 
 from gatepost.app import build_app
-from gatepost.config.toolbox import load
-from gatepost.dashboard.frame import Frame
-from gatepost.dashboard.headers import Browser
-from gatepost.keyring import KeyRing
-from gatepost.services import opened
-from gatepost.settings import Config, StorageSettings
+from gatepost.check.pack_loading import load
+from gatepost.config.settings import Config, StorageSettings
+from gatepost.dashboard.page_guard import GuardedPage
+from gatepost.dashboard.security_headers import SecurityHeaders
+from gatepost.http.checks import HeadChecks
+from gatepost.runtime.services import opened
+from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.config import DashboardClient, Issuer
 from gatepost_authz.middleware import BearerMiddleware
-from tests.architecture.source import ROOT
+from tests.architecture.source import ROOT, SOURCE_ROOTS
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,10 +25,9 @@ CONFIG = Config(
 )
 
 
-async def test_the_drawn_checks_are_the_running_checks() -> None:
+def test_the_drawn_checks_are_the_running_checks() -> None:
     """Page and README name the checks in the order in which a request meets them."""
-    async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
-        running = [type(check).__name__ for check in build_app(CONFIG, services).checks]
+    running = re.findall(r"^ +\d\. (\w+):", HeadChecks.__doc__ or "", re.MULTILINE)
 
     assert re.findall(r"^\d\. (\w+)$", PAGE, re.MULTILINE) == running
     assert " · ".join(running) in PAGE
@@ -37,7 +37,7 @@ async def test_the_drawn_checks_are_the_running_checks() -> None:
 async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
     """Nothing slips by: what the page does not call public carries Bearer, unknown paths too."""
     public = {"/", "/openapi.json", "/mcp/.well-known/oauth-protected-resource"}
-    public |= {"/.well-known/oauth-protected-resource/mcp"}
+    public |= {f"/.well-known/oauth-protected-resource{path}" for path in ("", "/mcp")}
     async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
         edge = build_app(CONFIG, services)
         table = edge.app
@@ -62,15 +62,16 @@ async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
             if route.path.startswith("/dashboard")
         }
 
-        assert all(isinstance(app, Browser) for app in routes.values())
-        assert {path for path, app in routes.items() if not isinstance(app.app, Frame)} == public
+        assert all(isinstance(app, SecurityHeaders) for app in routes.values())
+        assert {
+            path for path, app in routes.items() if not isinstance(app.app, GuardedPage)
+        } == public
 
 
 def test_every_module_the_page_names_exists() -> None:
     """A drawing that names a file which is gone misleads whoever trusts it."""
-    named = re.findall(r"\bgatepost(?:_authz|_keys)?/[\w/]+\.py", PAGE)
-    roots = {"gatepost": "server", "gatepost_authz": "authz", "gatepost_keys": "keys"}
-    missing = [n for n in named if not (ROOT / roots[n.split("/")[0]] / n).is_file()]
+    named = re.findall(r"\bgatepost(?:_authz|_keys|_packs)?/[\w/]+\.py", PAGE)
+    missing = [n for n in named if not (SOURCE_ROOTS[n.split("/")[0]] / n).is_file()]
 
     assert named
     assert missing == []

@@ -5,14 +5,15 @@ import re
 from pathlib import Path
 
 from gatepost.mcp import jsonrpc
-from gatepost.rest.projection import TABLE
+from gatepost.rest.responses import TABLE
 from gatepost_authz import errors
 from tests.architecture.source import ROOT, source_files
 
 PAGE = ROOT / "docs" / "errors.md"
 PROBLEM = re.compile(r"\"((?:config|authz)\.[EW]\d{3})\"")
+REFUSALS = {"EdgeRefusal", "RestRefusal"}
 BESIDE_REFUSALS = {"not_found", "internal_error"}
-"""What the edge answers without a Refusal."""
+"""What the edge answers without an EdgeRefusal."""
 
 
 def headings() -> set[str]:
@@ -21,11 +22,11 @@ def headings() -> set[str]:
 
 
 def refusal_codes(path: Path) -> set[str]:
-    """The second argument of every Refusal(status, code, message)."""
+    """The second argument of every refusal (status, code, message)."""
     calls = [
         node
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in REFUSALS
     ]
     return {str(call.args[1].value) for call in calls if isinstance(call.args[1], ast.Constant)}
 

@@ -97,9 +97,7 @@ def test_the_doctor_finds_nothing_wrong(running: tuple[Gatepost, Path]) -> None:
     process, folder = running
     said = paste(".venv/bin/gatepost doctor http://127.0.0.1:8000/mcp", process, folder)
 
-    assert said.strip().splitlines()[-1] == (
-        f"Everything that a client needs is in place at {process.url}."
-    )
+    assert said.strip().splitlines()[-1] == (f"No problems found at {process.url}.")
 
 
 def test_the_readmes_configuration_has_no_problem(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.rest.projection import RETRY_AFTER_S, TABLE
+from gatepost.rest.responses import RETRY_AFTER_S, TABLE
 from gatepost_authz.config import Beside, Resource
 from tests.architecture.source import ROOT
 from tests.support import gatepost

@@ -4,9 +4,9 @@ import re
 
 import yaml
 
-from gatepost.telemetry.cells import Board
-from gatepost.telemetry.collector import registry_of
-from gatepost.telemetry.family import BUILD, FAMILIES
+from gatepost.telemetry.exposition import registry_of
+from gatepost.telemetry.metric_families import BUILD, FAMILIES
+from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.docs.telemetry_page import PAGE, page
 
 NAMED = {family.name for family in (*FAMILIES, BUILD)}
@@ -21,7 +21,7 @@ def test_the_registry_tells_these_families_and_no_others() -> None:
     """Whoever reads the page knows what a scrape brings."""
     told = {
         metric.name + {"counter": "_total", "info": "_info"}.get(metric.type, "")
-        for metric in registry_of(Board(), version="1").collect()
+        for metric in registry_of(SharedMetrics(), version="1").collect()
     }
 
     assert told == NAMED

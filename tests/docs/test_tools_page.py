@@ -7,13 +7,14 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from gatepost.packs import BUILT_IN
 from gatepost.tools.api import Tool
-from gatepost.tools.document import ResourceOptions
-from gatepost.tools.function import Options as CommonOptions
-from gatepost.tools.pack import Options, Pack
+from gatepost.tools.function import OfferOptions as CommonOptions
+from gatepost.tools.pack import Pack, ToolOptions
+from gatepost.tools.resource import ResourceOptions
+from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.conformance.tasking import Tasker
+from tests.mcp.tasking import Tasker
+from tests.support.cases import each
 from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
@@ -47,7 +48,7 @@ def test_every_resource_and_prompt_has_a_heading() -> None:
         assert all(f"`{scope}`" in sections[one.key] for scope in one.scopes)
 
 
-@pytest.mark.parametrize("name", HEADINGS)
+@each("name", HEADINGS)
 def test_a_section_names_arguments_and_scopes(name: str) -> None:
     """All of them, as they really are."""
     tool, section = shipped()[name], SECTIONS[name]
@@ -67,14 +68,26 @@ def table(heading: str) -> set[str]:
 @pytest.mark.parametrize(
     ("heading", "options"),
     [
-        ("A tool of your own", Options),
-        ("Resources of your own", ResourceOptions),
-        ("Prompts of your own", CommonOptions),
+        ("A tool of your own", {*get_type_hints(ToolOptions), "output_schema"}),
+        ("Resources of your own", {*get_type_hints(ResourceOptions)}),
+        ("Prompts of your own", {*get_type_hints(CommonOptions)}),
     ],
 )
-def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: type) -> None:
+def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: set[str]) -> None:
     """An option nobody can read about does not exist."""
-    assert table(heading) == {*get_type_hints(options), "name"}
+    assert table(heading) == {*options, "name"}
+
+
+@pytest.mark.parametrize("module", ["gatepost", "gatepost.sandbox", "gatepost.workspace"])
+def test_every_public_name_is_described(module: str) -> None:
+    """What a pack may import is listed, and nothing is listed that is not there."""
+    section = PAGE.split("\n## What a pack may import\n")[1].split("\n## ")[0]
+    (rows,) = re.findall(rf"^\| from `{module}` .*\n\|.*\n((?:\|.*\n)+)", section, re.MULTILINE)
+    named = {
+        name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+
+    assert named == set(import_module(module).__all__)
 
 
 def example(number: int) -> Pack:
@@ -159,7 +172,7 @@ async def test_the_examples_that_take_long_work() -> None:
 
 async def test_the_example_that_tells_of_changes_works() -> None:
     """Whoever watches the note hears of it, and of the list when there is a new one."""
-    client = Client(example(-2).offers)
+    client = Client(example(5).offers)
     wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
         assert await stream.acknowledged() == wanted
@@ -171,9 +184,17 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a folder of that name; listed for whoever may step up."""
-    monkeypatch.chdir(ROOT / "tests/conformance")
-    client = Client(example(-1).offers)
+    monkeypatch.chdir(ROOT / "tests/mcp")
+    client = Client(example(6).offers)
 
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 
     assert entry["uri"] == "skill://front_desk/greet-visitor/SKILL.md"
+
+
+def test_the_example_of_a_tool_that_writes_a_file_is_one() -> None:
+    """The arguments that it names are arguments of the tool."""
+    (tool,) = example(7).tools.values()
+
+    assert tool.writes is not None
+    assert {tool.writes.path, tool.writes.text} == {*tool.input_schema["properties"]}

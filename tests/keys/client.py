@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx2
 import pytest
 
-from gatepost_keys.issuer import Issuer, IssuerSettings, app
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
@@ -43,7 +43,7 @@ class Walk:
     def __init__(self, **settings: object) -> None:
         self.clock = Clock()
         defaults = {"cli_secret": CLI[1], "algorithm": "ES256", "clock": self.clock}
-        self.issuer = Issuer(IssuerSettings(**(defaults | settings)))
+        self.issuer = DevelopmentIssuer(IssuerSettings(**(defaults | settings)))
         self.http = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app(self.issuer)), base_url=ORIGIN
         )

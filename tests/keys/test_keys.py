@@ -11,13 +11,14 @@ from joserfc import jwt
 from joserfc.jwk import KeySet
 
 from gatepost_keys.__main__ import main
-from gatepost_keys.generate import Refused, forget_old, new_key, read_keys, write_key
+from gatepost_keys.generate import GenerationRefused, forget_old, new_key, read_keys, write_key
 from gatepost_keys.jwks import ALGORITHMS, kid_of, public_set
-from gatepost_keys.mint import Grant, Person, sign
+from gatepost_keys.mint import AccessTokenClaims, TokenSubject, sign
+from tests.support.cases import each
 
-GRANT = Grant(
+GRANT = AccessTokenClaims(
     issuer="http://127.0.0.1:8000/dev-as",
-    person=Person(username="alice", tenant="acme"),
+    person=TokenSubject(username="alice", tenant="acme"),
     client_id="test",
     resource="http://127.0.0.1:8000/mcp",
 )
@@ -36,7 +37,7 @@ def verified(token: str, document: dict[str, object], algorithm: str) -> jwt.Tok
     return jwt.decode(token, KeySet.import_key_set(document), algorithms=[algorithm])
 
 
-@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"EdDSA"}))
+@each("algorithm", sorted(set(ALGORITHMS) - {"EdDSA"}))
 def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
     """RSA, EC and Ed25519; the id is `dev-` and the thumbprint, the set holds nothing private."""
     key = new_key(algorithm)
@@ -52,7 +53,7 @@ def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "RS1", "ES256K", ""])
 def test_a_key_that_everybody_could_sign_with_is_not_made(algorithm: str) -> None:
     """Symmetric, unknown or none: Refused, with the list of what there is."""
-    with pytest.raises(Refused, match="ES256"):
+    with pytest.raises(GenerationRefused, match="ES256"):
         new_key(algorithm)
 
 
@@ -73,7 +74,7 @@ def test_a_folder_that_others_may_enter_is_refused(folder: Path) -> None:
     folder.mkdir(parents=True)
     folder.chmod(0o755)
 
-    with pytest.raises(Refused, match="chmod 700"):
+    with pytest.raises(GenerationRefused, match="chmod 700"):
         write_key(new_key("ES256"), folder)
 
 
@@ -81,7 +82,7 @@ def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
     """It may have been copied; make a new one."""
     write_key(new_key("ES256"), folder).chmod(0o644)
 
-    with pytest.raises(Refused, match="chmod 600"):
+    with pytest.raises(GenerationRefused, match="chmod 600"):
         read_keys(folder)
 
 
@@ -93,14 +94,14 @@ def test_a_file_that_is_no_key_is_refused(folder: Path, content: str) -> None:
     path = write_key(new_key("ES256"), folder)
     path.write_text(content, encoding="utf-8")
 
-    with pytest.raises(Refused, match="not a private key"):
+    with pytest.raises(GenerationRefused, match="not a private key"):
         read_keys(folder)
 
 
 def test_a_folder_that_git_tracks_is_refused(tmp_path: Path) -> None:
     """A tracked key is a production key somewhere a year later; an ignored folder is fine."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    with pytest.raises(Refused, match="git repository"):
+    with pytest.raises(GenerationRefused, match="git repository"):
         write_key(new_key("ES256"), tmp_path / "keys")
     made = (tmp_path / "keys").exists()
     (tmp_path / ".gitignore").write_text("keys/\n", encoding="utf-8")
@@ -120,7 +121,7 @@ def test_old_keys_are_deleted_and_the_newest_never(folder: Path) -> None:
 @pytest.mark.parametrize("lifetime_s", [0, -1, 601])
 def test_a_minted_token_lives_ten_minutes_at_most(lifetime_s: int) -> None:
     """Lock 5 holds for `mint` as for the issuer."""
-    with pytest.raises(Refused, match="600"):
+    with pytest.raises(GenerationRefused, match="600"):
         GRANT.claims(now=0, lifetime_s=lifetime_s)
 
 

@@ -8,9 +8,10 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from gatepost_keys.generate import Refused
-from gatepost_keys.issuer import Issuer, IssuerSettings, locks, metadata, routes
+from gatepost_keys.generate import GenerationRefused
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, metadata, routes
 from tests.keys.client import ORIGIN, RESOURCE, Walk
+from tests.support.cases import each
 
 LAPTOP = {
     "issuer_url": f"{ORIGIN}/dev-as",
@@ -72,7 +73,7 @@ OBJECTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), OBJECTIONS)
+@each(("name", "value"), OBJECTIONS)
 def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
     """Any single sign of production is enough, and is named in a sentence."""
     (sentence,) = locks.problems(**{**LAPTOP, name: value})
@@ -101,7 +102,7 @@ def test_locks_2_and_3_name_everything_at_once() -> None:
 )
 def test_lock_2_the_issuer_itself_works_on_loopback_only(settings: dict[str, object]) -> None:
     """Whoever starts it: its settings cannot even be made for another host or path."""
-    with pytest.raises(Refused):
+    with pytest.raises(GenerationRefused):
         IssuerSettings(**settings)
 
 
@@ -123,7 +124,7 @@ def test_lock_4_keys_are_new_at_every_start() -> None:
     """A token of yesterday's process opens nothing today."""
     settings = IssuerSettings(algorithm="ES256")
 
-    assert Issuer(settings).keys.ids != Issuer(settings).keys.ids
+    assert DevelopmentIssuer(settings).keys.ids != DevelopmentIssuer(settings).keys.ids
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_lock_4_keys_are_new_at_every_start() -> None:
 )
 def test_lock_5_lifetimes_are_short(settings: dict[str, int]) -> None:
     """Ten minutes for access tokens, eight hours for a sign-in, and no setting stretches it."""
-    with pytest.raises(Refused):
+    with pytest.raises(GenerationRefused):
         IssuerSettings(**settings)
 
 
@@ -157,8 +158,8 @@ def every_path() -> list[str]:
     return [route.path for route in routes(IssuerSettings(algorithm="ES256"))]
 
 
-@pytest.mark.parametrize("path", every_path())
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "DELETE"])
+@each("path", every_path())
+@each("method", ["GET", "POST", "OPTIONS", "DELETE"])
 async def test_lock_6_every_answer_is_marked(walk: Walk, path: str, method: str) -> None:
     """`X-Dev-Auth: 1`, errors included: a scanner finds the issuer wherever it runs."""
     answer = await walk.http.request(method, path)
@@ -186,8 +187,8 @@ HOSTS = [
 ]
 
 
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("path", every_path())
+@each("host", HOSTS)
+@each("path", every_path())
 async def test_lock_7_a_foreign_host_name_gets_nothing(walk: Walk, host: str, path: str) -> None:
     """A page whose name resolves to 127.0.0.1 must not drive the issuer (DNS rebinding)."""
     answer = await walk.http.get(path, headers={"Host": host})

@@ -9,6 +9,7 @@ from joserfc.jwk import KeySet
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
 from tests.keys.client import CLI, ORIGIN, RESOURCE, Walk, table
+from tests.support.cases import each
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
 PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
@@ -76,8 +77,8 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("header", HEADERS)
-@pytest.mark.parametrize("path", ["token", "revoke", "introspect", "rotate"])
+@each("header", HEADERS)
+@each("path", ["token", "revoke", "introspect", "rotate"])
 async def test_an_unreadable_authorization_header_is_a_failed_authentication(
     machines: Walk, path: str, header: str
 ) -> None:

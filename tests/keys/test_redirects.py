@@ -3,6 +3,7 @@
 import pytest
 
 from gatepost_keys.issuer.redirects import fault, form_target, matches, place
+from tests.support.cases import each
 
 CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
 
@@ -63,13 +64,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("uri", ACCEPTED)
+@each("uri", ACCEPTED)
 def test_addresses_that_clients_in_the_field_use_are_accepted(uri: str) -> None:
     """https anywhere, http on this machine, and exactly the private schemes that are listed."""
     assert fault(uri, [CURSOR]) is None
 
 
-@pytest.mark.parametrize("uri", REFUSED)
+@each("uri", REFUSED)
 def test_an_address_that_could_lead_elsewhere_is_refused(uri: str) -> None:
     """Other schemes, other hosts in disguise, and whatever two parsers read differently."""
     assert fault(uri, [CURSOR])
@@ -97,7 +98,7 @@ MATCHES = [
 ]
 
 
-@pytest.mark.parametrize(("registered", "requested", "same"), MATCHES)
+@each(("registered", "requested", "same"), MATCHES)
 def test_a_request_matches_its_registration_byte_for_byte(
     registered: str, requested: str, same: bool
 ) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from gatepost_keys.issuer.resources import Resources
+from tests.support.cases import each
 
 MCP = "http://127.0.0.1:8000/mcp"
 TEMPLATE = "http://127.0.0.1:8000/t/{tenant}/mcp"
@@ -33,7 +34,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("requested", "found"), CASES)
+@each(("requested", "found"), CASES)
 def test_a_resource_is_named_exactly_save_for_this_machines_names(
     requested: str, found: str | None
 ) -> None:

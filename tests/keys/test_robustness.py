@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
-from gatepost_keys.issuer.wire import Malformed, parameters
+from gatepost_keys.issuer.wire import MalformedRequest, parameters
 from tests.keys.client import CALLBACK, RESOURCE, Walk
 
 NAMES = [
@@ -97,7 +97,7 @@ def test_parameters_are_read_or_refused(encoded: bytes) -> None:
     """No third outcome, for any bytes."""
     try:
         pairs = parameters(encoded)
-    except Malformed:
+    except MalformedRequest:
         return
     assert all(isinstance(text, str) for pair in pairs for text in pair)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.answer import Unpacker
-from gatepost.outbound.client import Client
+from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.response import Unpacker
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply
-from tests.outbound.world import Page, Seen, World
+from gatepost.tools.context import OutboundReply
+from tests.outbound.internet import Internet, Page, Seen
 from tests.support.idp import Send
 
 SITE = "https://www.web.test/"
@@ -33,7 +33,7 @@ def answers(body: bytes, coding: str = "") -> Page:
     return page
 
 
-async def get(client: Client, **options: Any) -> Reply:
+async def get(client: OutboundClient, **options: Any) -> OutboundReply:
     return await client.of("acme").send("GET", SITE, **options)
 
 
@@ -57,7 +57,7 @@ PACKED = [
 
 @pytest.mark.parametrize(("coding", "body"), PACKED)
 async def test_a_packed_body_is_unpacked(
-    client: Client, world: World, coding: str, body: bytes
+    client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
     """gzip and deflate, which need nothing beside Python, in each of their forms."""
     world.site.pages["/"] = answers(body, coding)
@@ -70,7 +70,7 @@ async def test_a_packed_body_is_unpacked(
 
 @pytest.mark.parametrize(("coding", "body"), PACKED)
 async def test_a_body_is_cut_where_asked(
-    client: Client, world: World, coding: str, body: bytes
+    client: OutboundClient, world: Internet, coding: str, body: bytes
 ) -> None:
     """After unpacking, to the byte, and it says so; the whole of it is not cut."""
     world.site.pages["/"] = answers(body, coding)
@@ -81,7 +81,9 @@ async def test_a_body_is_cut_where_asked(
     assert (await get(client, max_bytes=len(TEXT))).truncated is False
 
 
-async def test_what_unpacks_to_gigabytes_is_never_held(client: Client, world: World) -> None:
+async def test_what_unpacks_to_gigabytes_is_never_held(
+    client: OutboundClient, world: Internet
+) -> None:
     """A thousandfold packing, also of a packing: the second one stays packed."""
     bomb = gzip.compress(b"\0" * 50 * MEGABYTE)
     world.site.pages["/"] = answers(bomb, "gzip")
@@ -92,7 +94,7 @@ async def test_what_unpacks_to_gigabytes_is_never_held(client: Client, world: Wo
     assert len(Unpacker("gzip").unpack(bomb, 1000)) == 1000
 
 
-async def test_what_unpacks_to_nothing_ends_too(client: Client, world: World) -> None:
+async def test_what_unpacks_to_nothing_ends_too(client: OutboundClient, world: Internet) -> None:
     """Empty members of gzip, one after another, would be read for ever."""
     world.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
 
@@ -104,15 +106,15 @@ async def test_what_unpacks_to_nothing_ends_too(client: Client, world: World) ->
 @pytest.mark.parametrize(
     ("coding", "body", "says"),
     [
-        ("gzip", b"no gzip at all", "cannot be unpacked"),
-        ("deflate", b"\x78\x9cgarbage", "cannot be unpacked"),
-        ("br", b"x", "not asked for"),
-        ("zstd", b"x", "not asked for"),
-        ("gzip, gzip", b"x", "not asked for"),
+        ("gzip", b"no gzip at all", "cannot be decompressed"),
+        ("deflate", b"\x78\x9cgarbage", "cannot be decompressed"),
+        ("br", b"x", "not requested"),
+        ("zstd", b"x", "not requested"),
+        ("gzip, gzip", b"x", "not requested"),
     ],
 )
 async def test_what_cannot_be_unpacked_is_a_failure(
-    client: Client, world: World, coding: str, body: bytes, says: str
+    client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
 ) -> None:
     """Rather than garbage for a model."""
     world.site.pages["/"] = answers(body, coding)
@@ -123,7 +125,9 @@ async def test_what_cannot_be_unpacked_is_a_failure(
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_packed_body_without_its_end_is_cut(client: Client, world: World) -> None:
+async def test_a_packed_body_without_its_end_is_cut(
+    client: OutboundClient, world: Internet
+) -> None:
     """What came is shown, and not taken for all."""
     world.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
 
@@ -133,7 +137,7 @@ async def test_a_packed_body_without_its_end_is_cut(client: Client, world: World
     assert reply.truncated is True
 
 
-async def test_a_server_that_drips_is_left(client: Client, world: World) -> None:
+async def test_a_server_that_drips_is_left(client: OutboundClient, world: Internet) -> None:
     """The time is for all of it, however often something arrives."""
 
     async def drips(seen: Seen, send: Send) -> None:
@@ -150,7 +154,7 @@ async def test_a_server_that_drips_is_left(client: Client, world: World) -> None
     assert failure.value.failure.kind == "timeout"
 
 
-async def test_headers_come_by_lower_case_names(client: Client, world: World) -> None:
+async def test_headers_come_by_lower_case_names(client: OutboundClient, world: Internet) -> None:
     """Those that come several times as one (RFC 9110 section 5.3)."""
 
     async def page(seen: Seen, send: Send) -> None:

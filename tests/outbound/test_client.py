@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import Client
+from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Upload
-from tests.outbound.world import PUBLIC, World
+from gatepost.tools.context import Upload
+from tests.outbound.internet import PUBLIC, Internet
 
 SITE = "https://www.web.test"
 
 
-async def refused(client: Client, method: str, url: str, **options: Any) -> ToolFailure:
+async def refused(client: OutboundClient, method: str, url: str, **options: Any) -> ToolFailure:
     """The failure of a request that must not be answered."""
     with pytest.raises(ToolFailure) as failure:
         await client.of("acme").send(method, url, **options)
@@ -21,7 +21,7 @@ async def refused(client: Client, method: str, url: str, **options: Any) -> Tool
 
 
 @pytest.mark.requirement("O13")
-async def test_a_request_arrives_as_it_was_meant(client: Client, world: World) -> None:
+async def test_a_request_arrives_as_it_was_meant(client: OutboundClient, world: Internet) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
     reply = await client.of("acme", "episode-1").send(
         "POST",
@@ -43,7 +43,7 @@ async def test_a_request_arrives_as_it_was_meant(client: Client, world: World) -
     assert seen.headers["user-agent"].startswith("gatepost/")
 
 
-async def test_bodies_of_every_kind_arrive(client: Client, world: World) -> None:
+async def test_bodies_of_every_kind_arrive(client: OutboundClient, world: Internet) -> None:
     """Forms, multipart forms with files, and bytes with a type of one's own."""
     http = client.of("acme")
     upload = Upload("file", 'a"\r\nX: y.txt', b"data", "text/plain")
@@ -67,7 +67,7 @@ async def test_bodies_of_every_kind_arrive(client: Client, world: World) -> None
 
 
 async def test_a_proxy_is_asked_for_the_address_that_was_checked(
-    client: Client, world: World
+    client: OutboundClient, world: Internet
 ) -> None:
     """Never for the name, which it might resolve to somebody inside; for http likewise."""
     await client.of("acme").send("GET", f"{SITE}/")
@@ -78,7 +78,9 @@ async def test_a_proxy_is_asked_for_the_address_that_was_checked(
     assert [seen.scheme for seen in world.site.seen] == ["https", "http"]
 
 
-async def test_an_ipv6_address_is_asked_for_in_brackets(client: Client, world: World) -> None:
+async def test_an_ipv6_address_is_asked_for_in_brackets(
+    client: OutboundClient, world: Internet
+) -> None:
     """As CONNECT wants it (RFC 9110 section 9.3.6)."""
     world.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
 
@@ -89,7 +91,7 @@ async def test_an_ipv6_address_is_asked_for_in_brackets(client: Client, world: W
 
 @pytest.mark.parametrize("name", ["", "x\0y", "ep isode", "ü", "x" * 300])
 async def test_a_correlation_id_that_is_none_stays_here(
-    client: Client, world: World, name: str
+    client: OutboundClient, world: Internet, name: str
 ) -> None:
     """Nothing that a caller writes becomes another header."""
     await client.of("acme", name).send("GET", f"{SITE}/")
@@ -97,7 +99,9 @@ async def test_a_correlation_id_that_is_none_stays_here(
     assert "x-octopus-correlation-id" not in world.site.seen[0].headers
 
 
-async def test_a_secret_in_the_url_needs_encryption(client: Client, world: World) -> None:
+async def test_a_secret_in_the_url_needs_encryption(
+    client: OutboundClient, world: Internet
+) -> None:
     """A tool says of parameters that they are confidential."""
     options: Any = {"params": {"key": "secret"}, "confidential": True}
 
@@ -109,7 +113,7 @@ async def test_a_secret_in_the_url_needs_encryption(client: Client, world: World
 
 
 async def test_an_allowed_host_is_reached_directly_and_by_http(
-    client: Client, world: World
+    client: OutboundClient, world: Internet
 ) -> None:
     """Whatever is sent to it: the operator has named it, with its port."""
     reply = await client.of("acme").send(
@@ -131,7 +135,7 @@ async def test_an_allowed_host_is_reached_directly_and_by_http(
     ],
 )
 async def test_nothing_secret_travels_unencrypted(
-    client: Client, world: World, method: str, options: Any
+    client: OutboundClient, world: Internet, method: str, options: Any
 ) -> None:
     """By http to a public host one may read, with headers that hold no secret."""
     failure = await refused(client, method, "http://www.web.test/", **options)
@@ -164,7 +168,7 @@ async def test_nothing_secret_travels_unencrypted(
     ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
 )
 async def test_a_header_that_frames_the_message_is_not_the_tools(
-    client: Client, world: World, headers: dict[str, str], says: str
+    client: OutboundClient, world: Internet, headers: dict[str, str], says: str
 ) -> None:
     """Nobody smuggles a second request, another host, or credentials for the proxy."""
     failure = await refused(client, "GET", f"{SITE}/", headers=headers)
@@ -177,12 +181,12 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"json": float("nan")}, "cannot say"),
-        ({"json": {"a": object()}}, "cannot say"),
-        ({"json": "\ud800"}, "cannot say"),
-        ({"params": {"a": "\ud800"}}, "cannot say"),
-        ({"form": {"a": {"b": 1}}}, "cannot say"),
-        ({"params": {"a": {"b": 1}}}, "cannot say"),
+        ({"json": float("nan")}, "cannot express"),
+        ({"json": {"a": object()}}, "cannot express"),
+        ({"json": "\ud800"}, "cannot express"),
+        ({"params": {"a": "\ud800"}}, "cannot express"),
+        ({"form": {"a": {"b": 1}}}, "cannot express"),
+        ({"params": {"a": {"b": 1}}}, "cannot express"),
         ({"params": {"a": "x" * 9_000}}, "longer than"),
         ({"params": {"a": "x" * 90_000}}, "longer than"),
         ({"content": b"x" * 32_000_001}, "at most"),
@@ -192,7 +196,7 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
     ids=[str(n) for n in range(11)],
 )
 async def test_what_cannot_be_sent_is_refused(
-    client: Client, world: World, options: Any, says: str
+    client: OutboundClient, world: Internet, options: Any, says: str
 ) -> None:
     """Before anybody is connected to."""
     failure = await refused(client, "POST", f"{SITE}/", **options)
@@ -203,7 +207,9 @@ async def test_what_cannot_be_sent_is_refused(
 
 
 @pytest.mark.parametrize("method", ["CONNECT", "TRACE", "GET /\r\nX: ", "", "G T"])
-async def test_a_method_that_is_none_is_not_sent(client: Client, world: World, method: str) -> None:
+async def test_a_method_that_is_none_is_not_sent(
+    client: OutboundClient, world: Internet, method: str
+) -> None:
     """Nor one that makes a tunnel or shows headers."""
     assert (await refused(client, method, SITE)).failure.kind == "validation"
     assert world.site.seen == []

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound import lines
-from gatepost.outbound.client import Client
+from gatepost.outbound import connections
+from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.world import World, says
+from tests.outbound.internet import Internet, says
 
 SITE = "https://www.web.test/"
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -41,16 +41,16 @@ def saying(answer: bytes) -> Served:
 
 
 @asynccontextmanager
-async def reaching(world: World, **network: Any) -> AsyncIterator[Client]:
+async def reaching(world: Internet, **network: Any) -> AsyncIterator[OutboundClient]:
     settings = Network(**network)
-    client = Client(
+    client = OutboundClient(
         settings, tls=Fetcher(development=False, network=settings).tls, resolver=world.names
     )
     yield client
     await client.aclose()
 
 
-async def test_tenants_share_no_connection(client: Client, world: World) -> None:
+async def test_tenants_share_no_connection(client: OutboundClient, world: Internet) -> None:
     """What one of them proved on a connection, a proxy or server may take for the other's."""
     for tenant in ("acme", "globex", "acme", "globex"):
         await client.of(tenant).send("GET", SITE)
@@ -61,10 +61,10 @@ async def test_tenants_share_no_connection(client: Client, world: World) -> None
 
 
 async def test_only_so_many_tenants_keep_connections(
-    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+    client: OutboundClient, world: Internet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever came last keeps them; nobody loses one that is in use."""
-    monkeypatch.setattr(lines, "KEPT", 2)
+    monkeypatch.setattr(connections, "KEPT", 2)
     for tenant in ("a", "b", "c", "b", "c", "a"):
         await client.of(tenant).send("GET", "http://www.web.test/")
 
@@ -73,7 +73,9 @@ async def test_only_so_many_tenants_keep_connections(
     assert a != a_again
 
 
-async def test_other_settings_count_from_the_next_request(client: Client, world: World) -> None:
+async def test_other_settings_count_from_the_next_request(
+    client: OutboundClient, world: Internet
+) -> None:
     """A kept connection to what is no longer allowed serves nobody."""
     http = client.of("acme")
     inside = f"http://localhost:{world.plain}/"
@@ -89,21 +91,21 @@ async def test_other_settings_count_from_the_next_request(client: Client, world:
 
 FAILURES = [
     # method, what the server sends, kind, what the model reads
-    ("GET", b"", "upstream_unavailable", "no HTTP|broke the connection"),
+    ("GET", b"", "upstream_unavailable", "not HTTP|broke the connection"),
     ("POST", b"", "internal", "look before you ask again"),
-    ("GET", b"SSH-2.0-OpenSSH\r\n\r\n", "upstream_unavailable", "no HTTP"),
+    ("GET", b"SSH-2.0-OpenSSH\r\n\r\n", "upstream_unavailable", "not HTTP"),
     ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", "upstream_unavailable", "."),
     ("PUT", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", "internal", "look before"),
-    ("GET", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "upstream_unavailable", "no HTTP"),
+    ("GET", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "upstream_unavailable", "not HTTP"),
     ("GET", b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n", "upstream_unavailable", "."),
-    ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "upstream_unavailable", "no HTTP"),
+    ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "upstream_unavailable", "not HTTP"),
     (
         "GET",
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         None,
-        "no HTTP",
+        "not HTTP",
     ),
-    ("GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", None, "no HTTP"),
+    ("GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", None, "not HTTP"),
 ]
 
 
@@ -111,7 +113,7 @@ FAILURES = [
     ("method", "answer", "kind", "says"), FAILURES, ids=[str(n) for n in range(len(FAILURES))]
 )
 async def test_an_answer_that_is_none_is_a_failure(
-    world: World, method: str, answer: bytes, kind: str | None, says: str
+    world: Internet, method: str, answer: bytes, kind: str | None, says: str
 ) -> None:
     """What may have been done is told apart from what was not."""
     async with (
@@ -126,7 +128,7 @@ async def test_an_answer_that_is_none_is_a_failure(
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_a_silent_server_is_left_in_time(world: World) -> None:
+async def test_a_silent_server_is_left_in_time(world: Internet) -> None:
     """For each kind of waiting."""
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +142,7 @@ async def test_a_silent_server_is_left_in_time(world: World) -> None:
             assert failure.value.failure.kind == "timeout"
 
 
-async def test_a_host_that_is_not_there(world: World) -> None:
+async def test_a_host_that_is_not_there(world: Internet) -> None:
     """No such name, or nobody listens."""
     async with reaching(world, allow_hosts=("localhost:1",)) as client:
         for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
@@ -149,7 +151,7 @@ async def test_a_host_that_is_not_there(world: World) -> None:
             assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_certificate_that_nobody_vouches_for(world: World) -> None:
+async def test_a_certificate_that_nobody_vouches_for(world: Internet) -> None:
     """Also one that is good for another name."""
     strict = reaching(world, proxy=world.proxy.url)
     other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
@@ -173,7 +175,7 @@ async def test_a_certificate_that_nobody_vouches_for(world: World) -> None:
     ],
     ids=["refuses", "speaks-first", "endless", "no-proxy", "hangs-up"],
 )
-async def test_a_way_out_that_is_closed(world: World, answer: bytes) -> None:
+async def test_a_way_out_that_is_closed(world: Internet, answer: bytes) -> None:
     """The proxy's answer is not shown: it is the operator's."""
     async with raw(saying(answer)) as port, reaching(world, proxy=f"http://127.0.0.1:{port}") as c:
         with pytest.raises(ToolFailure, match="cannot be reached") as failure:
@@ -183,7 +185,7 @@ async def test_a_way_out_that_is_closed(world: World, answer: bytes) -> None:
     assert "127.0.0.1" not in str(failure.value)
 
 
-async def test_the_way_out_may_be_encrypted(world: World) -> None:
+async def test_the_way_out_may_be_encrypted(world: Internet) -> None:
     """A proxy by https: its certificate counts for its own name, and the tunnel lies within."""
 
     async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,20 +6,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gatepost.outbound.answer import PARTS_AT_ONCE
-from gatepost.outbound.client import Client
+from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.response import PARTS_AT_ONCE
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply
+from gatepost.tools.context import OutboundReply
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.world import World
+from tests.outbound.internet import Internet
 
 PATIENCE_S = 20
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 @asynccontextmanager
-async def says(world: World, pieces: Sequence[bytes], times: int = 1) -> AsyncIterator[Client]:
+async def says(
+    world: Internet, pieces: Sequence[bytes], times: int = 1
+) -> AsyncIterator[OutboundClient]:
     """A client of a server that sends these bytes, the last of them *times* times."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,7 +39,7 @@ async def says(world: World, pieces: Sequence[bytes], times: int = 1) -> AsyncIt
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     network = Network(allow_hosts=(f"localhost:{port}",))
-    client = Client(network, tls=Fetcher(development=True).tls, resolver=world.names)
+    client = OutboundClient(network, tls=Fetcher(development=True).tls, resolver=world.names)
     client.url = f"http://localhost:{port}/"  # type: ignore[attr-defined]
     try:
         yield client
@@ -47,7 +49,7 @@ async def says(world: World, pieces: Sequence[bytes], times: int = 1) -> AsyncIt
         await server.wait_closed()
 
 
-async def asked(client: Client) -> Reply:
+async def asked(client: OutboundClient) -> OutboundReply:
     async with asyncio.timeout(PATIENCE_S):
         url: str = client.url  # type: ignore[attr-defined]
         return await client.of("acme").send("GET", url, timeout_s=PATIENCE_S * 2)
@@ -64,16 +66,16 @@ INTERIM = {
 
 @pytest.mark.parametrize("pieces", INTERIM.values(), ids=INTERIM)
 async def test_what_comes_before_an_answer_is_bounded(
-    world: World, pieces: Sequence[bytes]
+    world: Internet, pieces: Sequence[bytes]
 ) -> None:
     """However long the server goes on, the call is over soon, and says why."""
     async with says(world, pieces, times=100_000) as client:
-        with pytest.raises(ToolFailure, match="no HTTP") as failure:
+        with pytest.raises(ToolFailure, match="not HTTP") as failure:
             await asked(client)
     assert failure.value.failure.kind == "upstream_unavailable"
 
 
-async def test_a_few_interim_answers_are_no_flood(world: World) -> None:
+async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
     """They are skipped, as HTTP has it."""
     interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
     whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -81,7 +83,7 @@ async def test_a_few_interim_answers_are_no_flood(world: World) -> None:
         assert (await asked(client)).body == b"ok"
 
 
-async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: World) -> None:
+async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
     """Between a few chunks and the next few, everything else goes on."""
     chunks = 6_000
     turns = 0
@@ -101,9 +103,9 @@ async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: World) -> N
     assert turns >= chunks // PARTS_AT_ONCE
 
 
-async def test_a_body_of_tiny_chunks_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cut where it has more of them than anybody sends, and says so."""
-    monkeypatch.setattr("gatepost.outbound.answer.MOST_PARTS", 2_000)
+    monkeypatch.setattr("gatepost.outbound.response.MOST_PARTS", 2_000)
     async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as client:
         reply = await asked(client)
     assert reply.truncated

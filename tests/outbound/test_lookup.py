@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatepost.outbound.lookup import checked
+from gatepost.outbound.addresses import checked
 from gatepost.tools.api import ToolFailure
-from gatepost_authz.reach import ToolReach
+from gatepost_authz.address_policy import ToolAddressPolicy
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -18,7 +19,9 @@ NAMES = {
     "mapped.example": ("::ffff:127.0.0.1",),
     "empty.example": (),
 }
-REACH = ToolReach(["git.corp.example:8443", "ssh.corp.example:2222", "plain.corp.example:80"])
+REACH = ToolAddressPolicy(
+    ["git.corp.example:8443", "ssh.corp.example:2222", "plain.corp.example:80"]
+)
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
@@ -48,7 +51,7 @@ async def test_public_and_allowed_hosts_have_addresses(
     assert (await checked(REACH, look_up, scheme, host, port))[0] == first
 
 
-@pytest.mark.parametrize(
+@each(
     ("scheme", "host", "port", "kind"),
     [
         *[

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gatepost.outbound.client import Client
+from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
+from gatepost_authz.address_policy import ToolAddressPolicy, allowed_host
 from gatepost_authz.addresses import is_public, literal
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from gatepost_authz.reach import ToolReach, allowed_host
+from tests.support.cases import each
 
 ALLOWED = [
     # allow_hosts, host, port, address, whether it may be connected to
@@ -46,12 +47,12 @@ ALLOWED = [
 ]
 
 
-@pytest.mark.parametrize(("entries", "host", "port", "address", "may"), ALLOWED)
+@each(("entries", "host", "port", "address", "may"), ALLOWED)
 def test_an_entry_opens_what_it_names_and_nothing_else(
     entries: list[str], host: str, port: int, address: str, may: bool
 ) -> None:
     """Name and port; a name leads to hosts inside, and to no metadata service."""
-    assert ToolReach(entries).reachable(host, port, ip_address(address)) is may
+    assert ToolAddressPolicy(entries).reachable(host, port, ip_address(address)) is may
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_an_entry_is_a_host_and_a_port(entry: str, host: str, port: int) -> None
 def test_an_allowed_port_may_be_any(url: str) -> None:
     """Where the operator has named it."""
     port = urlsplit(url).port
-    assert ToolReach([f"a:{port}"]).problem(url) is None
+    assert ToolAddressPolicy([f"a:{port}"]).problem(url) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ async def test_a_host_without_port_is_spoken_to_by_https_only(
 ) -> None:
     """Whoever writes `host` has not asked for secrets in the clear, on whatever port."""
     names = Recorder()
-    client = Client(
+    client = OutboundClient(
         Network(allow_hosts=(entry,)), tls=Fetcher(development=True).tls, resolver=names
     )
     with pytest.raises(ToolFailure):
@@ -131,7 +132,7 @@ PIECES = (
 async def test_whatever_is_written_is_refused_or_looked_up_as_it_reads(url: str) -> None:
     """Nobody is connected to whom a plain reading of the URL does not name."""
     names = Recorder()
-    client = Client(Network(), tls=Fetcher(development=True).tls, resolver=names)
+    client = OutboundClient(Network(), tls=Fetcher(development=True).tls, resolver=names)
     where = url if url.startswith("http") else f"http://{url}"
     with pytest.raises(ToolFailure) as refused:
         await client.of("acme").send("GET", where, timeout_s=2)

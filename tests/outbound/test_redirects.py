@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import Client
+from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply
-from tests.outbound.world import World, leads
+from gatepost.tools.context import OutboundReply
+from tests.outbound.internet import Internet, leads
 
 SITE = "https://www.web.test"
 OTHER = "https://other.web.test"
@@ -20,11 +20,15 @@ SECRETS = {
 }
 
 
-async def send(client: Client, method: str = "GET", url: str = SITE, **options: Any) -> Reply:
+async def send(
+    client: OutboundClient, method: str = "GET", url: str = SITE, **options: Any
+) -> OutboundReply:
     return await client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
 
 
-async def test_a_redirect_is_an_answer_unless_asked_otherwise(client: Client, world: World) -> None:
+async def test_a_redirect_is_an_answer_unless_asked_otherwise(
+    client: OutboundClient, world: Internet
+) -> None:
     """Tools that speak to an interface see what it says."""
     world.site.pages["/"] = leads(f"{OTHER}/there")
 
@@ -53,7 +57,7 @@ async def test_a_redirect_is_an_answer_unless_asked_otherwise(client: Client, wo
     ],
 )
 async def test_the_method_changes_as_browsers_have_it(
-    client: Client, world: World, method: str, status: int, asked: str
+    client: OutboundClient, world: Internet, method: str, status: int, asked: str
 ) -> None:
     """A body goes along with a method that keeps it, and with nothing else."""
     world.site.pages["/"] = leads("/there?x=%C3%BC#part", status)
@@ -72,7 +76,7 @@ async def test_the_method_changes_as_browsers_have_it(
 
 @pytest.mark.parametrize("origin", [OTHER, "https://www.web.test:8443", "//other.web.test"])
 async def test_secrets_stay_with_the_origin_they_were_meant_for(
-    client: Client, world: World, origin: str
+    client: OutboundClient, world: Internet, origin: str
 ) -> None:
     """Scheme, host and port; also on the way back, which somebody else has pointed."""
     world.site.pages["/"] = leads(f"{origin}/there")
@@ -86,7 +90,7 @@ async def test_secrets_stay_with_the_origin_they_were_meant_for(
         assert seen.headers["accept"] == "text/plain"
 
 
-async def test_a_body_goes_to_nobody_else(client: Client, world: World) -> None:
+async def test_a_body_goes_to_nobody_else(client: OutboundClient, world: Internet) -> None:
     """The redirect is the answer then."""
     world.site.pages["/"] = leads(f"{OTHER}/there", 307)
 
@@ -97,7 +101,7 @@ async def test_a_body_goes_to_nobody_else(client: Client, world: World) -> None:
     assert len(world.site.seen) == 2
 
 
-async def test_encryption_is_never_given_up(client: Client, world: World) -> None:
+async def test_encryption_is_never_given_up(client: OutboundClient, world: Internet) -> None:
     """From https to http nothing follows."""
     world.site.pages["/"] = leads("http://www.web.test/there")
 
@@ -105,7 +109,7 @@ async def test_encryption_is_never_given_up(client: Client, world: World) -> Non
     assert (await send(client, url="http://other.web.test")).status == 200
 
 
-async def test_so_many_and_no_more(client: Client, world: World) -> None:
+async def test_so_many_and_no_more(client: OutboundClient, world: Internet) -> None:
     """A loop ends with the redirect that is one too many."""
     world.site.pages["/"] = leads("/")
 
@@ -115,7 +119,9 @@ async def test_so_many_and_no_more(client: Client, world: World) -> None:
     assert len(world.site.seen) == 4
 
 
-async def test_whoever_is_outside_does_not_lead_inside(client: Client, world: World) -> None:
+async def test_whoever_is_outside_does_not_lead_inside(
+    client: OutboundClient, world: Internet
+) -> None:
     """What the configuration allows is for tools to ask, not for pages to point at."""
     inside = f"http://localhost:{world.plain}"
     world.site.pages["/"] = leads(f"{inside}/there")
@@ -129,7 +135,7 @@ async def test_whoever_is_outside_does_not_lead_inside(client: Client, world: Wo
 
 @pytest.mark.parametrize("status", [300, 304, 305, 306, 302])
 async def test_a_redirect_to_nowhere_is_an_answer(
-    client: Client, world: World, status: int
+    client: OutboundClient, world: Internet, status: int
 ) -> None:
     """Without a Location, or with a status that asks for something else."""
     world.site.pages["/"] = leads("" if status == 302 else "/there", status)

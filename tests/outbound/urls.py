@@ -1,6 +1,10 @@
-"""URLs that lead inside, or try to: each with `{port}` for the port of a server that hears it."""
+"""URLs that lead inside, or try to, and every tool that takes a URL."""
 
-from tests.outbound.world import PUBLIC
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.outbound.internet import PUBLIC
 
 LITERALS = """
 127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.1 0x7f.1 0177.0.0.1 017700000001
@@ -148,3 +152,61 @@ REBOUND = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
 def spelt(url: str) -> str:
     """A name for a test."""
     return url[:60].encode("unicode_escape").decode()
+
+
+Call = tuple[str, dict[str, Any]]
+
+
+class UrlTool(NamedTuple):
+    """How a URL gets to a tool: the calls to make, the last of which would send a request."""
+
+    what: str
+    pack: str
+    calls: Callable[[str], list[Call]]
+    follows: bool
+    """Whether it follows redirects."""
+
+
+def described(server: str, **more: Any) -> Call:
+    """Load a description of an API that says where its server is."""
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "x", "version": "1"},
+        "servers": [{"url": server}],
+        "paths": {"/to": {"get": {"responses": {}}}},
+    }
+    return "openapi_load", {"name": "x", "spec_content": json.dumps(document), **more}
+
+
+CALL: Call = ("openapi_call", {"name": "x", "path": "/to", "method": "GET", "timeout_s": 5})
+
+URL_TOOLS = [
+    UrlTool("web_fetch", "web", lambda url: [("web_fetch", {"url": url})], follows=True),
+    UrlTool(
+        "openapi_load spec_url",
+        "openapi",
+        lambda url: [("openapi_load", {"name": "x", "spec_url": url})],
+        follows=True,
+    ),
+    UrlTool(
+        "openapi_load base_url_override",
+        "openapi",
+        lambda url: [described("https://www.web.test", base_url_override=url), CALL],
+        follows=False,
+    ),
+    UrlTool(
+        "gitlab_openapi_spec spec_url",
+        "gitlab",
+        lambda url: [("gitlab_openapi_spec", {"spec_url": url, "refresh": True})],
+        follows=True,
+    ),
+    UrlTool("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
+    UrlTool(
+        "gitlab_request endpoint",
+        "gitlab",
+        lambda url: [
+            ("gitlab_request", {"endpoint": url, "token": "x", "path": "/to", "timeout_s": 5})
+        ],
+        follows=True,
+    ),
+]

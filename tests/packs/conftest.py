@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.office import Office, Worker, open_office
+from tests.packs.harness import Agent, PackServer, open_server
 
 
 @pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """As many tenants as the tests need, each with little room."""
     folder = tmp_path_factory.mktemp("office")
     room = {
@@ -16,13 +16,13 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
         "quota_bytes": 1_000_000,
         "quota_files": 200,
     }
-    with open_office(
+    with open_server(
         folder, ["filesystem", "workspace", "memory", "vault"], workspace=room
-    ) as office:
-        yield office
+    ) as server:
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return office.worker(request.param)
+    return server.agent(request.param)

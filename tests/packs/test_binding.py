@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.forges.front import Answer, Asked, Forge
-from tests.packs.keeping import Keeping
-from tests.packs.office import Office, Worker, open_office
+from tests.packs.harness import Agent, PackServer, SecretWriter, by_rest, open_server
+from tests.packs.http_server import HttpServer, RecordedRequest, StubResponse
 
 PLAIN_MOVED = ("plain", "moved")
 TOKEN = "glpat-goes-to-one-host-only"
@@ -27,13 +26,13 @@ def described(server: str) -> dict[str, Any]:
     }
 
 
-class World(NamedTuple):
+class SecretBindingServers(NamedTuple):
     """The server that secrets are made for, and one that wants them; tools may reach both."""
 
-    home: Forge
-    thief: Forge
-    keeping: Keeping
-    office: Office
+    home: HttpServer
+    thief: HttpServer
+    secrets: SecretWriter
+    server: PackServer
 
     def stolen(self) -> bool:
         """Whether the thief has got anything, however it was packed."""
@@ -44,25 +43,27 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    keeping, folder = Keeping(), tmp_path_factory.mktemp("binding")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingServers]:
+    secrets, folder = SecretWriter(), tmp_path_factory.mktemp("binding")
 
-    def stealing(asked: Asked) -> Answer:
-        return Answer(200, described("/") if "json" in asked.path else [])
+    def stealing(asked: RecordedRequest) -> StubResponse:
+        return StubResponse(200, described("/") if "json" in asked.path else [])
 
-    with Forge(stealing) as thief:
+    with HttpServer(stealing) as thief:
 
-        def answered(asked: Asked) -> Answer:
+        def answered(asked: RecordedRequest) -> StubResponse:
             if "moved" in asked.path:
-                return Answer(302, b"", {"location": f"{thief.url}/list"})
+                return StubResponse(302, b"", {"location": f"{thief.url}/list"})
             if asked.path == "/astray.json":
-                return Answer(200, described(thief.url))
+                return StubResponse(200, described(thief.url))
             calendar = asked.path.endswith(".ics")
             return (
-                Answer(200, ICS, {"content-type": "text/calendar"}) if calendar else Answer(200, [])
+                StubResponse(200, ICS, {"content-type": "text/calendar"})
+                if calendar
+                else StubResponse(200, [])
             )
 
-        with Forge(answered) as home:
+        with HttpServer(answered) as home:
             (folder / "own.json").write_text(json.dumps(described(home.url)))
             signed = {"user": "secret:TOKEN", "password": "secret:TOKEN"}
             calendars = {name: {"url": f"{home.url}/{name}.ics"} | signed for name in PLAIN_MOVED}
@@ -71,33 +72,34 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 "own": api | {"document": str(folder / "own.json"), "prefix": "own_"},
                 "astray": api | {"document": f"{home.url}/astray.json", "prefix": "astray_"},
             }
-            with open_office(
+            with open_server(
                 folder,
                 ["gitlab", "openapi", "github", "calendar"],
                 network={"allow_hosts": [home.place, thief.place]},
                 packs={
                     "github": {"api_url": home.url, "token": "secret:TOKEN"},
                     "calendar": {"calendars": calendars},
+                    "gitlab": {"literals": True},
                     "openapi": {"apis": apis},
                 },
-                prepare=keeping.begin,
-            ) as office:
-                yield World(home, thief, keeping, office)
+                prepare=secrets.begin,
+            ) as server:
+                yield SecretBindingServers(home, thief, secrets, server)
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(world: World, request: pytest.FixtureRequest) -> Worker:
+def agent(world: SecretBindingServers, request: pytest.FixtureRequest) -> Agent:
     """An agent whose tenant has a secret for one host, one for another, and one for none."""
-    worker = world.office.worker(request.param)
-    world.keeping.put(worker.tenant, world.home.place, BOUND=TOKEN)
-    world.keeping.put(worker.tenant, "gitlab.com", ASTRAY=TOKEN)
-    world.keeping.put(worker.tenant, LOOSE=TOKEN)
+    agent = world.server.agent(request.param)
+    world.secrets.put(agent.tenant, world.home.place, BOUND=TOKEN)
+    world.secrets.put(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
+    world.secrets.put(agent.tenant, LOOSE=TOKEN)
     world.thief.asked.clear()
     world.home.asked.clear()
-    return worker
+    return agent
 
 
-def filled(text: str, world: World) -> str:
+def filled(text: str, world: SecretBindingServers) -> str:
     """HOME and THIEF as host and port."""
     return text.replace("HOME", world.home.place).replace("THIEF", world.thief.place)
 
@@ -134,80 +136,88 @@ ATTEMPTS = {
 
 @pytest.mark.requirement("X4")
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+@by_rest
 def test_gitlab_gets_what_is_bound_to_it(
-    world: World, worker: Worker, attempt: tuple[str, str, str | None]
+    world: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None]
 ) -> None:
     """The endpoint is the caller's choice, and the hosts are the operator's."""
     name, base, says = attempt
-    heard = worker.call(
+    reply = agent.call(
         "gitlab_request", endpoint=filled(base, world), token=f"secret:{name}", path="/list"
     )
 
-    judge(world, worker, heard.failure, heard.kind, says)
+    judge(world, agent, reply.failure, reply.kind, says)
     assert [one.headers.get("private-token") for one in world.home.asked] == [TOKEN] * (not says)
 
 
 @pytest.mark.requirement("X7")
 @pytest.mark.parametrize("how", ["override", "server", "operation"])
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+@by_rest
 def test_a_loaded_api_gets_what_is_bound_to_it(
-    world: World, worker: Worker, attempt: tuple[str, str, str | None], how: str
+    world: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None], how: str
 ) -> None:
     """Wherever the description, which anybody may have written, or the caller says that it is."""
     name, base, says = attempt
     document = described("http://unused.example" if how == "override" else filled(base, world))
-    heard = worker.call(
+    reply = agent.call(
         "openapi_load",
         name="api",
         spec_content=json.dumps(document),
         auth_header=f"Bearer secret:{name}",
         **({"base_url_override": filled(base, world)} if how == "override" else {}),
     )
-    if heard.failure is None:
-        heard = worker.call("openapi_call", name="api", path="/list", method="GET")
+    if reply.failure is None:
+        reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
-    judge(world, worker, heard.failure, heard.kind, says)
+    judge(world, agent, reply.failure, reply.kind, says)
     sent = [one.headers.get("authorization") for one in world.home.asked]
     assert sent == [f"Bearer {TOKEN}"] * (not says)
 
 
 def judge(
-    world: World, worker: Worker, failure: str | None, kind: str | None, says: str | None
+    world: SecretBindingServers,
+    agent: Agent,
+    failure: str | None,
+    kind: str | None,
+    says: str | None,
 ) -> None:
     """Told in words that help, and nothing sent to whom it is not for."""
     if says is None:
         assert failure is None
     else:
-        assert filled(says, world).replace("TENANT", worker.tenant) in str(failure)
+        assert filled(says, world).replace("TENANT", agent.tenant) in str(failure)
         assert kind in (None, "denied", "validation", "not_found")
         assert TOKEN not in str(failure)
     assert world.thief.asked == []
 
 
-def loaded(world: World, worker: Worker, secret: str, **more: Any) -> str | None:
+def loaded(world: SecretBindingServers, agent: Agent, secret: str, **more: Any) -> str | None:
     """What is told of loading an API with a secret."""
     given = {"spec_content": json.dumps(described(world.home.url))} | more
-    heard = worker.call("openapi_load", name="api", auth_header=f"secret:{secret}", **given)
-    return heard.failure
+    reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **given)
+    return reply.failure
 
 
-def test_a_description_at_another_server_leads_there(world: World, worker: Worker) -> None:
+def test_a_description_at_another_server_leads_there(
+    world: SecretBindingServers, agent: Agent
+) -> None:
     """A relative server is where the description was in the end."""
     failure = loaded(
-        world, worker, "BOUND", spec_content=None, spec_url=f"{world.thief.url}/api.json"
+        world, agent, "BOUND", spec_content=None, spec_url=f"{world.thief.url}/api.json"
     )
 
     assert f"is not sent to {world.thief.place}" in str(failure)
     assert not world.stolen()
 
 
-def test_binding_is_judged_at_each_call(world: World, worker: Worker) -> None:
+def test_binding_is_judged_at_each_call(world: SecretBindingServers, agent: Agent) -> None:
     """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
-    assert loaded(world, worker, "BOUND") is None
-    world.keeping.put(worker.tenant, "gitlab.com", BOUND=TOKEN)
-    heard = worker.call("openapi_call", name="api", path="/list", method="GET")
+    assert loaded(world, agent, "BOUND") is None
+    world.secrets.put(agent.tenant, "gitlab.com", BOUND=TOKEN)
+    reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
-    assert "is bound to gitlab.com and is not sent to" in str(heard.failure)
+    assert "is bound to gitlab.com and is not sent to" in str(reply.failure)
     assert world.home.asked == []
 
 
@@ -226,14 +236,14 @@ MOVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize(("tool", "arguments"), FIXED.values(), ids=FIXED)
 def test_where_the_configuration_says_the_host(
-    world: World, worker: Worker, tool: str, arguments: Mapping[str, Any]
+    world: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """A secret that is bound to none goes there; one that is bound elsewhere does not."""
     hosts: tuple[tuple[str, ...], ...] = ((), (world.home.place,), ("gitlab.com",))
     failures = []
     for bound in hosts:
-        world.keeping.put(worker.tenant, *bound, TOKEN=TOKEN)
-        failures.append(worker.call(tool, **arguments).failure)
+        world.secrets.put(agent.tenant, *bound, TOKEN=TOKEN)
+        failures.append(agent.call(tool, **arguments).failure)
     sent = [one for one in world.home.asked if "authorization" in one.headers]
 
     assert failures[:2] == [None, None]
@@ -241,12 +251,14 @@ def test_where_the_configuration_says_the_host(
     assert len(sent) == len(world.home.asked) == 2
 
 
-def test_a_description_that_was_fetched_does_not_say_the_host(world: World, worker: Worker) -> None:
+def test_a_description_that_was_fetched_does_not_say_the_host(
+    world: SecretBindingServers, agent: Agent
+) -> None:
     """Whoever serves it could send the secrets of all tenants anywhere."""
-    world.keeping.put(worker.tenant, TOKEN=TOKEN)
-    refused = worker.call("astray_get_list")
-    world.keeping.put(worker.tenant, world.thief.place, TOKEN=TOKEN)
-    bound = worker.call("astray_get_list")
+    world.secrets.put(agent.tenant, TOKEN=TOKEN)
+    refused = agent.call("astray_get_list")
+    world.secrets.put(agent.tenant, world.thief.place, TOKEN=TOKEN)
+    bound = agent.call("astray_get_list")
 
     assert "is bound to no host" in str(refused.failure)
     assert bound.failure is None
@@ -255,45 +267,45 @@ def test_a_description_that_was_fetched_does_not_say_the_host(world: World, work
 
 @pytest.mark.parametrize(("tool", "arguments"), MOVED.values(), ids=MOVED)
 def test_a_redirect_takes_no_configured_secret_along(
-    world: World, worker: Worker, tool: str, arguments: Mapping[str, Any]
+    world: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """It is followed to another host, which learns nothing of who asks."""
-    world.keeping.put(worker.tenant, world.home.place, TOKEN=TOKEN)
-    worker.call(tool, **arguments)
+    world.secrets.put(agent.tenant, world.home.place, TOKEN=TOKEN)
+    agent.call(tool, **arguments)
 
     assert "authorization" in world.home.asked[0].headers
     assert len(world.thief.asked) == 1
     assert not world.stolen()
 
 
-def test_a_redirect_takes_no_named_secret_along(world: World, worker: Worker) -> None:
+def test_a_redirect_takes_no_named_secret_along(world: SecretBindingServers, agent: Agent) -> None:
     """Neither where the caller chose the first host."""
-    worker.call("gitlab_request", endpoint=world.home.url, token="secret:BOUND", path="/moved")
-    assert loaded(world, worker, "BOUND") is None
-    worker.call("openapi_call", name="api", path="/moved", method="GET")
+    agent.call("gitlab_request", endpoint=world.home.url, token="secret:BOUND", path="/moved")
+    assert loaded(world, agent, "BOUND") is None
+    agent.call("openapi_call", name="api", path="/moved", method="GET")
 
     assert len(world.home.asked) == len(world.thief.asked) == 2
     assert not world.stolen()
 
 
-def test_a_literal_goes_where_its_caller_says(world: World, worker: Worker) -> None:
+def test_a_literal_goes_where_its_caller_says(world: SecretBindingServers, agent: Agent) -> None:
     """It is the caller's own."""
-    heard = worker.call(
+    reply = agent.call(
         "gitlab_request",
         endpoint=world.thief.url,
         token="glpat-mine-and-nobody-elses",
         path="/list",
     )
 
-    assert heard.failure is None
+    assert reply.failure is None
     assert world.stolen()
 
 
 def test_what_was_withheld_is_logged(
-    world: World, worker: Worker, capsys: pytest.CaptureFixture[str]
+    world: SecretBindingServers, agent: Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the host that a caller wanted it to be sent to."""
-    worker.call("gitlab_request", endpoint=world.thief.url, token="secret:BOUND", path="/list")
+    agent.call("gitlab_request", endpoint=world.thief.url, token="secret:BOUND", path="/list")
     told = capsys.readouterr().out
 
     assert re.search(f"secret_withheld.*{world.thief.place}", told)

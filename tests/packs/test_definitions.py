@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from gatepost.packs import BUILT_IN
 from gatepost.tools.api import Tool
-from tests.packs.office import Office
-from tests.packs.pages import MUST, all_pages
-
-PAGES = all_pages()
+from gatepost_packs import BUILT_IN
+from tests.packs.documented_tools import MUST, PAGES
+from tests.packs.harness import PackServer
+from tests.support.cases import each
 
 
 def tool_of(name: str) -> Tool:
@@ -26,7 +25,7 @@ def type_of(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-@pytest.mark.parametrize(
+@each(
     "name", [pytest.param(name, marks=pytest.mark.requirement(PAGES[name].row)) for name in PAGES]
 )
 def test_a_tool_is_what_its_page_says(name: str) -> None:
@@ -61,8 +60,8 @@ def test_a_tool_is_what_its_page_says(name: str) -> None:
 
 @pytest.mark.requirement("P3", "P4", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_all_of_them_are_listed(office: Office, protocol: Any) -> None:
+def test_all_of_them_are_listed(server: PackServer, protocol: Any) -> None:
     """To whoever may use them."""
-    served = {name for name, page in PAGES.items() if page.pack in office.packs}
+    served = {name for name, page in PAGES.items() if page.pack in server.packs}
 
-    assert set(office.worker(protocol).listed()) == served
+    assert set(server.agent(protocol).listed()) == served

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.packs.pages import all_pages
+from tests.packs.documented_tools import PAGES
+from tests.support.cases import each
 
 OPENPACT = """
 workspace_read workspace_write workspace_list memory_read memory_write
@@ -20,9 +21,9 @@ openapi_load openapi_list_apis openapi_list_endpoints openapi_get_operation open
 
 
 @pytest.mark.requirement("X8", "X9")
-@pytest.mark.parametrize("name", [*OPENPACT.split(), *OCTOPROX.split()])
+@each("name", [*OPENPACT.split(), *OCTOPROX.split()])
 def test_a_documented_tool_is_served(name: str) -> None:
     """With a page that holds its parameters, defaults, annotations and scopes."""
-    pages: dict[str, Any] = all_pages()
+    pages: dict[str, Any] = PAGES
 
     assert name in pages

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Usage
-from gatepost.workspace import Quota, TenantWorkspace, Workspaces, ledger
+from gatepost.tools.context import WorkspaceUsage
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces, usage
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def processes(root: Path) -> Iterator[list[Workspaces]]:
         one.close()
 
 
-def really(root: Path, tenant: str = "acme") -> Usage:
+def really(root: Path, tenant: str = "acme") -> WorkspaceUsage:
     """What a walk by somebody else finds."""
     size = files = 0
     for top in (root / tenant, root / ".gatepost" / tenant / "memory"):
         for path in top.rglob("*"):
             files += 1
             size += path.stat().st_size if path.is_file() else 0
-    return Usage(size, files)
+    return WorkspaceUsage(size, files)
 
 
 async def kinds(*attempts: "asyncio.Future[object]") -> list[str]:
@@ -54,7 +54,7 @@ async def test_as_many_fit_as_there_is_room(processes: list[Workspaces], root: P
     ]
 
     assert sorted(await kinds(*attempts)) == ["denied"] * 30 + ["done"] * 10
-    assert really(root) == await spaces[0].usage() == Usage(10_000, 10)
+    assert really(root) == await spaces[0].usage() == WorkspaceUsage(10_000, 10)
 
 
 async def test_folders_count_and_memories_count(processes: list[Workspaces], root: Path) -> None:
@@ -63,12 +63,12 @@ async def test_folders_count_and_memories_count(processes: list[Workspaces], roo
     await acme.area("memory").write("note", b"x" * 100)
     await acme.write("a/b/c/d", b"1")
     await acme.make_folder("e/f")
-    assert await acme.usage() == really(root) == Usage(101, 7)
+    assert await acme.usage() == really(root) == WorkspaceUsage(101, 7)
     with pytest.raises(ToolFailure, match="7 of 20 files"):
         await acme.write("/".join("zyxwvutsrqponmlkj"), b"1")
 
-    assert await acme.usage() == really(root) == Usage(101, 7)
-    assert await processes[0].of("globex").usage() == Usage(0, 0)
+    assert await acme.usage() == really(root) == WorkspaceUsage(101, 7)
+    assert await processes[0].of("globex").usage() == WorkspaceUsage(0, 0)
 
 
 async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root
 
     assert full.value.failure.kind == "denied"
     assert "holds 10000 of 10000 bytes" in full.value.failure.message
-    assert await acme.usage() == really(root) == Usage(10_000, 1)
+    assert await acme.usage() == really(root) == WorkspaceUsage(10_000, 1)
 
 
 async def test_nobody_is_refused_for_what_is_gone(processes: list[Workspaces], root: Path) -> None:
@@ -99,7 +99,7 @@ async def test_nobody_is_refused_for_what_is_gone(processes: list[Workspaces], r
 
     await acme.write("b", b"x" * 10_000)
 
-    assert await acme.usage() == Usage(10_000, 1)
+    assert await acme.usage() == WorkspaceUsage(10_000, 1)
 
 
 @pytest.mark.parametrize("left", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
@@ -116,7 +116,7 @@ async def test_a_count_that_a_crash_left_is_not_believed(root: Path, left: bytes
     second = Workspaces(root)
     await second.of("acme").write("b", b"45")
 
-    assert await second.of("acme").usage() == really(root) == Usage(5, 2)
+    assert await second.of("acme").usage() == really(root) == WorkspaceUsage(5, 2)
     second.close()
 
 
@@ -141,7 +141,7 @@ async def test_a_workspace_that_another_process_keeps_busy_says_so(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading goes on; a change may be tried again."""
-    monkeypatch.setattr(ledger, "LOCK_S", 0.0)
+    monkeypatch.setattr(usage, "LOCK_S", 0.0)
     spaces = Workspaces(root)
     acme = spaces.of("acme")
     await acme.write("a", b"1")
@@ -176,7 +176,7 @@ async def test_a_disk_that_refuses_is_told_in_words(
         assert refused.value.failure.kind == "denied"
 
     assert os.listdir(root / "acme") == ["a"]
-    assert await acme.usage() == really(root) == Usage(1, 1)
+    assert await acme.usage() == really(root) == WorkspaceUsage(1, 1)
     spaces.close()
 
 

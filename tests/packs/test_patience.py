@@ -2,12 +2,12 @@
 
 import pytest
 
-from gatepost.packs.github.refusal import refusal
-from gatepost.packs.openapi.refusal import refusal_of
-from gatepost.packs.patience import retry_after
-from gatepost.packs.web.tool import _check_status
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply
+from gatepost.tools.context import OutboundReply
+from gatepost_packs.github.errors import refusal
+from gatepost_packs.openapi.errors import refusal_of
+from gatepost_packs.retry_after import retry_after
+from gatepost_packs.web.tools import _check_status
 
 WAITS = {
     "": None,
@@ -30,7 +30,7 @@ def test_a_wait_is_read_and_bounded(text: str) -> None:
 @pytest.mark.requirement("X7", "P8", "P9")
 def test_every_pack_tells_a_date_as_seconds() -> None:
     """As far as it lets anybody wait."""
-    reply = Reply(
+    reply = OutboundReply(
         429, {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}, b"{}", False, "https://a.example/"
     )
     with pytest.raises(ToolFailure) as page:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.office import Office, Worker
+from tests.packs.harness import Agent, PackServer, by_rest
 
 
 class Step(NamedTuple):
@@ -44,7 +44,9 @@ WORKS = [
         {"path": "a/b.txt", "content": "Grüße"},
         {"path": "/workspace/a/b.txt", "bytes": 7},
     ),
-    Step("P4", "memory_read", {}, "Nothing is kept yet. memory_write keeps a text under a name."),
+    Step(
+        "P4", "memory_read", {}, "Nothing is stored yet. memory_write stores a text under a name."
+    ),
     Step("P4", "memory_write", {"name": "a.md", "content": "ü"}, {"name": "a.md", "bytes": 2}),
     Step(
         "P4",
@@ -55,10 +57,10 @@ WORKS = [
 ]
 
 
-def put(worker: Worker, files: dict[str, bytes]) -> None:
+def put(agent: Agent, files: dict[str, bytes]) -> None:
     for path, data in files.items():
-        (worker.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (worker.folder / path).write_bytes(data)
+        (agent.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (agent.folder / path).write_bytes(data)
 
 
 def told(step: Step) -> Any:
@@ -69,13 +71,13 @@ def told(step: Step) -> Any:
 
 
 @pytest.mark.parametrize("step", [told(step) for step in WORKS])
-def test_a_call_answers_what_the_page_says(worker: Worker, step: Step) -> None:
+def test_a_call_answers_what_the_page_says(agent: Agent, step: Step) -> None:
     """The same by both protocols."""
-    put(worker, step.files)
+    put(agent, step.files)
 
-    heard = worker.call(step.tool, **step.arguments)
+    reply = agent.call(step.tool, **step.arguments)
 
-    assert (heard.failure, heard.value) == (None, step.answer)
+    assert (reply.failure, reply.value) == (None, step.answer)
 
 
 FAILS = [
@@ -106,11 +108,11 @@ FAILS = [
         "X1",
         "fs_read_text",
         {"path": "a.png"},
-        ("validation", r"no UTF-8 text but 4 bytes .*image/png"),
+        ("validation", r"not UTF-8 text but 4 bytes .*image/png"),
         {"a.png": b"\x89PNG"},
     ),
-    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "no UTF-8 text"), {"z": b"a\0b"}),
-    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "no UTF-8 text"), {"z": b"a\xc3"}),
+    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\0b"}),
+    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "not UTF-8 text"), {"z": b"a\xc3"}),
     Step("X1", "fs_read_text", {"path": "a", "max_bytes": 0}, ("validation", "max_bytes")),
     Step(
         "X1",
@@ -141,40 +143,41 @@ FAILS = [
 
 
 @pytest.mark.parametrize("step", [told(step) for step in FAILS])
-def test_a_failure_tells_the_model_what_would_work(worker: Worker, step: Step) -> None:
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(agent: Agent, step: Step) -> None:
     """In the words of the workspace; nothing of the machine's own paths."""
-    put(worker, step.files)
+    put(agent, step.files)
     kind, says = step.answer
 
-    heard = worker.call(step.tool, **step.arguments)
+    reply = agent.call(step.tool, **step.arguments)
 
-    assert heard.failure is not None
-    assert re.search(says, heard.failure), heard.failure
-    assert heard.kind in (None, kind)
-    assert str(worker.folder.parent) not in heard.failure
+    assert reply.failure is not None
+    assert re.search(says, reply.failure), reply.failure
+    assert reply.kind in (None, kind)
+    assert str(agent.folder.parent) not in reply.failure
 
 
 @pytest.mark.requirement("X1", "P3")
 @pytest.mark.parametrize("tool", ["fs_read_text", "workspace_read"])
-def test_a_long_file_is_cut_where_a_character_ends_and_says_so(worker: Worker, tool: str) -> None:
+def test_a_long_file_is_cut_where_a_character_ends_and_says_so(agent: Agent, tool: str) -> None:
     """Half an `ü` is no text; what is missing must not be taken for the end."""
-    put(worker, {"long.txt": "aüü".encode()})
+    put(agent, {"long.txt": "aüü".encode()})
 
-    heard = worker.call(tool, path="long.txt", max_bytes=4)
+    reply = agent.call(tool, path="long.txt", max_bytes=4)
 
-    assert heard.text.startswith("aü\n\n[Cut: these are the first 3 of 5 bytes.")
+    assert reply.text.startswith("aü\n\n[Cut: these are the first 3 of 5 bytes.")
 
 
 @pytest.mark.requirement("P3")
-def test_a_folder_is_listed_with_all_that_it_holds(worker: Worker) -> None:
+def test_a_folder_is_listed_with_all_that_it_holds(agent: Agent) -> None:
     """Names relative to the folder, paths that any tool takes, sizes, times; cut where asked."""
-    put(worker, NOTES)
-    (worker.folder / "src/link").symlink_to("/etc/passwd")
-    os.utime(worker.folder / "src/a.py", (1_700_000_000, 1_700_000_000))
+    put(agent, NOTES)
+    (agent.folder / "src/link").symlink_to("/etc/passwd")
+    os.utime(agent.folder / "src/a.py", (1_700_000_000, 1_700_000_000))
 
-    heard = worker.call("workspace_list", path="/workspace/src", recursive=True)
-    entries = heard.value["entries"]
-    cut = worker.call("workspace_list", path="src", limit=1).value
+    reply = agent.call("workspace_list", path="/workspace/src", recursive=True)
+    entries = reply.value["entries"]
+    cut = agent.call("workspace_list", path="src", limit=1).value
 
     assert [(e["name"], e["type"], e["size"]) for e in entries] == [
         ("a.py", "file", 1),
@@ -184,34 +187,34 @@ def test_a_folder_is_listed_with_all_that_it_holds(worker: Worker) -> None:
     ]
     assert entries[0]["path"] == "/workspace/src/a.py"
     assert entries[0]["modified"] == "2023-11-14T22:13:20+00:00"
-    assert heard.value["truncated"] is False
+    assert reply.value["truncated"] is False
     assert [e["name"] for e in cut["entries"]] == ["a.py"]
     assert cut["truncated"] is True
 
 
 @pytest.mark.requirement("P4")
-def test_what_is_remembered_is_read_again(worker: Worker) -> None:
+def test_what_is_remembered_is_read_again(agent: Agent) -> None:
     """Replaced, or added to; listed by name; no file tool sees any of it."""
-    worker.call("memory_write", name="b", content="1")
-    worker.call("memory_write", name="Ä note.md", content="x")
-    worker.call("memory_write", name="b", content="2")
-    grown = worker.call("memory_write", name="b", content="3", append=True)
+    agent.call("memory_write", name="b", content="1")
+    agent.call("memory_write", name="Ä note.md", content="x")
+    agent.call("memory_write", name="b", content="2")
+    grown = agent.call("memory_write", name="b", content="3", append=True)
 
     assert grown.value == {"name": "b", "bytes": 2}
-    assert worker.call("memory_read", name="b").value == "23"
-    assert worker.call("memory_read").value == "b\nÄ note.md"
-    assert worker.call("fs_list").value == []
-    assert worker.call("workspace_list", recursive=True).value["entries"] == []
+    assert agent.call("memory_read", name="b").value == "23"
+    assert agent.call("memory_read").value == "b\nÄ note.md"
+    assert agent.call("fs_list").value == []
+    assert agent.call("workspace_list", recursive=True).value["entries"] == []
 
 
 @pytest.mark.requirement("P3", "P4", "P14", "X1")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_two_tenants_with_the_same_names_never_meet(office: Office, protocol: Any) -> None:
+def test_two_tenants_with_the_same_names_never_meet(server: PackServer, protocol: Any) -> None:
     """Neither by reading, nor by listing, nor by replacing, nor by deleting."""
-    one, other = office.worker(protocol), office.worker(protocol)
-    for worker in (one, other):
-        worker.call("fs_write_text", path="a/same.txt", text=worker.tenant)
-        worker.call("memory_write", name="same", content=worker.tenant)
+    one, other = server.agent(protocol), server.agent(protocol)
+    for agent in (one, other):
+        agent.call("fs_write_text", path="a/same.txt", text=agent.tenant)
+        agent.call("memory_write", name="same", content=agent.tenant)
     other.call("fs_delete", path="a", recursive=True)
     other.call("memory_write", name="same", content="mine", append=True)
 

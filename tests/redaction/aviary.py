@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from gatepost.services import Services
+from gatepost.runtime.services import Services
 from gatepost.telemetry.logs import LogFormat, configure
 from tests.redaction import kit
 from tests.rest.octopus import Octopus
@@ -26,7 +26,11 @@ from tests.tenancy.house import House, house, issuer
 META = "io.modelcontextprotocol/"
 TASKS = {"extensions": {META + "tasks": {}}, "elicitation": {}}
 SECRETS = {
-    "acme": {"API_KEY": 's3cr3t-Kéy/with"quotes\\\\+%41&x', "PIN": "8642753108642753"},
+    "acme": {
+        "API_KEY": 's3cr3t-Kéy/with"quotes\\\\+%41&x',
+        "PIN": "8642753108642753",
+        "TOKEN": "correct-horse-battery-staple",
+    },
     "zeta": {"OTHER": "zeta-has-another-secret"},
 }
 

@@ -1,13 +1,14 @@
 """Tools that say what they are told in each place there is, and beside them all other offers."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
-from gatepost import CallContext, Contents, Entry, Pack, Secret, ToolFailure
+from gatepost import CallContext, Contents, ListedResource, Pack, Secret, ToolFailure
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import ProtocolError
 from tests.redaction.said import SAID
@@ -55,6 +56,28 @@ async def say_halves(ctx: CallContext, text: str) -> Outcome:
     """Answer it in two blocks."""
     half = len(text) // 2
     return Outcome(({"type": "text", "text": text[:half]}, {"type": "text", "text": text[half:]}))
+
+
+@pack.tool(read_only=True)
+async def give(ctx: CallContext, value: dict[str, Any]) -> dict[str, Any]:
+    """Answer a structured value, of which the text is a copy."""
+    return value
+
+
+@pack.tool(read_only=True)
+async def give_apart(ctx: CallContext, value: Any, texts: list[str]) -> Outcome:
+    """Answer a structured value with a copy in other words, and texts among other blocks."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": json.dumps(value, indent=2)}]
+    for text in texts:
+        blocks.append({"type": "text", "text": text})
+        blocks.append({"type": "resource_link", "uri": "file:///innocent", "name": "innocent"})
+    return Outcome(tuple(blocks), value)
+
+
+@pack.tool(read_only=True)
+async def fail_plainly(ctx: CallContext, text: str) -> str:
+    """Fail with nothing but it."""
+    raise ToolFailure("conflict", text)
 
 
 @pack.tool(read_only=True)
@@ -132,6 +155,14 @@ async def report(ctx: CallContext, text: str) -> str:
     return "done"
 
 
+@pack.tool(read_only=True)
+async def report_once(ctx: CallContext, text: str) -> str:
+    """Say it while running, in one piece."""
+    await ctx.progress(1, message=text)
+    await ctx.log("error", json.loads(text))
+    return "done"
+
+
 @pack.tool(read_only=True, task_support="required")
 async def last(ctx: CallContext, text: str, fails: bool = False) -> str:
     """Become a task that says it in its status and its result."""
@@ -146,6 +177,13 @@ async def ask(ctx: CallContext, text: str) -> str:
     """Ask the person with it."""
     fields = {"type": "object", "properties": {"ok": {"type": "boolean", "title": text}}}
     await ctx.ask(f"Is {text} right?", fields)
+    return "asked"
+
+
+@pack.tool(read_only=True)
+async def ask_plainly(ctx: CallContext, text: str) -> str:
+    """Ask the person nothing but it."""
+    await ctx.ask(text, {"type": "object", "properties": {"ok": {"type": "boolean"}}})
     return "asked"
 
 
@@ -183,9 +221,9 @@ async def one(ctx: CallContext, name: str) -> str:
 
 
 @one.list
-async def all_of_them(ctx: CallContext) -> list[Entry]:
+async def all_of_them(ctx: CallContext) -> list[ListedResource]:
     """One, which is called like it."""
-    return [Entry(variables={"name": "polly"}, name=SAID[0], description=SAID[0])]
+    return [ListedResource(variables={"name": "polly"}, name=SAID[0], description=SAID[0])]
 
 
 @pack.prompt()

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.stream import Said
+from gatepost.redaction.stream import RedactedStream
 from tests.redaction.forms import FORMS, b64, leaks
+from tests.support.cases import each
 
 SECRETS = {
     "API_KEY": 's3cr3t-Kéy/with "quotes\\ +%41&x',
@@ -31,7 +32,7 @@ EMBEDDED = [
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize(("name", "form"), EMBEDDED, ids=lambda part: part)
+@each(("name", "form"), EMBEDDED, ids=lambda part: part)
 def test_each_encoding_is_found_in_the_middle_of_a_text(name: str, form: str) -> None:
     """It says which secret stood there, and what stood around it stays."""
     value, row = SECRETS[name], FORMS[form]
@@ -145,7 +146,7 @@ def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> N
 
     content = cleaned(json.dumps(blocks).encode(), REDACTOR, blocks=True)
     listed = cleaned(
-        json.dumps({"rows": [{"part": p} for p in pieces][:1], "x": pieces}).encode(), REDACTOR
+        json.dumps({"rows": [{"part": p} for p in pieces][:1], "pieces": pieces}).encode(), REDACTOR
     )
 
     assert content is not None
@@ -153,7 +154,7 @@ def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> N
     assert set(joined.replace(f"[REDACTED:{name}]", "#")) <= set("first # last")
     assert joined.startswith("first [")
     assert listed is not None
-    assert set(json.loads(listed)["x"]) == {f"[REDACTED:{name}]"}
+    assert set(json.loads(listed)["pieces"]) == {f"[REDACTED:{name}]"}
 
 
 @pytest.mark.requirement("P13")
@@ -166,7 +167,7 @@ def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
     value, row = SECRETS["PASSWORD"], FORMS[form]
     written = row.encode(value)
     cut = data.draw(st.integers(1, len(written) - 1))
-    said = Said()
+    said = RedactedStream()
 
     heard = [said.text(piece, REDACTOR) for piece in (written[:cut], written[cut:], "the end")]
 
@@ -260,7 +261,7 @@ ORDINARY = [
 ]
 
 
-@pytest.mark.parametrize("text", ORDINARY)
+@each("text", ORDINARY)
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Words that begin like tokens, hashes, ids, certificates, pictures."""
     assert Redactor({}).clean(text) is text
@@ -287,7 +288,7 @@ TOKENS = [
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize(("name", "token"), TOKENS)
+@each(("name", "token"), TOKENS)
 def test_tokens_of_known_services_are_found(name: str, token: str) -> None:
     """In text, in JSON, percent-encoded, and in base64 where its beginning is long enough."""
     plain = Redactor({})
@@ -308,7 +309,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("piece", HOSTILE)
+@each("piece", HOSTILE)
 def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
     """A search that grew with the square of such a text would not come back from this one."""
     text = piece * (300_000 // len(piece))

@@ -11,6 +11,7 @@ from gatepost.telemetry.logs import LogFormat
 from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
 from tests.redaction.forms import FORMS, leaks
 from tests.redaction.said import SAID
+from tests.support.cases import each
 from tests.support.waiting import eventually
 
 VALUE = SECRETS["acme"]["API_KEY"]
@@ -83,8 +84,8 @@ EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("form", EVERYWHERE)
-@pytest.mark.parametrize("place", PLACES)
+@each("form", EVERYWHERE)
+@each("place", PLACES)
 def test_no_place_says_a_secret(aviary: Aviary, place: str, form: str) -> None:
     """Not even half of it, and it says what was there."""
     row = FORMS[form]
@@ -96,7 +97,7 @@ def test_no_place_says_a_secret(aviary: Aviary, place: str, form: str) -> None:
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None:
     """By both protocols, in texts and in structured values."""
     row = FORMS[form]
@@ -112,9 +113,9 @@ def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("written", EVERYWHERE)
-@pytest.mark.parametrize("tool", ["crash", "forget"])
-@pytest.mark.parametrize("form", ["json", "console"])
+@each("written", EVERYWHERE)
+@each("tool", ["crash", "forget"])
+@each("form", ["json", "console"])
 def test_the_log_holds_no_secret(aviary: Aviary, form: LogFormat, tool: str, written: str) -> None:
     """Not in events of tools and libraries, in tracebacks, or in what fails by itself."""
     row = FORMS[written]
@@ -187,7 +188,7 @@ def test_other_tenants_secrets_are_not_looked_for(aviary: Aviary) -> None:
 
 @pytest.mark.requirement("P13")
 def test_a_secret_counts_from_the_moment_it_is_set(aviary: Aviary) -> None:
-    """Also for what was kept for a retry key before."""
+    """Also for what was kept for an idempotency key before."""
     key, value = ("Idempotency-Key", "before-it-was-one"), "was-no-secret-until-now"
     before = texts(aviary.rest("say_once", key, text=value))
 
@@ -232,8 +233,8 @@ TOKENS = {
 
 
 @pytest.mark.requirement("P13")
-@pytest.mark.parametrize("name", TOKENS)
-@pytest.mark.parametrize("place", ["text", "structured value", "blocks", "failure", "REST text"])
+@each("name", TOKENS)
+@each("place", ["text", "structured value", "blocks", "failure", "REST text"])
 def test_tokens_of_known_forms_go_although_they_are_nobodys_secret(
     aviary: Aviary, name: str, place: str
 ) -> None:

@@ -9,13 +9,12 @@ import pytest
 
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.stores.api import StoreUnavailable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import MANY, Known, Redaction
+from gatepost.tools.redaction import LONG_BYTES, MANY, KnownSecrets, Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from gatepost.tools.utterance import LONG_BYTES
 from gatepost.workspace import TenantWorkspace
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
@@ -43,13 +42,13 @@ class Shelf:
     def version(self) -> int:
         return max(state.version for state in self.states.values())
 
-    def known(self, tenant: str | None) -> Known:
+    def known(self, tenant: str | None) -> KnownSecrets:
         return self.states.get(tenant, self.states[None])
 
-    def loaded(self, tenant: str) -> Known | None:
+    def loaded(self, tenant: str) -> KnownSecrets | None:
         return self.states.get(tenant)
 
-    async def load(self, tenant: str) -> Known:
+    async def load(self, tenant: str) -> KnownSecrets:
         self.loads += 1
         if self.away:
             raise StoreUnavailable("away")

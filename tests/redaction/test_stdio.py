@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.mcp.stdio.talk import talking, text
 from tests.redaction import kit
 from tests.secrets.premises import Premises
-from tests.stdio.talk import talking, text
 
 VALUE = 'what-only-tools"may-have'
 

@@ -1,10 +1,11 @@
 """The bridge in this process, driven as ASGI, with any caller one likes before it."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from gatepost.rest.bridge import Bridge, Limits
+from gatepost.rest.routes import RestLimits, RestRoutes
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
@@ -17,13 +18,15 @@ from tests.support.mcp import URL, Response
 class Inner:
     """Talks to one bridge over this runner and registry."""
 
-    def __init__(self, runner: Runner, registry: Registry, *, limits: Limits | None = None) -> None:
-        self.bridge = Bridge(
+    def __init__(
+        self, runner: Runner, registry: Registry, *, limits: RestLimits | None = None
+    ) -> None:
+        self.bridge = RestRoutes(
             runner,
             registry,
             challenge=Challenge(),
             place=Beside(Resource(URL)),
-            limits=limits or Limits(),
+            limits=limits or RestLimits(),
         )
 
     async def tools(self, caller: TenantContext) -> Response:
@@ -35,12 +38,20 @@ class Inner:
         body = json.dumps(arguments or {}).encode()
         return await self._send(caller, "POST", f"/tool/{tool}/call", body, name=tool)
 
+    async def post(self, caller: TenantContext, tool: str, body: bytes) -> Response:
+        """A call with exactly these bytes."""
+        return await self._send(caller, "POST", f"/tool/{tool}/call", body, name=tool)
+
     async def _send(
         self, caller: TenantContext, method: str, path: str, body: bytes = b"", **named: str
     ) -> Response:
         sent: list[Any] = []
+        bodies = iter([body])
 
         async def receive() -> dict[str, Any]:
+            body = next(bodies, None)
+            if body is None:
+                await asyncio.Event().wait()  # the client stays
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Any) -> None:

@@ -92,6 +92,13 @@ async def export_rows(ctx: CallContext, count: int) -> Ticket:
     return Ticket(ticket_id=1, status="open", note="x" * count)
 
 
+@pack.tool(read_only=False)
+async def import_rows(ctx: CallContext, count: int) -> Ticket:
+    """Write something, and answer with so many characters."""
+    RUNS.append(ctx)
+    return Ticket(ticket_id=len(RUNS), status="open", note="x" * count)
+
+
 @pack.tool(read_only=True)
 async def draw(ctx: CallContext) -> Outcome:
     """Answer with every kind of content."""
@@ -109,6 +116,18 @@ async def draw(ctx: CallContext) -> Outcome:
 async def count_words(ctx: CallContext) -> Outcome:
     """Answer a structured value that is no object."""
     return Outcome(structured=[1, 2])
+
+
+@pack.tool(read_only=True)
+async def count_open(ctx: CallContext) -> int:
+    """Count the open tickets."""
+    return 5
+
+
+@pack.tool(read_only=True)
+async def list_open(ctx: CallContext) -> list[Ticket]:
+    """List the open tickets."""
+    return [Ticket(ticket_id=1, status="open")]
 
 
 @pack.tool(read_only=True)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.support.raw import exchange, request
 from tests.tenancy.house import house, issuer
@@ -38,9 +39,7 @@ BODIES = [
 
 
 @pytest.mark.requirement("O4", "O6")
-@pytest.mark.parametrize(
-    ("body", "status", "word"), [case[1:] for case in BODIES], ids=[case[0] for case in BODIES]
-)
+@each(("body", "status", "word"), [case[1:] for case in BODIES], ids=[case[0] for case in BODIES])
 def test_a_body_that_is_no_argument_object_is_refused(
     octopus: Octopus, body: bytes, status: int, word: str
 ) -> None:
@@ -146,7 +145,7 @@ NAMES = [
 
 
 @pytest.mark.requirement("O11", "W15")
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:30])
+@each("name", NAMES, ids=lambda name: name[:30])
 def test_no_other_spelling_reaches_a_tool(octopus: Octopus, name: str) -> None:
     """A path is compared as it stands, with nothing normalised."""
     before = len(RUNS)

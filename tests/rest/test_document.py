@@ -13,8 +13,8 @@ from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 
-from gatepost.release import version
-from gatepost.rest.descriptor import MOST_TOOLS
+from gatepost.rest.descriptors import MOST_TOOLS
+from gatepost.runtime.version import version
 from tests.rest import calm
 from tests.rest.octopus import Octopus
 from tests.support.idp import Idp

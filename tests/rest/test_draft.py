@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.rest.draft import DRAFT_07, as_draft_07
-from gatepost.tools.dialect import validator_of
+from gatepost.rest.descriptors import DRAFT_07, as_draft_07
+from gatepost.tools.raw_schema import validator_of
+from tests.support.cases import each
 
 NAMES = st.sampled_from(["a", "b", "c"])
 LEAVES = st.sampled_from(
@@ -103,7 +104,7 @@ def converted(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("O1")
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(SCHEMAS, SCHEMAS, SCHEMAS, VALUES)
 def test_both_schemas_accept_the_same_values(node: Any, one: Any, two: Any, value: Any) -> None:
     """Whatever the keywords are, as long as draft-07 has words for them."""
@@ -214,9 +215,7 @@ REWRITTEN: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.requirement("O1")
-@pytest.mark.parametrize(
-    ("schema", "expected"), [c[1:] for c in REWRITTEN], ids=[c[0] for c in REWRITTEN]
-)
+@each(("schema", "expected"), [c[1:] for c in REWRITTEN], ids=[c[0] for c in REWRITTEN])
 def test_new_words_become_old_ones(schema: dict[str, Any], expected: dict[str, Any]) -> None:
     """Readers of draft-07 find what they know, and data stays what it is."""
     assert as_draft_07(schema) == expected

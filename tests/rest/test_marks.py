@@ -1,13 +1,17 @@
 """What stands around a call: whose it claims to be, and what it is part of."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.rest.octopus import Octopus
+from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
+from tests.support.cases import each
+from tests.support.idp import Idp
 from tests.support.waiting import eventually
+from tests.tenancy.house import House, house, issuer
 
 CORRELATION = "X-Octopus-Correlation-Id"
 
@@ -50,6 +54,59 @@ def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
     )
 
     assert [run.caller.tenant_id for run in RUNS[-3:]] == ["acme", "acme", "globex"]
+
+
+@pytest.fixture(scope="module")
+def mapped(idp: Idp) -> Iterator[House]:
+    """Tenants that the configuration names otherwise than the tokens do."""
+    table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
+    rows = [issuer(idp, tenants=table)]
+    with house(idp, rows, tools={"load": [KIT], "packs": ["demo"]}) as site:
+        yield site
+
+
+@pytest.mark.requirement("O13")
+@each(
+    ("named", "sent", "status"),
+    [
+        ("org_7", "org_7", 200),
+        ("org_7", "acme", 200),
+        ("Globex Ltd", "Globex Ltd", 200),
+        ("Globex Ltd", "globex", 200),
+        ("Ünion", "Ünion", 200),
+        ("org_7", "ORG_7", 403),
+        ("org_7", "Globex Ltd", 403),
+        ("org_7", "globex", 403),
+        ("Globex Ltd", "org_7", 403),
+        ("Globex Ltd", "acme", 403),
+    ],
+)
+def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
+    mapped: House, named: str, sent: str, status: int
+) -> None:
+    """Octopus knows its tenants by its own names; neither spelling chooses one."""
+    agent = Octopus(mapped, mapped.token(org_id=named))
+    before = len(RUNS)
+    field = ("X-Octopus-Tenant-Id", sent.encode().decode("latin-1"))
+    answer = agent.call("create_ticket", {"subject": "a"}, field)
+
+    assert answer.status == agent.tools(field).status == status
+    if status == 200:
+        tenant = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}[named]
+        assert [run.caller.tenant_id for run in RUNS[before:]] == [tenant]
+    else:
+        assert answer.error == (403, "denied")
+        assert len(RUNS) == before
+
+
+@pytest.mark.requirement("O13")
+def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Octopus) -> None:
+    """Without a table such a value is hashed, which no platform can know."""
+    agent = Octopus(octopus.house, octopus.house.token(org_id="Acme Corp"))
+    agreed = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "Acme Corp"))
+    other = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
+
+    assert (agreed.status, other.status) == (200, 403)
 
 
 @pytest.mark.requirement("O13")

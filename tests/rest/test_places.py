@@ -8,6 +8,7 @@ import pytest
 
 from gatepost_authz.config import Beside, Resource
 from tests.rest.octopus import Octopus
+from tests.support.cases import each
 from tests.support.door import challenge_of
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer
@@ -44,7 +45,7 @@ TENANTS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "tenant"), TENANTS)
+@each(("path", "tenant"), TENANTS)
 def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str | None) -> None:
     """And any other path is nobody's."""
     target = Beside(Resource("https://h.example/t/{tenant}/mcp")).locate(path)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.rest.projection import TABLE, failed, succeeded
-from gatepost.stores.api import StoreUnavailable
+from gatepost.rest.responses import TABLE, failed, succeeded
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
 from tests.rest.inner import Inner

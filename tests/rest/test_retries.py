@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
+from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.octopus import Heard, Octopus
 from tests.rest.runs import GO_ON, RUNS, STARTED
 from tests.support.door import failure, old_call, result

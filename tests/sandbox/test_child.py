@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, Ended, confines, run
+from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, ProcessResult, confines, run
 from gatepost.sandbox.launch import handled, landlock_version
 from tests.support.process import python_environment
 from tests.support.waiting import eventually
@@ -29,7 +29,7 @@ def shell(place: Path, script: str, /, **more: Any) -> Confined:
     return Confined(argv=("/bin/sh", "-c", script), root=str(place), **(usual | more))
 
 
-async def done(program: Confined, timeout_s: float = 20) -> Ended:
+async def done(program: Confined, timeout_s: float = 20) -> ProcessResult:
     return await run(program, timeout_s=timeout_s, most=10_000)
 
 
@@ -37,7 +37,7 @@ async def test_it_does_what_it_may(tmp_path: Path) -> None:
     """The system's programs, its own folder, and how they end."""
     ended = await done(shell(tmp_path, "echo out; echo err >&2; echo x > a; cat a; exit 3"))
 
-    assert ended == Ended(3, b"out\nx\n", b"err\n", (False, False))
+    assert ended == ProcessResult(3, b"out\nx\n", b"err\n", (False, False))
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
 
 
@@ -111,7 +111,7 @@ async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> Non
     refused = await done(shell(tmp_path, "pwd", folder=("link",)))
 
     assert entered.out.decode().strip() == f"{tmp_path}/inside"
-    assert refused == Ended(126, b"", b"cannot start: Not a directory\n", (False, False))
+    assert refused == ProcessResult(126, b"", b"cannot start: Not a directory\n", (False, False))
 
 
 async def test_limits_hold(tmp_path: Path) -> None:

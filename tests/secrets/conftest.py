@@ -2,10 +2,10 @@
 
 import pytest
 
-from gatepost.keyring import KeyRing
-from gatepost.secrets.shelf import Secrets
-from gatepost.secrets.vault import Vault
-from gatepost.stores.memory.records import MemoryRecords
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.memory.records import MemoryRecords
 
 
 class Clock:
@@ -24,8 +24,8 @@ def records() -> MemoryRecords:
 
 
 @pytest.fixture
-def vault(records: MemoryRecords) -> Vault:
-    return Vault(records, KeyRing.ephemeral(), clock=lambda: 1_000.0)
+def vault(records: MemoryRecords) -> SecretStore:
+    return SecretStore(records, KeyRing.ephemeral(), clock=lambda: 1_000.0)
 
 
 @pytest.fixture
@@ -34,5 +34,5 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def secrets(vault: Vault, clock: Clock) -> Secrets:
-    return Secrets(vault, clock=clock)
+def secrets(vault: SecretStore, clock: Clock) -> SecretCache:
+    return SecretCache(vault, clock=clock)

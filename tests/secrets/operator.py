@@ -10,7 +10,7 @@ import sys
 
 from click.testing import CliRunner
 
-from gatepost.cli import main
+from gatepost.cli.main import main
 
 
 def serve() -> None:

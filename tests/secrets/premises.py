@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gatepost.keyring import create, rotate
+from gatepost.secrets.keyring import create, rotate
 from tests.secrets import toolset
 from tests.support.process import Process, python_environment
 

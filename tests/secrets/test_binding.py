@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.keyring import KeyRing, create, rotate
-from gatepost.secrets.binding import MOST_HOSTS, Held, checked_hosts, destination
-from gatepost.secrets.grammar import SecretRefused
-from gatepost.secrets.vault import PURPOSE, SUBJECT, Unreadable, Vault, _context
-from gatepost.stores.memory.records import MemoryRecords
-from gatepost_authz.reach import ToolReach
+from gatepost.secrets.hosts import MOST_HOSTS, BoundSecret, checked_hosts, destination
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.secrets.names import SecretRefused
+from gatepost.secrets.store import PURPOSE, SUBJECT, SecretStore, SecretUnreadable, _context
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost_authz.address_policy import ToolAddressPolicy
+from tests.support.cases import each
 
 VALUE = "hunter2-hunter2"
 CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"
@@ -49,7 +50,7 @@ NO_HOSTS = {
 }
 
 
-@pytest.mark.parametrize(("entry", "says"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
+@each(("entry", "says"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
 def test_what_is_no_host_is_refused(entry: str, says: str) -> None:
     """A pattern too; in a sentence that does not repeat what may be the value."""
     with pytest.raises(SecretRefused, match=says) as refused:
@@ -67,7 +68,7 @@ def test_hosts_have_an_end() -> None:
         checked_hosts(names)
 
 
-REACH = ToolReach(["inside.example:8080", "plain.example"])
+REACH = ToolAddressPolicy(["inside.example:8080", "plain.example"])
 LEADS = {
     "https://gitlab.com/api/v4": "gitlab.com",
     "HTTPS://GITLAB.com.:443/": "gitlab.com",
@@ -104,7 +105,7 @@ LEADS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("url", "place"), LEADS.items(), ids=[*map(ascii, LEADS)])
+@each(("url", "place"), LEADS.items(), ids=[*map(ascii, LEADS)])
 def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None:
     """As the client for requests of tools reads it; what may be read in two ways is none."""
     if place is not None:
@@ -114,25 +115,29 @@ def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None
             destination(url, REACH)
 
 
-async def test_a_binding_is_sealed_with_its_value(vault: Vault, records: MemoryRecords) -> None:
+async def test_a_binding_is_sealed_with_its_value(
+    vault: SecretStore, records: MemoryRecords
+) -> None:
     """Whoever can write to the database cannot choose another host for it."""
     await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
     entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
 
     assert entry is not None
     assert b"gitlab" not in entry.value
-    assert await vault.get("acme", "API_KEY") == Held(VALUE, ("gitlab.com",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE, ("gitlab.com",))
 
 
-async def test_a_new_value_stays_where_the_old_one_was(vault: Vault) -> None:
+async def test_a_new_value_stays_where_the_old_one_was(vault: SecretStore) -> None:
     """Unless other hosts are given; and other hosts leave the value as it is."""
     assert await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",)) == ("gitlab.com",)
     assert await vault.put("acme", "API_KEY", VALUE + "2") == ("gitlab.com",)
-    assert await vault.get("acme", "API_KEY") == Held(VALUE + "2", ("gitlab.com",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE + "2", ("gitlab.com",))
 
     before = await vault.changes()
     assert await vault.bind("acme", "API_KEY", ("a.example", "b.example"))
-    assert await vault.get("acme", "API_KEY") == Held(VALUE + "2", ("a.example", "b.example"))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(
+        VALUE + "2", ("a.example", "b.example")
+    )
     assert await vault.changes() > before
     assert [row.hosts for row in await vault.rows("acme")] == [("a.example", "b.example")]
 
@@ -142,20 +147,20 @@ async def test_a_new_value_stays_where_the_old_one_was(vault: Vault) -> None:
 
 
 async def test_setting_and_binding_at_once_lose_nothing(
-    vault: Vault, records: MemoryRecords, monkeypatch: pytest.MonkeyPatch
+    vault: SecretStore, records: MemoryRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever comes second sees what the first one did."""
     await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
-    other, seal = Vault(records, vault.keyring), vault.keyring.seal
+    other, seal = SecretStore(records, vault.keyring), vault.keyring.seal
 
-    def between(do: Vault, value: str) -> None:
+    def between(do: SecretStore, value: str) -> None:
         """Have *value* set, and bound to b.example, in the middle of what comes next."""
 
         def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
             monkeypatch.setattr(vault.keyring, "seal", seal)
             entries = records.of("acme").entries(SUBJECT)
             entry = entries.held["API_KEY"]
-            sealed = do._sealed("acme", "API_KEY", Held(value, ("b.example",)))
+            sealed = do._sealed("acme", "API_KEY", BoundSecret(value, ("b.example",)))
             entries.held["API_KEY"] = type(entry)(
                 key="API_KEY", value=sealed, revision=entry.revision + 1, updated_at=5.0
             )
@@ -168,32 +173,34 @@ async def test_setting_and_binding_at_once_lose_nothing(
     between(other, VALUE + "3")
     assert await vault.bind("acme", "API_KEY", ("c.example",))
 
-    assert await vault.get("acme", "API_KEY") == Held(VALUE + "3", ("c.example",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE + "3", ("c.example",))
 
 
 async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -> None:
     """Sealed anew with their value; a new value of what cannot be opened is bound to nothing."""
     path = tmp_path / "ring.json"
     create(path)
-    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    vault = SecretStore(records, KeyRing.load(f"file:{path}"))
     await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
     rotate(path, keep=1)
     vault.keyring.reread()
     assert (await vault.reseal()).sealed == 1
-    assert await vault.get("acme", "API_KEY") == Held(VALUE, ("gitlab.com",))
+    assert await vault.get("acme", "API_KEY") == BoundSecret(VALUE, ("gitlab.com",))
 
     rotate(path, keep=1)
     rotate(path, keep=1)
-    lost = Vault(records, KeyRing.load(f"file:{path}"))
-    with pytest.raises(Unreadable):
+    lost = SecretStore(records, KeyRing.load(f"file:{path}"))
+    with pytest.raises(SecretUnreadable):
         await lost.bind("acme", "API_KEY", ("a.example",))
     assert await lost.put("acme", "API_KEY", VALUE) == ()
 
 
-async def test_what_another_version_sealed_is_told(vault: Vault, records: MemoryRecords) -> None:
+async def test_what_another_version_sealed_is_told(
+    vault: SecretStore, records: MemoryRecords
+) -> None:
     """It is not taken for a secret without hosts."""
     sealed = vault.keyring.seal(PURPOSE, b"hunter2", context=_context("acme", "OLD"))
     await records.of("acme").entries(SUBJECT).put("OLD", sealed.encode(), now=0.0)
 
-    with pytest.raises(Unreadable, match="another version"):
+    with pytest.raises(SecretUnreadable, match="another version"):
         await vault.get("acme", "OLD")

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from gatepost.dev.composition import dev_ring
-from gatepost.keyring import KeyRing, create
-from gatepost.secrets.grammar import MOST_BYTES
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.secrets.names import MOST_BYTES
 from tests.secrets.premises import TOOLSET, Done, Premises
 from tests.secrets.toolset import proof
+from tests.support.cases import each
 from tests.support.door import Door, result
 from tests.support.gatepost import dev, token
 from tests.support.process import python_environment
@@ -64,16 +65,16 @@ def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
 
     assert outputs[0] == (
         0,
-        "The secret API_KEY of the tenant initech is set, bound to no host.\n",
+        "Secret API_KEY of tenant initech is set, bound to no host.\n",
         "",
     )
     heading, row = outputs[1].out.splitlines()
     assert heading.split() == ["NAME", "SET", "KEY", "HOSTS"]
     assert row.split()[0] == "API_KEY"
     assert outputs[2].code == 0
-    assert outputs[3].out == "The tenant globex has no secrets.\n"
-    assert outputs[4].out == "The secret API_KEY of the tenant initech is deleted.\n"
-    assert outputs[5].out == "The tenant initech has no secrets.\n"
+    assert outputs[3].out == "Tenant globex has no secrets.\n"
+    assert outputs[4].out == "Secret API_KEY of tenant initech is deleted.\n"
+    assert outputs[5].out == "Tenant initech has no secrets.\n"
     assert VALUE not in "".join(one.out + one.err for one in outputs)
 
 
@@ -94,15 +95,37 @@ def test_an_operator_binds_and_lists(premises: Premises) -> None:
         premises.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=VALUE),
     ]  # fmt: skip
 
-    both = "The secret A_KEY of the tenant acme is set, bound to gitlab.com, a.example:8443.\n"
+    both = "Secret A_KEY of tenant acme is set, bound to gitlab.com, a.example:8443.\n"
     assert [one.out for one in done[:2]] == [both, both]
-    assert done[2].out == "The secret A_KEY of the tenant acme is bound to b.example.\n"
+    assert done[2].out == "Secret A_KEY of tenant acme is bound to b.example.\n"
     assert done[3].out.splitlines()[1].split()[-1] == "b.example"
-    assert done[4].out == "The secret A_KEY of the tenant acme is bound to no host.\n"
+    assert done[4].out == "Secret A_KEY of tenant acme is bound to no host.\n"
     assert "has no secret A_KAY. Did you mean A_KEY?" in done[5].err
     assert all("write each by its own name" in one.err for one in done[6:])
     assert [one.code for one in done] == [0, 0, 0, 0, 0, 1, 1, 1]
     assert VALUE not in "".join(one.out + one.err for one in done)
+
+
+def test_a_user_name_may_be_short_and_says_so_each_time(premises: Premises) -> None:
+    """The mark is the value's: the next value is a secret again unless it is said again."""
+    tenant = ("--tenant", "globex")
+    done = [
+        premises.run("secrets", "set", "MAIL_USER", *tenant, "--username", typed="bob\n"),
+        premises.run("secrets", "list", *tenant),
+        premises.run("secrets", "bind", "MAIL_USER", *tenant, "--host", "mail.example"),
+        premises.run("secrets", "list", *tenant),
+        premises.run("secrets", "set", "MAIL_USER", *tenant, typed="eve\n"),
+        premises.run("secrets", "set", "MAIL_USER", *tenant, typed=VALUE),
+        premises.run("secrets", "list", *tenant),
+        premises.run("secrets", "delete", "MAIL_USER", *tenant),
+    ]
+
+    assert [one.code for one in done] == [0, 0, 0, 0, 1, 0, 0, 0]
+    assert done[0].out.splitlines()[-1] == "It is a user name, so results can contain it."
+    assert done[1].out.splitlines()[1].endswith("(user name)")
+    assert done[3].out.splitlines()[1].endswith("mail.example (user name)")
+    assert "--username" in done[4].err
+    assert done[6].out.splitlines()[1].endswith("mail.example")
 
 
 def shown(terminal: int, ending: bytes | None) -> bytes:
@@ -160,7 +183,7 @@ def test_at_a_terminal_the_value_is_asked_for_and_not_shown(premises: Premises) 
 REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     # arguments, what is typed, other settings, exit code, what is said
     "a value as an argument": (
-        ["set", "API_KEY", VALUE, "--tenant", "acme"], "", {}, 2, "The value is not given here",
+        ["set", "API_KEY", VALUE, "--tenant", "acme"], "", {}, 2, "Do not give the value",
     ),
     "a name in small letters": (
         ["set", "api_key", "--tenant", "acme"], VALUE, {}, 1, "begins with a capital letter",
@@ -172,6 +195,12 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
         ["set", "API_KEY", "--tenant", "acme"], "hunter2\n", {}, 1, "the value has 7 characters",
     ),
     "no value": (["set", "API_KEY", "--tenant", "acme"], "", {}, 1, "the value has 0 characters"),
+    "no user name": (
+        ["set", "API_KEY", "--tenant", "acme", "--username"], "", {}, 1, "the value is empty",
+    ),
+    "a short value, and what would help": (
+        ["set", "API_KEY", "--tenant", "acme"], "bob\n", {}, 1, "--username",
+    ),
     "a long value": (
         ["set", "API_KEY", "--tenant", "acme"], "x" * (MOST_BYTES + 1), {}, 1, "65537 bytes",
     ),
@@ -183,7 +212,7 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
         ["set", "API_KEY", "--tenant", "amce"], VALUE, {}, 1, "no tenant amce. Did you mean acme?",
     ),
     "a tenant that cannot be": (
-        ["list", "--tenant", "../acme"], "", {}, 1, "A tenant's id is 1 to 63 of a-z",
+        ["list", "--tenant", "../acme"], "", {}, 1, "A tenant id has 1 to 63 characters of a-z",
     ),
     "another name": (
         ["delete", "API_KEYS", "--tenant", "acme"], "", {}, 1, "has no secret API_KEYS.",
@@ -193,7 +222,7 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     ),
     "no ring": (
         ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": ""}}, 1,
-        "There is no key ring to seal secrets with",
+        "There is no key ring to encrypt secrets with",
     ),
     "a ring that is gone": (
         ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": "file:gone.json"}}, 1,
@@ -201,7 +230,7 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
     ),
     "memory": (
         ["set", "API_KEY", "--tenant", "acme"], VALUE, {"storage": {"database": "memory:"}}, 1,
-        "the memory of the server's process",
+        "in the server's memory",
     ),
     "a database that does not answer": (
         ["list", "--tenant", "acme"], "",
@@ -211,9 +240,7 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "typed", "settings", "code", "says"), REFUSED.values(), ids=REFUSED
-)
+@each(("arguments", "typed", "settings", "code", "says"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_done_is_told(
     premises: Premises,
     arguments: list[str],
@@ -268,5 +295,5 @@ def test_a_rotation_says_what_becomes_of_secrets(premises: Premises) -> None:
 
     assert (filled.code, dropped.code) == (0, 0)
     assert "gatepost secrets rotate" in filled.out
-    assert f"The next rotation drops the key {first}" in filled.err
-    assert f"The key {first} is gone" in dropped.err
+    assert f"The next rotation drops key {first}" in filled.err
+    assert f"Key {first} was dropped" in dropped.err

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.config.own import own_secrets
-from gatepost.keyring import create
-from gatepost.secrets.shelf import OWN
-from gatepost.settings import Config
+from gatepost.config.server_secrets import own_secrets
+from gatepost.config.settings import Config
+from gatepost.secrets.cache import OWN
+from gatepost.secrets.keyring import create
 
 SECRET = "s3cret-of-the-server"
 ADDRESS = f"postgresql://gatepost:{SECRET}@db.example.com/gatepost"

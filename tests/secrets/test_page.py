@@ -6,8 +6,8 @@ from typing import Any
 
 from click import Group
 
-from gatepost.commands.secrets import secrets
-from gatepost.secrets.grammar import LEAST_CHARACTERS, MOST_BYTES, MOST_SECRETS
+from gatepost.cli.secrets import secrets
+from gatepost.secrets.names import LEAST_CHARACTERS, MOST_BYTES, MOST_SECRETS
 
 PAGE = (Path(__file__).parents[2] / "docs/secrets.md").read_text(encoding="utf-8")
 

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.keyring import KeyRing, create, rotate
-from gatepost.secrets import shelf
-from gatepost.secrets.binding import Held
-from gatepost.secrets.grammar import SecretRefused
-from gatepost.secrets.shelf import FRESH_S, GONE_S, IDLE_S, RETRY_S, Secrets
-from gatepost.secrets.vault import Unreadable, Vault
-from gatepost.stores.api import Entry, StoreUnavailable
-from gatepost.stores.memory.records import MemoryEntries, MemoryRecords
+from gatepost.secrets import cache
+from gatepost.secrets.cache import FRESH_S, GONE_S, IDLE_S, RETRY_S, SecretCache
+from gatepost.secrets.hosts import BoundSecret
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.secrets.names import SecretRefused
+from gatepost.secrets.store import SecretStore, SecretUnreadable
+from gatepost.storage.entries import Entry
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
 from tests.secrets.conftest import Clock
 
 KEYS: set[str] = set()
@@ -21,16 +22,16 @@ ONE, TWO = "the-first-value", "the-second-value"
 
 
 @pytest.fixture(autouse=True)
-def keys(vault: Vault) -> None:
+def keys(vault: SecretStore) -> None:
     """Those of this test's ring."""
     KEYS.clear()
     KEYS.update(key.text for key in vault.keyring.keys)
 
 
 @pytest.fixture
-def elsewhere(records: MemoryRecords, vault: Vault) -> Vault:
+def elsewhere(records: MemoryRecords, vault: SecretStore) -> SecretStore:
     """The same secrets as another process has them."""
-    return Vault(records, vault.keyring, clock=lambda: 2_000.0)
+    return SecretStore(records, vault.keyring, clock=lambda: 2_000.0)
 
 
 @pytest.fixture
@@ -51,12 +52,12 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-async def known(secrets: Secrets, tenant: str = "acme") -> Mapping[str, str]:
+async def known(secrets: SecretCache, tenant: str = "acme") -> Mapping[str, str]:
     """As whoever is about to run a tool asks."""
     return beside_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
 
 
-def told(secrets: Secrets, tenant: str | None) -> Mapping[str, str]:
+def told(secrets: SecretCache, tenant: str | None) -> Mapping[str, str]:
     """As whoever is about to say something asks."""
     return beside_keys(secrets.known(tenant).values)
 
@@ -67,7 +68,7 @@ def beside_keys(values: Mapping[str, str]) -> Mapping[str, str]:
 
 
 async def test_what_is_known_costs_no_reading(
-    secrets: Secrets, vault: Vault, readings: list[str]
+    secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
     """One for a tenant's first call; none for its next ones."""
     await vault.put("acme", "KEY", ONE)
@@ -80,7 +81,7 @@ async def test_what_is_known_costs_no_reading(
 
 
 async def test_calls_that_begin_together_read_once(
-    secrets: Secrets, vault: Vault, readings: list[str]
+    secrets: SecretCache, vault: SecretStore, readings: list[str]
 ) -> None:
     """A burst at a tenant that was idle is no burst at the database."""
     await vault.put("acme", "KEY", ONE)
@@ -93,7 +94,7 @@ async def test_calls_that_begin_together_read_once(
 
 
 async def test_a_change_elsewhere_is_taken_up(
-    secrets: Secrets, elsewhere: Vault, clock: Clock
+    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """After the next look: whatever changed, of whomever; without one nothing is read anew."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -111,11 +112,11 @@ async def test_a_change_elsewhere_is_taken_up(
 
 
 async def test_a_change_nobody_told_of_is_found_in_the_end(
-    secrets: Secrets, records: MemoryRecords, elsewhere: Vault, clock: Clock
+    secrets: SecretCache, records: MemoryRecords, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """Whoever made it may have died between the two."""
     await known(secrets)
-    sealed = elsewhere._sealed("acme", "KEY", Held(ONE))
+    sealed = elsewhere._sealed("acme", "KEY", BoundSecret(ONE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
     clock.now += FRESH_S - 1
     assert await known(secrets) == {}
@@ -125,13 +126,13 @@ async def test_a_change_nobody_told_of_is_found_in_the_end(
 
 
 async def test_a_secret_that_is_asked_for_is_always_read(
-    secrets: Secrets, elsewhere: Vault, clock: Clock
+    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """A new one works at once and is known before the tool has it; a deleted one works no more."""
     assert await known(secrets) == {}
     await elsewhere.put("acme", "KEY", ONE)
 
-    assert await secrets.value("acme", "KEY") == Held(ONE)
+    assert await secrets.value("acme", "KEY") == BoundSecret(ONE)
     assert told(secrets, "acme") == {"KEY": ONE}
     assert await secrets.value("globex", "KEY") is None
 
@@ -140,7 +141,7 @@ async def test_a_secret_that_is_asked_for_is_always_read(
 
 
 async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
-    secrets: Secrets, elsewhere: Vault, clock: Clock
+    secrets: SecretCache, elsewhere: SecretStore, clock: Clock
 ) -> None:
     """Calls that run hold the value from before; under a name that no secret can have."""
     await elsewhere.put("acme", "KEY", ONE)
@@ -157,31 +158,31 @@ async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
 
 
 async def test_an_older_reading_never_hides_what_a_tool_has(
-    secrets: Secrets, elsewhere: Vault, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, elsewhere: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list that was read before a secret was set comes back after a tool was given it."""
     reading, go_on = asyncio.Event(), asyncio.Event()
-    real = Vault.all
+    real = SecretStore.all
 
-    async def slow(vault: Vault, tenant: str) -> Mapping[str, str]:
+    async def slow(vault: SecretStore, tenant: str) -> Mapping[str, str]:
         found = await real(vault, tenant)
         reading.set()
         await go_on.wait()
         return found
 
-    monkeypatch.setattr(Vault, "all", slow)
+    monkeypatch.setattr(SecretStore, "all", slow)
     loading = asyncio.create_task(secrets.load("acme"))
     await reading.wait()
     await elsewhere.put("acme", "KEY", ONE)
     asking = asyncio.create_task(secrets.value("acme", "KEY"))
     go_on.set()
 
-    assert await asking == Held(ONE)
+    assert await asking == BoundSecret(ONE)
     assert told(secrets, "acme") == {"KEY": ONE}
     assert beside_keys((await loading).values) == {}
 
 
-async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
+async def test_tenants_never_meet(secrets: SecretCache, vault: SecretStore) -> None:
     """The same name is each one's own, known and handed out."""
     await vault.put("acme", "KEY", ONE)
     await vault.put("globex", "KEY", TWO)
@@ -190,7 +191,7 @@ async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
         {"KEY": ONE},
         {"KEY": TWO},
     )
-    assert await secrets.value("globex", "KEY") == Held(TWO)
+    assert await secrets.value("globex", "KEY") == BoundSecret(TWO)
     assert told(secrets, "initech") == {}
     assert told(secrets, None) == {}
 
@@ -200,14 +201,14 @@ async def out(*_: object) -> None:
 
 
 async def test_an_outage_is_lived_through_by_whom_is_known(
-    secrets: Secrets, vault: Vault, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, vault: SecretStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last reading counts, asked for again a second later; of a stranger nothing is known."""
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     with monkeypatch.context() as outage:
         for name in ("all", "get", "changes"):
-            outage.setattr(Vault, name, out)
+            outage.setattr(SecretStore, name, out)
         clock.now += FRESH_S
         assert await known(secrets) == {"KEY": ONE}
         assert secrets.loaded("acme") is not None
@@ -222,7 +223,9 @@ async def test_an_outage_is_lived_through_by_whom_is_known(
     assert await known(secrets, "globex") == {}
 
 
-async def test_idle_tenants_are_forgotten(secrets: Secrets, vault: Vault, clock: Clock) -> None:
+async def test_idle_tenants_are_forgotten(
+    secrets: SecretCache, vault: SecretStore, clock: Clock
+) -> None:
     """A process holds the secrets of those it serves."""
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
@@ -239,7 +242,7 @@ async def test_idle_tenants_are_forgotten(secrets: Secrets, vault: Vault, clock:
 
 
 async def test_what_the_server_keeps_is_kept_from_every_tenant(
-    secrets: Secrets, vault: Vault
+    secrets: SecretCache, vault: SecretStore
 ) -> None:
     """Also from those that it does not know yet; a reload changes it for all."""
     await vault.put("acme", "KEY", ONE)
@@ -263,7 +266,7 @@ async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
     path = tmp_path / "ring.json"
     first = create(path)
     ring = KeyRing.load(f"file:{path}")
-    secrets = Secrets(Vault(records, ring))
+    secrets = SecretCache(SecretStore(records, ring))
     assert secrets.known("acme").values == {f"GATEPOST.{first}": ring.current.text}
     assert ring.current.text in path.read_text()
     second = rotate(path, keep=1)
@@ -274,7 +277,9 @@ async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
     assert secrets.known("acme").values[f"GATEPOST.{second}"] in path.read_text()
 
 
-async def test_tenants_without_secrets_share_one_version(secrets: Secrets, vault: Vault) -> None:
+async def test_tenants_without_secrets_share_one_version(
+    secrets: SecretCache, vault: SecretStore
+) -> None:
     """Whatever is prepared for a version is prepared once for all of them."""
     for tenant in ("acme", "globex"):
         await secrets.load(tenant)
@@ -286,15 +291,15 @@ async def test_tenants_without_secrets_share_one_version(secrets: Secrets, vault
 
 
 async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
-    secrets: Secrets, elsewhere: Vault
+    secrets: SecretCache, elsewhere: SecretStore
 ) -> None:
     """Known at once, here and at every replica; of any length, as its caller chose it."""
     await secrets.put("acme", "openapi_shop", "abc")
-    other = Secrets(elsewhere)
+    other = SecretCache(elsewhere)
 
     assert told(secrets, "acme") == {"openapi_shop": "abc"}
     assert await known(other) == {"openapi_shop": "abc"}
-    assert await other.value("acme", "openapi_shop") == Held("abc")
+    assert await other.value("acme", "openapi_shop") == BoundSecret("abc")
     assert await other.names("acme") == []
     for value in ("", "x" * 65_537):
         with pytest.raises(SecretRefused):
@@ -306,36 +311,65 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
 
 
 async def test_a_secret_that_does_not_open_is_told(
-    secrets: Secrets, records: MemoryRecords
+    secrets: SecretCache, records: MemoryRecords
 ) -> None:
     """To whoever asks for it; the others are known."""
-    await Vault(records, KeyRing.ephemeral()).put("acme", "LOST", ONE)
+    await SecretStore(records, KeyRing.ephemeral()).put("acme", "LOST", ONE)
     await secrets.put("acme", "kept", TWO)
 
     assert await known(secrets) == {"kept": TWO}
-    with pytest.raises(Unreadable, match="LOST"):
+    with pytest.raises(SecretUnreadable, match="LOST"):
         await secrets.value("acme", "LOST")
 
 
 async def test_the_looking_goes_on_by_itself(
-    secrets: Secrets, elsewhere: Vault, monkeypatch: pytest.MonkeyPatch
+    secrets: SecretCache, elsewhere: SecretStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after an outage."""
-    monkeypatch.setattr(shelf, "POLL_S", 0.001)
+    monkeypatch.setattr(cache, "POLL_S", 0.001)
     await known(secrets)
     looks = 0
-    real = Vault.changes
+    real = SecretStore.changes
 
-    async def changes(vault: Vault) -> int:
+    async def changes(vault: SecretStore) -> int:
         nonlocal looks
         looks += 1
         if looks < 3:
             raise StoreUnavailable("not now")
         return await real(vault)
 
-    monkeypatch.setattr(Vault, "changes", changes)
+    monkeypatch.setattr(SecretStore, "changes", changes)
     await elsewhere.put("acme", "KEY", ONE)
     async with secrets.watching(), asyncio.timeout(10):
         while secrets.loaded("acme") is not None:
             await asyncio.to_thread(int)
     assert await known(secrets) == {"KEY": ONE}
+
+
+async def test_a_user_name_is_handed_out_and_not_known(
+    secrets: SecretCache, vault: SecretStore, clock: Clock
+) -> None:
+    """Nothing is taken out of answers for its sake, by whichever way it was read."""
+    await vault.put("acme", "USER", "bob", username=True)
+    await vault.put("acme", "KEY", ONE)
+    held = await secrets.value("acme", "USER")
+
+    assert held is not None
+    assert (held.value, held.username) == ("bob", True)
+    assert await known(secrets) == {"KEY": ONE}
+
+
+async def test_the_mark_of_a_user_name_is_no_way_to_show_a_secret(
+    secrets: SecretCache, vault: SecretStore, clock: Clock
+) -> None:
+    """A secret of the same text stays hidden, and so does, for a while, what was one before."""
+    await vault.put("acme", "KEY", ONE)
+    await vault.put("acme", "SAME", ONE, username=True)
+    await secrets.value("acme", "SAME")
+    assert set((await known(secrets)).values()) == {ONE}
+
+    await vault.put("acme", "OLD", TWO)
+    await secrets.value("acme", "OLD")
+    await vault.put("acme", "OLD", TWO, username=True)
+    await secrets.value("acme", "OLD")
+    assert set((await known(secrets)).values()) == {ONE, TWO}

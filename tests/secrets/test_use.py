@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from tests.packs.office import Protocol, Worker
+from tests.packs.harness import Agent, Protocol
 from tests.secrets.premises import Premises
 from tests.secrets.toolset import proof
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
 from tests.support.waiting import eventually
@@ -39,8 +40,8 @@ class Town:
     def __init__(self, premises: Premises, sites: list[House]) -> None:
         self.premises, self.sites = premises, sites
 
-    def worker(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Worker:
-        return Worker(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
+    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
+        return Agent(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
 
     def fresh(self) -> str:
         """A name that no other test has."""
@@ -78,16 +79,37 @@ def test_a_secret_is_used_by_its_name(town: Town, protocol: Protocol) -> None:
     name = town.fresh()
     town.premises.set(name, VALUE, "acme")
     for at in (0, 1):
-        heard = town.worker("acme", protocol, at).call("unlock", token=f"secret:{name}")
-        assert heard.value == {"proof": proof(VALUE)}
+        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert reply.value == {"proof": proof(VALUE)}
 
     done = town.premises.run("secrets", "delete", name, "--tenant", "acme")
-    assert done == (0, f"The secret {name} of the tenant acme is deleted.\n", "")
+    assert done == (0, f"Secret {name} of tenant acme is deleted.\n", "")
     for at in (0, 1):
-        heard = town.worker("acme", protocol, at).call("unlock", token=f"secret:{name}")
-        assert f"There is no secret {name} here." in str(heard.failure)
-        assert heard.kind in (None, "not_found")
+        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert f"There is no secret {name} here." in str(reply.failure)
+        assert reply.kind in (None, "not_found")
     assert VALUE not in town.logs()
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
+    town: Town, protocol: Protocol
+) -> None:
+    """A short one, which would otherwise be taken out of every word; the password stays out."""
+    user, password = town.fresh(), town.fresh()
+    marked = ("--tenant", "acme", "--username")
+    assert town.premises.run("secrets", "set", user, *marked, typed="bob\n").code == 0
+    value = f"{VALUE} of {password}"
+    town.premises.set(password, value, "acme")
+    agent = town.agent("acme", protocol)
+
+    told = str(agent.call("blurt", token=f"secret:{user}").value)
+    hidden = str(agent.call("blurt", token=f"secret:{password}").value)
+    said = str(agent.call("say", text=f"bobsled bob:{value}").value)
+
+    assert "It is bob, you know." in told
+    assert value not in hidden
+    assert f"bobsled bob:[REDACTED:{password}]" in said
 
 
 def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
@@ -95,7 +117,7 @@ def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
     name, near = town.fresh(), town.fresh()
     town.premises.set(name, VALUE + "a", "acme")
     town.premises.set(near, VALUE, "globex")
-    mine, theirs = town.worker("acme"), town.worker("globex")
+    mine, theirs = town.agent("acme"), town.agent("globex")
 
     assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
     refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
@@ -119,25 +141,25 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("protocol", BOTH)
-@pytest.mark.parametrize(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
+@each("protocol", BOTH)
+@each(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
 def test_a_reference_that_leads_nowhere_is_told(
     town: Town, protocol: Protocol, reference: str, says: str
 ) -> None:
     """What would work, for a model; what is no name is not repeated."""
-    heard = town.worker("acme", protocol).call("unlock", token=reference)
+    reply = town.agent("acme", protocol).call("unlock", token=reference)
 
-    assert says in str(heard.failure)
-    assert "lower_case" not in str(heard.failure)
+    assert says in str(reply.failure)
+    assert "lower_case" not in str(reply.failure)
 
 
 @pytest.mark.parametrize("protocol", BOTH)
 def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -> None:
     """And where they are not, the refusal does not repeat it."""
-    worker = town.worker("acme", protocol)
+    agent = town.agent("acme", protocol)
 
-    assert worker.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
-    refused = worker.call("unlock", token=VALUE, literals=False).failure
+    assert agent.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
+    refused = agent.call("unlock", token=VALUE, literals=False).failure
     assert "`token` takes no literal value here; name a secret" in str(refused)
     assert VALUE not in str(refused)
 
@@ -146,11 +168,11 @@ def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -
 def test_what_a_pack_keeps_is_its_tenants_at_every_server(town: Town, protocol: Protocol) -> None:
     """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
     name = town.fresh().lower()
-    here, there = town.worker("acme", protocol), town.worker("acme", protocol, at=1)
+    here, there = town.agent("acme", protocol), town.agent("acme", protocol, at=1)
     assert here.call("stow", name=name, token="abc").value == {"kept": name}
 
     assert there.call("fetch", name=name).value == {"proof": proof("abc")}
-    other = town.worker("globex", protocol).call("fetch", name=name)
+    other = town.agent("globex", protocol).call("fetch", name=name)
     assert other.value == {"proof": proof(None)}
     assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
     listed = town.premises.run("secrets", "list", "--tenant", "acme")
@@ -165,12 +187,12 @@ def test_use_is_logged_by_name(town: Town) -> None:
     """Which secret a call used, and never what it is."""
     name = town.fresh()
     town.premises.set(name, VALUE, "acme")
-    worker, site = town.worker("acme"), town.sites[0]
+    agent, site = town.agent("acme"), town.sites[0]
     before = len(site.inside.log())
     with capture_logs() as events:
-        worker.call("unlock", token=f"secret:{name}")
-        worker.call("unlock", token=VALUE)
-        worker.call("unlock", token=[VALUE])
+        agent.call("unlock", token=f"secret:{name}")
+        agent.call("unlock", token=VALUE)
+        agent.call("unlock", token=[VALUE])
 
     eventually(lambda: site.inside.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
@@ -182,15 +204,15 @@ def test_use_is_logged_by_name(town: Town) -> None:
 def test_no_answer_holds_a_secret(town: Town, protocol: Protocol) -> None:
     """A new one is known before its tool has it, and a replaced one stays out of answers."""
     name = town.fresh()
-    worker, other = (town.worker("acme", protocol, at) for at in (0, 1))
+    agent, other = (town.agent("acme", protocol, at) for at in (0, 1))
     town.premises.set(name, f"first {VALUE} {name}", "acme")
-    heard = worker.call("blurt", token=f"secret:{name}")
-    assert heard.text == f"It is [REDACTED:{name}], you know."
+    reply = agent.call("blurt", token=f"secret:{name}")
+    assert reply.text == f"It is [REDACTED:{name}], you know."
 
     town.premises.set(name, f"second {VALUE} {name}", "acme")
-    heard = worker.call("blurt", token=f"secret:{name}")
-    assert heard.text == f"It is [REDACTED:{name}], you know."
-    assert VALUE not in worker.call("say", text=f"first {VALUE} {name}").text
+    reply = agent.call("blurt", token=f"secret:{name}")
+    assert reply.text == f"It is [REDACTED:{name}], you know."
+    assert VALUE not in agent.call("say", text=f"first {VALUE} {name}").text
     literal = other.call("blurt", token=f"third {VALUE} {name}")
     assert literal.text == "It is [REDACTED:TOKEN], you know."
     assert VALUE not in town.logs()
@@ -203,30 +225,30 @@ def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
     """Also where no call has named it: the neighbour, whose secret it is not, is told all."""
     name = town.fresh()
     value = f"nobody said {name.lower()} yet"
-    workers = [town.worker("acme", protocol, at) for at in (0, 1)]
-    for worker in workers:
-        assert worker.call("say", text=value).text == value
+    workers = [town.agent("acme", protocol, at) for at in (0, 1)]
+    for agent in workers:
+        assert agent.call("say", text=value).text == value
     town.premises.set(name, value, "acme")
 
-    for worker in workers:
-        eventually(lambda by=worker: by.call("say", text=value).text != value, within=10)
-        assert worker.call("say", text=value).text == f"[REDACTED:{name}]"
-    assert town.worker("globex", protocol).call("say", text=value).text == value
+    for agent in workers:
+        eventually(lambda by=agent: by.call("say", text=value).text != value, within=10)
+        assert agent.call("say", text=value).text == f"[REDACTED:{name}]"
+    assert town.agent("globex", protocol).call("say", text=value).text == value
 
 
 def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
     """The keys of its ring, and the address of its database where that has a password."""
     ring = json.loads(town.premises.ring.read_text())
     key = ring["keys"][-1]["secret"]
-    worker = town.worker("globex")
+    agent = town.agent("globex")
     for site in town.sites:
         site.inside.services.keyring.reread()
-    eventually(lambda: key not in worker.call("say", text=key).text, within=10)
-    assert worker.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
+    eventually(lambda: key not in agent.call("say", text=key).text, within=10)
+    assert agent.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
 
     url = town.premises.settings["storage"]["database"]
     if "postgresql" in url:
-        assert "REDACTED:GATEPOST" in worker.call("say", text=url).text
+        assert "REDACTED:GATEPOST" in agent.call("say", text=url).text
 
 
 def forms(value: str) -> list[bytes]:
@@ -265,13 +287,13 @@ def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol
     for site in town.sites:
         site.inside.services.keyring.reread()
 
-    heard = town.worker("acme", protocol).call("unlock", token=f"secret:{name}")
+    reply = town.agent("acme", protocol).call("unlock", token=f"secret:{name}")
 
-    assert f"The secret {name} is kept here and cannot be opened any more." in str(heard.failure)
-    assert heard.kind in (None, "internal")
+    assert f"The secret {name} is kept here and cannot be opened any more." in str(reply.failure)
+    assert reply.kind in (None, "internal")
     code, listed, _ = town.premises.run("secrets", "list", "--tenant", "acme")
     (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
-    assert line.endswith(f"cannot be opened: the key {key} that sealed it is not in the ring")
+    assert line.endswith(f"cannot be decrypted: the key {key} that sealed it is not in the ring")
     assert code == 0
 
 
@@ -281,12 +303,12 @@ def test_rotations_of_the_ring_keep_secrets(town: Town) -> None:
     town.premises.set(old, VALUE, "initech")
     key = town.premises.rotate()
     town.premises.set(new, VALUE + "2", "initech")
-    worker = town.worker("initech", at=1)
+    agent = town.agent("initech", at=1)
 
-    assert worker.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
-    assert worker.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
     town.premises.run("secrets", "rotate")
     listed = town.premises.run("secrets", "list", "--tenant", "initech").out
     keys = {line.split()[3] for line in listed.splitlines()[1:]}
     assert keys == {key}
-    assert worker.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}

@@ -6,17 +6,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gatepost.keyring import KeyRing, create, rotate
-from gatepost.secrets.binding import Held
-from gatepost.secrets.grammar import (
+from gatepost.secrets.hosts import BoundSecret
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from gatepost.secrets.names import (
     MOST_BYTES,
     MOST_SECRETS,
     SecretRefused,
     checked_name,
     checked_value,
 )
-from gatepost.secrets.vault import SUBJECT, Unreadable, Vault
-from gatepost.stores.memory.records import MemoryRecords
+from gatepost.secrets.store import SUBJECT, SecretStore, SecretUnreadable
+from gatepost.storage.memory.records import MemoryRecords
+from tests.support.cases import each
 
 VALUE = "hunter2-hunter2-\N{SNOWMAN}"
 NAMES = {
@@ -36,7 +37,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("name", "good"), NAMES.items(), ids=[repr(name) for name in NAMES])
+@each(("name", "good"), NAMES.items(), ids=[repr(name) for name in NAMES])
 def test_a_name_is_one_that_reads_well_in_its_place(name: str, good: bool) -> None:
     """`[REDACTED:NAME]`; a refusal does not repeat what may be the value."""
     if good:
@@ -62,14 +63,16 @@ def test_a_value_that_cannot_be_kept_out_of_answers_is_refused(value: str, says:
         checked_value(value)
 
 
-async def test_a_secret_comes_back_to_its_tenant(vault: Vault, records: MemoryRecords) -> None:
+async def test_a_secret_comes_back_to_its_tenant(
+    vault: SecretStore, records: MemoryRecords
+) -> None:
     """And to nobody else, whatever it is called there; what is kept holds nothing of it."""
     for tenant in ("acme", "globex"):
         await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
     await vault.put("acme", "LONGEST", "x" * MOST_BYTES)
 
-    assert await vault.get("acme", "API_KEY") == Held(f"{VALUE} of acme")
-    assert await vault.get("globex", "API_KEY") == Held(f"{VALUE} of globex")
+    assert await vault.get("acme", "API_KEY") == BoundSecret(f"{VALUE} of acme")
+    assert await vault.get("globex", "API_KEY") == BoundSecret(f"{VALUE} of globex")
     assert await vault.get("globex", "LONGEST") is None
     assert await vault.get("initech", "API_KEY") is None
     assert (await vault.all("acme"))["LONGEST"] == "x" * MOST_BYTES
@@ -78,7 +81,7 @@ async def test_a_secret_comes_back_to_its_tenant(vault: Vault, records: MemoryRe
     assert [row.name for row in await vault.rows("acme")] == ["API_KEY", "LONGEST"]
 
 
-async def test_a_deleted_secret_is_gone(vault: Vault) -> None:
+async def test_a_deleted_secret_is_gone(vault: SecretStore) -> None:
     """Deleting twice says that there is nothing."""
     await vault.put("acme", "API_KEY", VALUE)
 
@@ -87,7 +90,7 @@ async def test_a_deleted_secret_is_gone(vault: Vault) -> None:
     assert await vault.get("acme", "API_KEY") is None
 
 
-async def test_every_change_is_told(vault: Vault) -> None:
+async def test_every_change_is_told(vault: SecretStore) -> None:
     """By a number that other processes look at."""
     told = [await vault.changes()]
     await vault.put("acme", "API_KEY", VALUE)
@@ -100,7 +103,7 @@ async def test_every_change_is_told(vault: Vault) -> None:
     assert told == sorted(set(told))
 
 
-async def test_a_tenant_has_no_end_of_secrets(vault: Vault) -> None:
+async def test_a_tenant_has_no_end_of_secrets(vault: SecretStore) -> None:
     """One more than the most is refused; one of them may still be replaced."""
     for number in range(MOST_SECRETS):
         await vault.put("acme", f"S{number}", VALUE)
@@ -125,7 +128,7 @@ TAMPERED: dict[str, tuple[Tampering, str]] = {
 
 @pytest.mark.parametrize(("tamper", "says"), TAMPERED.values(), ids=TAMPERED)
 async def test_what_was_tampered_with_is_told_by_name(
-    vault: Vault, records: MemoryRecords, tamper: Tampering, says: str
+    vault: SecretStore, records: MemoryRecords, tamper: Tampering, says: str
 ) -> None:
     """It opens as nothing, and the others go on."""
     await vault.put("acme", "API_KEY", VALUE)
@@ -135,7 +138,7 @@ async def test_what_was_tampered_with_is_told_by_name(
     assert entry is not None
     await entries.put("API_KEY", tamper(entry.value), now=0.0)
 
-    with pytest.raises(Unreadable, match=f"API_KEY .*{says}"):
+    with pytest.raises(SecretUnreadable, match=f"API_KEY .*{says}"):
         await vault.get("acme", "API_KEY")
     assert await vault.all("acme") == {"OTHER": VALUE}
     assert [row.unreadable is None for row in await vault.rows("acme")] == [False, True]
@@ -150,7 +153,7 @@ MOVED = {
 
 @pytest.mark.parametrize(("tenant", "name"), MOVED.values(), ids=MOVED)
 async def test_a_row_that_was_moved_does_not_open(
-    vault: Vault, records: MemoryRecords, tenant: str, name: str
+    vault: SecretStore, records: MemoryRecords, tenant: str, name: str
 ) -> None:
     """Whoever can write to the database cannot hand one tenant's secret to another."""
     await vault.put("acme", "API_KEY", VALUE)
@@ -158,7 +161,7 @@ async def test_a_row_that_was_moved_does_not_open(
     assert entry is not None
     await records.of(tenant).entries(SUBJECT).put(name, entry.value, now=0.0)
 
-    with pytest.raises(Unreadable, match="another place"):
+    with pytest.raises(SecretUnreadable, match="another place"):
         await vault.get(tenant, name)
 
 
@@ -168,15 +171,15 @@ async def test_secrets_outlive_rotations_of_the_ring(
     """Old ones open, new ones use the new key; sealed anew, they need no older key."""
     path = tmp_path / "ring.json"
     first = create(path)
-    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "OLD", VALUE)
-    await Vault(records, KeyRing.load(f"file:{path}")).put("globex", "inner_one", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "OLD", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("globex", "inner_one", VALUE)
     second = rotate(path, keep=1)
-    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    vault = SecretStore(records, KeyRing.load(f"file:{path}"))
     await vault.put("acme", "NEW", VALUE)
     before = await vault.rows("acme")
 
     assert [(row.name, row.key_id) for row in before] == [("NEW", second), ("OLD", first)]
-    assert await vault.get("acme", "OLD") == Held(VALUE)
+    assert await vault.get("acme", "OLD") == BoundSecret(VALUE)
 
     done = await vault.reseal()
     assert (done.sealed, done.current, done.unreadable) == (2, 1, ())
@@ -186,9 +189,9 @@ async def test_secrets_outlive_rotations_of_the_ring(
     assert [row.changed_at for row in after] == [row.changed_at for row in before]
 
     rotate(path, keep=1)
-    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    vault = SecretStore(records, KeyRing.load(f"file:{path}"))
     assert set(await vault.all("acme")) == {"OLD", "NEW"}
-    assert await vault.get("globex", "inner_one") == Held(VALUE)
+    assert await vault.get("globex", "inner_one") == BoundSecret(VALUE)
 
 
 async def test_a_secret_whose_key_is_gone_is_told_by_name(
@@ -197,11 +200,11 @@ async def test_a_secret_whose_key_is_gone_is_told_by_name(
     """Sealing anew reports it and does the rest; setting it again mends it."""
     path = tmp_path / "ring.json"
     gone = create(path)
-    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", VALUE)
     rotate(path, keep=1)
-    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "KEPT", VALUE)
+    await SecretStore(records, KeyRing.load(f"file:{path}")).put("acme", "KEPT", VALUE)
     rotate(path, keep=1)
-    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    vault = SecretStore(records, KeyRing.load(f"file:{path}"))
 
     done = await vault.reseal()
 
@@ -221,7 +224,7 @@ async def test_sealing_anew_does_not_undo_a_change(
     """A secret that is set in the middle of it has the value that was set."""
     path = tmp_path / "ring.json"
     create(path)
-    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    vault = SecretStore(records, KeyRing.load(f"file:{path}"))
     await vault.put("acme", "API_KEY", VALUE)
     rotate(path, keep=1)
     vault.keyring.reread()
@@ -229,7 +232,7 @@ async def test_sealing_anew_does_not_undo_a_change(
 
     def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
         monkeypatch.setattr(vault.keyring, "seal", seal)
-        payload = msgspec.msgpack.encode(Held("set meanwhile"))
+        payload = msgspec.msgpack.encode(BoundSecret("set meanwhile"))
         meanwhile = seal(purpose, payload, context=context).encode()
         entries = records.of("acme").entries(SUBJECT)
         entry = entries.held["API_KEY"]
@@ -241,4 +244,4 @@ async def test_sealing_anew_does_not_undo_a_change(
     monkeypatch.setattr(vault.keyring, "seal", interrupted)
 
     await vault.reseal()
-    assert await vault.get("acme", "API_KEY") == Held("set meanwhile")
+    assert await vault.get("acme", "API_KEY") == BoundSecret("set meanwhile")

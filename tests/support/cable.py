@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gatepost.stores.api import Records, StoreUnavailable
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 
 
 class Cable:
@@ -42,7 +43,7 @@ class Cable:
 class _Tenant:
     def __init__(self, cable: Cable, stores: Any) -> None:
         self.tasks = _Wire(cable, stores.tasks)
-        self.claims = _Wire(cable, stores.claims)
+        self.idempotency = _Wire(cable, stores.idempotency)
         self.sessions = _Wire(cable, stores.sessions)
 
 

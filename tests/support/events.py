@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from gatepost.mcp.endpoint import DEFAULT_LIMITS, Limits
-from gatepost.stores.api import Records
+from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
+from gatepost.storage.records import Records
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
@@ -125,7 +125,7 @@ class House:
         self,
         tools: Iterable[Tool],
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: EndpointLimits = DEFAULT_LIMITS,
         version: str = "2025-11-25",
         records: Records | None = None,
         **more: Any,

@@ -3,12 +3,14 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.process import Process, python_environment
 from tests.support.sockets import free_port
 
+HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
+"""What lets `gatepost dev` answer one caller as fast as tests ask."""
 READY = r"Gatepost is ready at (?P<url>http\S+)"
 
 
@@ -49,17 +51,23 @@ def ended(
 
 @contextlib.contextmanager
 def running(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    before: Sequence[str] = (),
 ) -> Iterator[Gatepost]:
     """
     Run a serving command until the block ends; yields once the ready line is there.
 
+    *before* is a command that runs it.
+
     Every use proves the way out too: SIGTERM ends it with exit code 0, and the log shows no
     traceback.
     """
-    command = [sys.executable, "-m", "gatepost", *arguments]
-    # Servers of other tests run beside this one, and there is one default address.
-    quiet = {"GATEPOST_LISTEN__METRICS": ""} | dict(env or {})
+    command = [*before, sys.executable, "-m", "gatepost", *arguments]
+    # Servers of other tests run beside this one, and there is one default address. No balancer
+    # has to hear of a stop.
+    quiet = {"GATEPOST_LISTEN__METRICS": "", "GATEPOST_LISTEN__LEAVE_S": "0"} | dict(env or {})
     process = Gatepost(command, env=python_environment(quiet), cwd=cwd)
     process.folder = cwd or Path.cwd()
     try:
@@ -74,7 +82,7 @@ def running(
 
 @contextlib.contextmanager
 def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
-    """`gatepost dev` on a free port with its state below *state*."""
+    """`gatepost dev` on a free port with its state below *state*, for tests in a hurry."""
     with running(
         "dev",
         "--port",
@@ -82,7 +90,7 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
         "--state",
         str(state / "state"),
         *arguments,
-        env=env,
+        env={**HURRIED, **(env or {})},
         cwd=state,
     ) as gatepost:
         yield gatepost

@@ -12,16 +12,16 @@ from socket import socket
 from starlette.types import ASGIApp
 
 from gatepost.app import build_app
-from gatepost.config.toolbox import Toolbox
-from gatepost.keyring import KeyRing
-from gatepost.listen import Server, listen_config
-from gatepost.services import Services, opened
-from gatepost.settings import Config
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.runtime.server import GatepostServer, listen_config
+from gatepost.runtime.services import Services, opened
+from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog
-from gatepost.telemetry.cells import Board
 from gatepost.telemetry.metrics import Meter
-from gatepost.wire.deadlines import Deadlines
-from gatepost.wire.fast import FastProtocol
+from gatepost.telemetry.shared_memory import SharedMetrics
 
 START_S, STOP_S = 10, 15
 
@@ -42,7 +42,7 @@ class Inside(threading.Thread):
         toolbox: Toolbox,
         sock: socket,
         *,
-        parser: type[asyncio.Protocol] = FastProtocol,
+        parser: type[asyncio.Protocol] = HttptoolsProtocol,
         keyring: KeyRing | None = None,
         prepare: Callable[[Services], object] | None = None,
         build: Callable[[Config, Services], ASGIApp] = build_app,
@@ -51,19 +51,19 @@ class Inside(threading.Thread):
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare = prepare
-        self.board = Board()
+        self.shared_metrics = SharedMetrics()
         self._build = build
         self.lines = io.BytesIO()
         self.ready = threading.Event()
-        self.server: Server | None = None
+        self.server: GatepostServer | None = None
 
     def run(self) -> None:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        meter = Meter(self.board.slot(0))
-        meter.begin(now=time.time())
+        meter = Meter(self.shared_metrics.slot(0))
+        meter.start(now=time.time())
         async with opened(self.config, self.toolbox, self.keyring, meter) as services:
             self.services = services
             services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
@@ -71,7 +71,9 @@ class Inside(threading.Thread):
                 self._prepare(services)
             app = self._build(self.config, services)
             settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
-            self.server = Server(settings, on_ready=self.ready.set, on_drain=services.streams.close)
+            self.server = GatepostServer(
+                settings, on_ready=self.ready.set, on_drain=services.streams.close
+            )
             await self.server.serve(sockets=[self.sock])
 
     def log(self) -> str:

@@ -9,29 +9,31 @@ from typing import Any
 
 import msgspec
 
-from gatepost.changes import Feed
-from gatepost.guard.once import Once, Runs
-from gatepost.keyring import KeyRing
-from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
-from gatepost.mcp.keeper import Keeper
-from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
-from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.register import Register
-from gatepost.mcp.server import Server, ServerInfo
-from gatepost.packs import demo
-from gatepost.stores.api import Records, Relay
-from gatepost.stores.memory.records import MemoryRecords
-from gatepost.stores.memory.relay import MemoryRelay
-from gatepost.streams import Streams
+from gatepost.http.open_streams import OpenStreams
+from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits
+from gatepost.mcp.server import McpServer, ServerInfo
+from gatepost.mcp.sessions.channel import SessionRegistry
+from gatepost.mcp.sessions.session import McpSessions
+from gatepost.mcp.tasks.runner import TaskRunner
+from gatepost.mcp.tasks.store import DEFAULT_TERMS, TaskLimits, TaskStore
+from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
 from gatepost.tools.api import Call, CallContext, Offer
-from gatepost.tools.kit import Kit
+from gatepost.tools.context import ToolServices
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner, Stage
+from gatepost.tools.runner import Runner
+from gatepost.tools.stage import Stage
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
+from gatepost_packs import demo
 
 URL = "https://mcp.example.com/mcp"
 VERSION = "2026-07-28"
@@ -132,16 +134,16 @@ class Client:
         *,
         obtainable: frozenset[str] | None = None,
         suspended: frozenset[str] = frozenset(),
-        limits: Limits = DEFAULT_LIMITS,
+        limits: EndpointLimits = DEFAULT_LIMITS,
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
         keyring: KeyRing | None = None,
         relay: Relay | None = None,
         records: Records | None = None,
-        streams: Streams | None = None,
-        terms: Terms = DEFAULT_TERMS,
-        kit: Kit | None = None,
+        streams: OpenStreams | None = None,
+        terms: TaskLimits = DEFAULT_TERMS,
+        kit: ToolServices | None = None,
         stages: Sequence[Stage] = (),
         asking: Collection[str] = (),
     ) -> None:
@@ -155,19 +157,22 @@ class Client:
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
-        runs = Runs(self.records, self.relay, clock=self.clock)
+        runs = RunningCalls(self.records, self.relay, clock=self.clock)
         self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
-            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes), *stages),
+            stages=(
+                IdempotencyStage(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),
+                *stages,
+            ),
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.feed = Feed(self.relay)
-        self.streams = Streams(clock=self.clock) if streams is None else streams
-        ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
-        self.keeper = Keeper(ledger, lambda: runner)
-        self.server = Server(
+        self.feed = ChangeFeed(self.relay)
+        self.streams = OpenStreams(clock=self.clock) if streams is None else streams
+        ledger = TaskStore(self.records, self.feed, terms, clock=self.clock)
+        self.keeper = TaskRunner(ledger, lambda: runner)
+        self.server = McpServer(
             runner=runner,
             registry=self.registry,
             info=ServerInfo("gatepost", "1.0"),
@@ -176,14 +181,14 @@ class Client:
             feed=self.feed,
             streams=self.streams,
             keeper=self.keeper,
-            register=Register(self.records, self.relay, clock=self.clock),
+            register=SessionRegistry(self.records, self.relay, clock=self.clock),
             asking=asking,
         )
         self.endpoint = Endpoint(
             self.server,
             challenge=Challenge(),
             resource=Resource(URL),
-            sessions=Sessions(Ring(), clock=self.clock),
+            sessions=McpSessions(Ring(), clock=self.clock),
             suspended=suspended,
             limits=limits,
         )

@@ -25,11 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gatepost.cli import COMMANDS
+from gatepost.cli.main import COMMANDS
 
 START_WITHIN_S = 30
-ALSO = ["gatepost.app", "gatepost.serve", "gatepost.scraping", "gatepost.packs.demo"]
-ALSO += ["gatepost.stores.sql.records", "gatepost.telemetry.exposition"]
+ALSO = ["gatepost.app", "gatepost.serve", "gatepost.runtime.metrics_server", "gatepost_packs.demo"]
+ALSO += ["gatepost.storage.sql.records", "gatepost.telemetry.exposition"]
 """What the commands import by name once they run."""
 
 

@@ -11,9 +11,9 @@ from gatepost import (
     Audio,
     CallContext,
     Contents,
-    Entry,
     Icon,
     Image,
+    ListedResource,
     Message,
     Pack,
     ToolFailure,
@@ -87,10 +87,16 @@ async def report(ctx: CallContext, quarter: Literal["q1", "q2", "q3", "q4"]) -> 
 
 
 @report.list
-async def reports(ctx: CallContext) -> list[Entry]:
+async def reports(ctx: CallContext) -> list[ListedResource]:
     """The quarters that are over, and one that cannot be read."""
-    known = [Entry(variables={"quarter": q}, title=q.upper(), size=9) for q in QUARTERS[:2]]
-    return [*known, Entry(variables={"quarter": "q9"}), Entry(variables={"quarter": ".."})]
+    known = [
+        ListedResource(variables={"quarter": q}, title=q.upper(), size=9) for q in QUARTERS[:2]
+    ]
+    return [
+        *known,
+        ListedResource(variables={"quarter": "q9"}),
+        ListedResource(variables={"quarter": ".."}),
+    ]
 
 
 @report.complete("quarter")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gatepost import CallContext, Elicitation, Pack, UrlElicitation
-from gatepost.mcp.endpoint import Limits
+from gatepost.mcp.endpoint import EndpointLimits
 from tests.support.events import House, Live
 
 pack = Pack("curious")
@@ -59,9 +59,9 @@ async def ask_both(ctx: CallContext) -> str:
 
 
 async def opened(
-    version: str = "2025-11-25", limits: Limits | None = None, **declared: Any
+    version: str = "2025-11-25", limits: EndpointLimits | None = None, **declared: Any
 ) -> House:
-    house = House(pack.tools.values(), version=version, limits=limits or Limits())
+    house = House(pack.tools.values(), version=version, limits=limits or EndpointLimits())
     return await house.open(**(declared or EVERYTHING))
 
 

@@ -26,6 +26,15 @@ class Valkey:
 
     def start(self) -> None:
         """Serve; returns when it answers. What it held before is gone."""
+        if self._process is not None:
+            assert self._listens()
+            return
+        # Between the question for a free port and its use somebody else may have taken it.
+        while not self._listens():
+            self.port = free_port()
+
+    def _listens(self) -> bool:
+        """Start the server; whether its port was free."""
         settings = {
             "bind": "127.0.0.1",
             "port": self.port,
@@ -37,7 +46,11 @@ class Valkey:
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         self._process = Process([str(_program()), *options], env={})
-        self._process.wait_for("Ready to accept connections")
+        told = self._process.wait_for("Ready to accept connections|Address already in use")
+        if told[0].startswith("Ready"):
+            return True
+        self._process.kill()
+        return False
 
     @classmethod
     @contextlib.contextmanager

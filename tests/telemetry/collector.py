@@ -1,5 +1,6 @@
-"""A small OpenTelemetry collector: takes OTLP over HTTP and keeps what it was sent."""
+"""A small OpenTelemetry collector, which accepts OTLP over HTTP and keeps it."""
 
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -11,10 +12,21 @@ from tests.support.waiting import eventually
 
 
 class Collector:
-    """Listens on loopback for the time of a `with` block; *status* is what it answers."""
+    """
+    Listens on loopback for the time of a `with` block; *status* is what it answers.
 
-    def __init__(self) -> None:
+    With *certificate*, the paths of a certificate and its key, it speaks TLS.
+    """
+
+    def __init__(self, certificate: tuple[str, str] | None = None) -> None:
         self.status = 200
+        self.reason: str | None = None
+        self.location: str | None = None
+        self.refusals: list[int] = []
+        """The statuses of the next answers, before *status*."""
+        self.answers = threading.Event()
+        """Cleared: it takes requests and does not answer."""
+        self.answers.set()
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.spans: list[Any] = []
@@ -27,9 +39,13 @@ class Collector:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                if collector.status == 200:
+                status = collector.refusals.pop(0) if collector.refusals else collector.status
+                collector.answers.wait(60)
+                if status == 200:
                     collector.take(self.path, body, dict(self.headers.items()))
-                self.send_response(collector.status)
+                self.send_response(status, collector.reason)
+                if collector.location is not None:
+                    self.send_header("location", collector.location)
                 self.send_header("content-length", "0")
                 self.end_headers()
 
@@ -37,6 +53,10 @@ class Collector:
                 """Nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
@@ -44,15 +64,19 @@ class Collector:
         self.headers.append(headers)
         if path == "/v1/traces":
             for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-                self.resources.append(said(group.resource.attributes))
+                self.resources.append(attributes_of(group.resource.attributes))
                 self.spans += [span for scope in group.scope_spans for span in scope.spans]
         elif path == "/v1/logs":
             for group in ExportLogsServiceRequest.FromString(body).resource_logs:
                 self.records += [one for scope in group.scope_logs for one in scope.log_records]
 
     @property
+    def port(self) -> int:
+        return self._server.server_port
+
+    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://127.0.0.1:{self.port}"
 
     def span(self, name: str, **wanted: str) -> Any:
         """The newest span of that name since then, with these attributes (`__` for dots)."""
@@ -64,7 +88,7 @@ class Collector:
                 for one in self.spans
                 if one.name == name
                 and one.start_time_unix_nano >= self.since_ns
-                and exactly.items() <= said(one.attributes).items()
+                and exactly.items() <= attributes_of(one.attributes).items()
             ]
 
         eventually(found, within=20)
@@ -75,13 +99,14 @@ class Collector:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
 
 
-def said(attributes: Any) -> dict[str, str]:
-    """Attributes by their keys, values as text."""
+def attributes_of(attributes: Any) -> dict[str, str]:
+    """Return attributes by key, with values as text."""
     return {
         one.key: one.value.string_value or str(one.value.int_value or one.value.bool_value)
         for one in attributes

@@ -1,4 +1,4 @@
-"""One identity provider for each test module, and a folder of its own for what servers write."""
+"""One identity provider and one working directory for each test module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Servers keep their state where they are started."""
+def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run the module's servers in a temporary directory, where they keep their state."""
     folder = tmp_path_factory.mktemp("gatepost")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

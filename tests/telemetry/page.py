@@ -1,4 +1,4 @@
-"""`/metrics` as whoever scrapes it reads it."""
+"""`/metrics` as a scraper reads it."""
 
 import asyncio
 import http.client
@@ -8,9 +8,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
-from gatepost.telemetry.cells import Board
-from gatepost.telemetry.collector import registry_of
-from gatepost.telemetry.exposition import Exposition
+from gatepost.telemetry.exposition import Exposition, registry_of
+from gatepost.telemetry.shared_memory import SharedMetrics
 
 
 class Page:
@@ -39,13 +38,13 @@ class Page:
         return {key: value for key, value in self.samples.items() if key[0].endswith(growing)}
 
 
-def page_of(board: Board) -> Page:
-    """The page that tells of this board."""
-    return Page(generate_latest(registry_of(board, version="1.2.3")).decode())
+def page_of(metrics: SharedMetrics) -> Page:
+    """Return the page of these metrics."""
+    return Page(generate_latest(registry_of(metrics, version="1.2.3")).decode())
 
 
-def gathered(board: Board) -> Page:
-    """The same as a scrape gets it, with all that ended before somebody asked."""
+def gathered(metrics: SharedMetrics) -> Page:
+    """Return the page as a scrape gets it, including everything that ended before the scrape."""
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -55,14 +54,14 @@ def gathered(board: Board) -> Page:
         return {"type": "http.request"}
 
     scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
-    asyncio.run(Exposition(registry_of(board, version="1.2.3"))(scope, receive, send))
+    asyncio.run(Exposition(registry_of(metrics, version="1.2.3"))(scope, receive, send))
     return Page(sent[1]["body"].decode())
 
 
 def fetch(
     port: int, path: str = "/metrics", method: str = "GET", **headers: str
 ) -> tuple[int, str, str]:
-    """Status, content type and text of one request to that port of this machine."""
+    """Return status, content type and text of one request to this port of this machine."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -74,7 +73,7 @@ def fetch(
 
 
 def scrape(port: int) -> Page:
-    """The page at that port."""
+    """Scrape this port of this machine."""
     status, _, text = fetch(port)
     assert status == 200, text
     return Page(text)

@@ -1,18 +1,22 @@
-"""What a collector is sent by a running server, and what it is never sent."""
+"""What a running server sends to a collector, and what it never sends."""
 
 import json
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+from gatepost.runtime.exporter import NoExporter
 from tests.rest.octopus import Octopus
 from tests.support.door import result
 from tests.support.idp import Idp
+from tests.support.process import python_environment
 from tests.support.waiting import eventually
-from tests.telemetry.collector import Collector, said
+from tests.telemetry.collector import Collector, attributes_of
 from tests.telemetry.page import page_of
 from tests.tenancy.house import House, house, issuer
 
@@ -61,22 +65,22 @@ def site(idp_with_key: Idp) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def of_this_test_alone(site: Site) -> None:
-    """What is asked for is what this test has caused."""
+def only_this_test(site: Site) -> None:
+    """Let the collector return only spans of this test."""
     site.collector.since_ns = time.time_ns()
 
 
 def test_a_call_is_one_span_with_the_names_of_the_convention(site: Site) -> None:
-    """Method, tool, revision and outcome; the service it was is named in the resource."""
+    """The span has method, tool, revision and outcome, and the resource names the service."""
     site.house.door.call(site.token, "echo", {"text": PRIVATE})
     span = site.collector.span("tools/call echo")
-    told = said(span.attributes)
+    attributes = attributes_of(span.attributes)
 
-    assert told["mcp.method.name"] == "tools/call"
-    assert told["gen_ai.tool.name"] == "echo"
-    assert told["gen_ai.operation.name"] == "execute_tool"
-    assert told["mcp.protocol.version"] == "2026-07-28"
-    assert told["gatepost.outcome"] == "success"
+    assert attributes["mcp.method.name"] == "tools/call"
+    assert attributes["gen_ai.tool.name"] == "echo"
+    assert attributes["gen_ai.operation.name"] == "execute_tool"
+    assert attributes["mcp.protocol.version"] == "2026-07-28"
+    assert attributes["gatepost.outcome"] == "success"
     assert span.kind == span.SPAN_KIND_SERVER
     assert span.end_time_unix_nano > span.start_time_unix_nano
     assert span.parent_span_id == b""
@@ -97,7 +101,7 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
         "tools/call echo",
         {"error.type": "tool_error", "gatepost.outcome": "validation"},
     ),
-    "as nobody has it": (
+    "unknown tool": (
         "ghp_no_such_tool",
         {},
         "tools/call",
@@ -107,8 +111,8 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", FAILED)
-def test_a_call_that_fails_says_of_which_kind(site: Site, case: str) -> None:
-    """By our own word for it; a name that a client made up is nowhere."""
+def test_a_failed_call_has_its_kind_of_failure(site: Site, case: str) -> None:
+    """The span has the kind of failure, and no name that only the client knows."""
     tool, arguments, name, wanted = FAILED[case]
     site.house.door.call(site.token, tool, arguments)
     span = site.collector.span(
@@ -123,15 +127,15 @@ def test_a_call_that_fails_says_of_which_kind(site: Site, case: str) -> None:
 
 
 def test_a_call_by_rest_is_a_span_too(site: Site) -> None:
-    """With its route, and the status that it had."""
+    """It has the route and the status."""
     Octopus(site.house, site.token).call("echo", {"text": PRIVATE})
     span = site.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
 
-    assert said(span.attributes)["http.response.status_code"] == "200"
+    assert attributes_of(span.attributes)["http.response.status_code"] == "200"
 
 
-def test_a_context_of_a_stranger_is_a_link_and_no_parent(site: Site) -> None:
-    """From `_meta` and from the header; a trace of our own, sampled by our own dice."""
+def test_a_context_of_a_caller_becomes_a_link(site: Site) -> None:
+    """Contexts from `_meta` and from the header become links of a new trace."""
     meta = {"traceparent": PARENT, "tracestate": "vendor=theirs"}
     site.house.door.ask(
         site.token,
@@ -151,8 +155,8 @@ def test_a_context_of_a_stranger_is_a_link_and_no_parent(site: Site) -> None:
 
 @pytest.mark.requirement("J-17")
 @pytest.mark.parametrize("parent", ["nonsense", 42, None, {"a": 1}, PARENT.upper()])
-def test_a_context_that_is_none_changes_nothing(site: Site, parent: Any) -> None:
-    """Neither the answer nor the span; nothing of it is sent on."""
+def test_a_malformed_context_changes_nothing(site: Site, parent: Any) -> None:
+    """A malformed context changes neither the answer nor the span."""
     params = {"name": "echo", "arguments": {"text": "x"}, "_meta": {"traceparent": parent}}
     answer = site.house.door.ask(site.token, "tools/call", params)
 
@@ -161,7 +165,7 @@ def test_a_context_that_is_none_changes_nothing(site: Site, parent: Any) -> None
 
 
 def test_log_events_arrive_with_their_span_and_without_secrets(site: Site) -> None:
-    """As clean as the log itself."""
+    """Exported log records are redacted like the log."""
     logging.getLogger("gatepost.test").warning("Bearer abcdefgh12345678 was refused by %s", "us")
     eventually(
         lambda: [one for one in site.collector.records if "by us" in one.body.string_value],
@@ -171,13 +175,13 @@ def test_log_events_arrive_with_their_span_and_without_secrets(site: Site) -> No
     assert not any(b"abcdefgh12345678" in body for body in site.collector.raw)
 
 
-def test_audit_records_arrive_without_who_it_was(site: Site) -> None:
-    """Kind, number, tool and outcome, for whoever collects them where logs are collected."""
+def test_audit_records_arrive_without_the_caller(site: Site) -> None:
+    """They have kind, number, tool and outcome."""
     site.house.door.call(site.token, "echo", {"text": PRIVATE})
 
     def records() -> list[dict[str, str]]:
         return [
-            said(one.attributes)
+            attributes_of(one.attributes)
             for one in site.collector.records
             if one.event_name == "gatepost.audit"
         ]
@@ -187,8 +191,8 @@ def test_audit_records_arrive_without_who_it_was(site: Site) -> None:
     assert "gatepost.tenant" not in records()[-1]
 
 
-def test_nothing_of_a_caller_ever_arrives(site: Site) -> None:
-    """No token, no argument, no subject, no tenant, and no name that the client made up."""
+def test_nothing_private_of_a_caller_is_exported(site: Site) -> None:
+    """The collector gets no token, argument, subject, tenant or name that only the client knows."""
     token = site.token
     site.house.door.call(token, "echo", {"text": PRIVATE})
     site.house.door.call(token, "ghp_no_such_tool", {})
@@ -201,7 +205,7 @@ def test_nothing_of_a_caller_ever_arrives(site: Site) -> None:
 
 
 def test_a_caller_may_be_trusted_with_its_trace(idp_with_key: Idp) -> None:
-    """Then its trace goes on, and what it does not sample is not sampled here."""
+    """With `trust_parent`, its trace continues and its sampling decision holds."""
     idp = idp_with_key
     with Collector() as collector:
         trusting = settings(collector, trust_parent=True, trace_tenant=True)
@@ -216,21 +220,21 @@ def test_a_caller_may_be_trusted_with_its_trace(idp_with_key: Idp) -> None:
     assert span.trace_id.hex() == TRACE
     assert span.parent_span_id.hex() == SPAN
     assert span.trace_state == "vendor=1"
-    assert said(span.attributes)["gatepost.tenant"] == "acme"
+    assert attributes_of(span.attributes)["gatepost.tenant"] == "acme"
     assert [one.name for one in collector.spans if "whoami" in one.name] == []
 
 
-def test_a_collector_that_is_down_holds_nobody_up(idp_with_key: Idp) -> None:
-    """Calls are answered, what could not be sent is counted, and the server stops in time."""
+def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
+    """Calls are answered, dropped spans are counted, and the server stops in time."""
     idp = idp_with_key
     with Collector() as collector:
         collector.status = 400
         with house(idp, [issuer(idp)], **settings(collector)) as found:
             token = found.token(org_id="acme")
             assert result(found.door.call(token, "echo", {"text": "x"}))["isError"] is False
-            board = found.inside.board
+            metrics = found.inside.shared_metrics
             eventually(
-                lambda: page_of(board).value("gatepost_telemetry_dropped_total", signal="traces"),
+                lambda: page_of(metrics).value("gatepost_telemetry_dropped_total", signal="traces"),
                 within=10,
             )
 
@@ -238,7 +242,7 @@ def test_a_collector_that_is_down_holds_nobody_up(idp_with_key: Idp) -> None:
 
 
 def test_what_is_not_sampled_is_not_sent(idp_with_key: Idp) -> None:
-    """Whatever a caller says about its own sampling."""
+    """This holds whatever the caller's context says about sampling."""
     idp = idp_with_key
     with Collector() as collector:
         config = settings(collector, sample_ratio=0.0, logs=False)
@@ -253,3 +257,35 @@ def test_what_is_not_sampled_is_not_sent(idp_with_key: Idp) -> None:
                 )
 
     assert json.dumps([one.name for one in collector.spans]) == "[]"
+
+
+PROGRAM = """
+import sys
+import gatepost.serve, gatepost.cli.serve
+unused = ("opentelemetry", "prometheus_client", "requests")
+print([name for name in sys.modules if name.startswith(unused)])
+"""
+
+
+def test_a_server_without_a_collector_loads_no_exporter() -> None:
+    """Such a server spends neither start-up time nor memory on the libraries."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_server_without_a_collector_has_no_tracer() -> None:
+    """It has no tracer and does not listen to the audit writer."""
+    with Idp() as idp, house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}) as site:
+        exporter = site.inside.services.exporter
+
+        assert isinstance(exporter, NoExporter)
+        assert exporter.tracer is None
+        assert exporter.recorded is None

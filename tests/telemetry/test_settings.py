@@ -1,10 +1,11 @@
-"""What `gatepost check` says of where numbers are told."""
+"""What `gatepost check` says about metrics and the collector."""
 
 from typing import Any
 
 import pytest
 
-from gatepost.telemetry.address import Address, read_address
+from gatepost.config.metrics_address import Address, read_address
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.tenancy.house import issuer, judged
 
@@ -31,24 +32,24 @@ ADDRESSES: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.requirement("P16")
-@pytest.mark.parametrize("case", ADDRESSES)
-def test_where_numbers_are_told_is_judged(idp: Idp, case: str) -> None:
-    """What is no address is an error; one that others reach must be written, and is pointed at."""
+@each("case", ADDRESSES)
+def test_the_address_of_metrics_is_checked(idp: Idp, case: str) -> None:
+    """An invalid address is an error, and one that other machines reach is a warning."""
     listen, wanted = ADDRESSES[case]
     found = judged([issuer(idp)], listen=listen)
 
     assert [one.id for one in found if one.setting == "listen.metrics"] == wanted
 
 
-def test_production_tells_numbers_to_its_own_machine(idp: Idp) -> None:
-    """Nobody has to remember to switch it on, and nobody else can read it."""
+def test_production_serves_metrics_on_loopback(idp: Idp) -> None:
+    """The default in production is an address of loopback."""
     found = judged([issuer(idp)], mode="production")
 
     assert not [one for one in found if one.setting == "listen.metrics"]
 
 
-def test_an_address_is_read_as_it_is_written() -> None:
-    """Brackets are IPv6's."""
+def test_addresses_are_parsed() -> None:
+    """An IPv6 address stands in brackets."""
     assert read_address("[::1]:9464") == Address("::1", 9464)
     assert read_address("localhost:1").is_loopback
     assert not read_address("example.com:1").is_loopback
@@ -91,12 +92,12 @@ COLLECTORS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("case", COLLECTORS)
-def test_the_way_to_the_collector_is_judged(idp: Idp, case: str) -> None:
-    """Whatever could not be reached, or would be read on the way, is said before it is used."""
+@each("case", COLLECTORS)
+def test_the_collector_settings_are_checked(idp: Idp, case: str) -> None:
+    """An unreachable collector, or one to which a secret would go in the clear, is an error."""
     telemetry, wanted = COLLECTORS[case]
     found = judged([issuer(idp)], telemetry=telemetry)
 
-    told = [one for one in found if (one.setting or "").startswith("telemetry.")]
-    assert [one.id for one in told] == wanted
-    assert "s3cret" not in str(told)
+    problems = [one for one in found if (one.setting or "").startswith("telemetry.")]
+    assert [one.id for one in problems] == wanted
+    assert "s3cret" not in str(problems)

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from gatepost.config.judgement import problems
-from gatepost.config.toolbox import load
-from gatepost.listen import bind
-from gatepost.services import Services, keyring_of
-from gatepost.settings import Config
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.config.settings import Config
+from gatepost.runtime.server import bind
+from gatepost.runtime.services import Services, keyring_of
 from gatepost_authz.config import Problem
 from tests.support import forge as f
 from tests.support import witness
@@ -76,7 +76,9 @@ def tree(port: int, issuers: list[Tree], path: str = "/mcp", **settings: Any) ->
         "storage": {"database": "memory:"},
         "limits": {"failures_per_second": 0, "requests_per_second": 0},
     }
-    return usual | settings
+    # Most tests are about what tools do, not about who lets them.
+    approvals = {"destructive": "run"} | settings.get("approvals", {})
+    return usual | settings | {"approvals": approvals}
 
 
 def judged(issuers: list[Tree], path: str = "/mcp", **settings: Any) -> list[Problem]:

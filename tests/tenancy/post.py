@@ -3,7 +3,7 @@
 import json
 import signal
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,14 +97,15 @@ def post(
     issuers: list[Tree],
     *arguments: str,
     env: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
     **settings: Any,
 ) -> Iterator[Post]:
-    """Run `gatepost serve ARGUMENTS` with that configuration until the block ends."""
+    """Run `gatepost serve ARGUMENTS` (by *before*) with that configuration until the block ends."""
     port = free_port()
     tools = {"packs": ["demo"], "load": ["./pid.py"]}
     usual = {"listen": {"port": port, "drain_s": 10}, "tools": tools}
     running_post = Post(idp, folder, tree(port, issuers, **usual | settings))
     running_post.add_tool("pid")
-    with running("serve", *arguments, env=env, cwd=folder) as process:
+    with running("serve", *arguments, env=env, cwd=folder, before=before) as process:
         running_post.process = process
         yield running_post

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gatepost.keyring import create
+from gatepost.secrets.keyring import create
 from tests.support.forge import Forge
 from tests.support.gatepost import READY, Gatepost
 from tests.support.idp import Idp
@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml
 
 class Replicas:
     """
-    Two replicas, numbered 0 and 1, that run in one folder.
+    Two replicas, numbered 0 and 1, that run in one folder; with more `ports`, more of them.
 
     *tools* is the file of their tools, which find the folder as their working directory. *port* is
     the resource's: a balancer's, or (None) the first replica's. *preset* says how its issuer writes
@@ -60,10 +60,10 @@ class Replicas:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both of them, for the time of a block."""
+        """All of them, for the time of a block."""
         try:
-            # Both before either is waited for: most of a start is the interpreter's.
-            self.servers += [self._begun(number) for number in range(2)]
+            # All before any is waited for: most of a start is the interpreter's.
+            self.servers += [self._begun(number) for number in range(len(self.ports))]
             for server in self.servers:
                 server.wait_for(READY)
             yield

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer, judged
 
@@ -48,7 +49,7 @@ OUTSIDE = [
 
 
 @pytest.mark.requirement("A6", "C29")
-@pytest.mark.parametrize("value", OUTSIDE)
+@each("value", OUTSIDE)
 def test_any_other_organisation_gets_an_id_of_its_own(open_house: House, value: str) -> None:
     """An id names a folder: it is neither lower-cased, cut nor cleaned into somebody else's."""
     token = open_house.token(org_id=value)
@@ -74,13 +75,13 @@ def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
 
 
 @pytest.mark.requirement("C29")
-@pytest.mark.parametrize(
+@each(
     "value",
     [None, "", [], ["acme"], {"id": "acme"}, 1, True, "acme\n", "acme\x00", "a\u202ecme",
      "x" * 5000],
     ids=repr,
 )  # fmt: skip
-@pytest.mark.parametrize("site", ["open_house", "closed_house"])
+@each("site", ["open_house", "closed_house"])
 def test_what_is_no_name_names_no_tenant(
     request: pytest.FixtureRequest, site: str, value: Any
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.door import WELL_KNOWN, challenge_of, failure, looks, message
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer, judged
@@ -47,6 +48,14 @@ def test_each_tenant_has_a_document_of_its_own(site: House, tenant: str, name: s
     assert looks(under) == looks(inserted)
     assert document["resource"] == f"{site.door.origin}{path(tenant)}"
     assert document["authorization_servers"] == [site.idp.issuer(name)]
+
+
+@pytest.mark.requirement("A4")
+def test_the_root_has_no_document_where_each_tenant_has_its_own(site: House) -> None:
+    """It would have to choose one, and so is refused like any path that is not there."""
+    root, other = site.door.send("GET", WELL_KNOWN), site.door.send("GET", "/nothing")
+
+    assert (root.status, looks(root)) == (401, looks(other))
 
 
 @pytest.mark.requirement("A-02", "A-03", "A3")
@@ -110,9 +119,9 @@ def test_a_verdict_holds_for_the_resource_it_was_made_for(site: House) -> None:
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("signed_in", [False, True])
+@each("place", [0, 1])
+@each("method", METHODS)
+@each("signed_in", [False, True])
 def test_the_document_of_an_unknown_tenant_is_like_any_unknown_path(
     site: House, place: int, method: str, signed_in: bool
 ) -> None:
@@ -134,8 +143,8 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("who", ASKED)
-@pytest.mark.parametrize("method", ["POST", "GET", "DELETE", "PUT"])
+@each("who", ASKED)
+@each("method", ["POST", "GET", "DELETE", "PUT"])
 def test_the_endpoint_does_not_tell_which_tenants_there_are(
     site: House, who: str, method: str
 ) -> None:
@@ -191,7 +200,7 @@ HOSTILE = [
 
 
 @pytest.mark.requirement("W15", "C14")
-@pytest.mark.parametrize("target", HOSTILE, ids=lambda target: target[:40])
+@each("target", HOSTILE, ids=lambda target: target[:40])
 def test_no_other_spelling_of_a_path_reaches_a_tenant(site: House, target: str) -> None:
     """With a good token and without, what is no tenant's resource is any unknown path."""
     with site.nothing_runs():
@@ -221,7 +230,7 @@ DOCUMENTS = [
 
 
 @pytest.mark.requirement("W15", "A-05")
-@pytest.mark.parametrize("target", DOCUMENTS)
+@each("target", DOCUMENTS)
 def test_a_document_has_two_addresses_and_no_third(site: House, target: str) -> None:
     """A cache in front must not be made to keep a document under another name."""
     assert looks(site.door.send("GET", target)) == looks(site.door.send("GET", "/nowhere"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.keyring import create
+from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
 from tests.support import forge as f
 from tests.support.door import WELL_KNOWN, Door, challenge_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.door import failure, message
 from tests.support.forge import ABSENT
 from tests.support.idp import Idp
@@ -51,7 +52,7 @@ HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.requirement("A6", "C22")
-@pytest.mark.parametrize(("claims", "roles"), HOLDERS)
+@each(("claims", "roles"), HOLDERS)
 def test_a_role_is_held_by_rule_only(site: House, claims: dict[str, Any], roles: list[str]) -> None:
     """The configured claim with exactly the configured value, as text or in a list."""
     assert site.door.whoami(site.token(**claims))["roles"] == roles

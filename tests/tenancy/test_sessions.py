@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gatepost.services import Services
+from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
+from tests.support.cases import each
 from tests.support.door import failure, looks, message, modern, old_call, result
 from tests.support.forge import ABSENT
 from tests.support.idp import Idp
@@ -40,8 +41,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.requirement("W24", "S-20", "DE-06")
-@pytest.mark.parametrize("who", OTHERS)
-@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
+@each("who", OTHERS)
+@each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
 def test_a_session_is_nobody_elses(site: House, who: str, version: str) -> None:
     """404 as for an id that never was, nothing runs, and the owner goes on."""
     name, changes = OTHERS[who]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.keyring import create
+from gatepost.secrets.keyring import create
 from tests.support.door import Door, modern
 from tests.support.idp import Idp
 from tests.tenancy.house import issuer

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from gatepost_authz.jwks import UNPROVEN
 from tests.support import forge as f
+from tests.support.cases import each
 from tests.support.door import WELL_KNOWN, looks
 from tests.support.forge import ABSENT, Forge, rsa_key, signer
 from tests.support.idp import Idp
@@ -91,7 +93,7 @@ NOT_ISSUERS = [
 
 
 @pytest.mark.requirement("C12", "C09", "C10")
-@pytest.mark.parametrize("issuer", NOT_ISSUERS, ids=ascii)
+@each("issuer", NOT_ISSUERS, ids=ascii)
 def test_nothing_but_a_whole_segment_of_the_right_form_fits(site: House, issuer: str) -> None:
     """Nobody's server is asked about an issuer that only looks like one of the template."""
     named = issuer.replace("{base}", site.idp.base).replace("{ONE}", ONE)
@@ -201,3 +203,28 @@ def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
     assert "authz.W007" in {one.id for one in judged([by_claim], REALMS)}
     assert "authz.W007" not in {one.id for one in judged([entra(idp, tenant={})], REALMS)}
     assert "authz.W003" in {one.id for one in judged([entra(idp)])}
+
+
+def test_issuers_that_a_stranger_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
+    """Without a table the stranger's address spends its own room, and others have theirs."""
+    settings = {
+        "listen": {"trusted_proxies": ["127.0.0.1/32"]},
+        "tenancy": {"create_on_first_use": True},
+    }
+    members = [f"33333333-aaaa-4bbb-8ccc-{number:012}" for number in range(10)]
+    with house(idp, [entra(idp, tenants={})], **settings) as site:
+
+        def asked(org: str, peer: str) -> int:
+            fields = [("X-Forwarded-For", peer), ("X-Forwarded-Proto", "https")]
+            return site.door.call(token(site, org), fields=fields).status
+
+        made_up = [
+            asked(f"44444444-aaaa-4bbb-8ccc-{number:012}", "192.0.2.66")
+            for number in range(UNPROVEN + 1)
+        ]
+        for member in members:
+            idp.issuer(f"{member}/v2.0", [f.jwk(rsa_key())])
+        welcomed = [asked(org, f"198.51.100.{at}") for at, org in enumerate(members, start=1)]
+
+    assert set(made_up) == {503}
+    assert welcomed == [200] * len(members)

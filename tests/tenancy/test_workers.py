@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.keyring import create
+from gatepost.secrets.keyring import create
 from tests.support.door import Door, modern, old_call
 from tests.support.idp import Idp
 from tests.support.waiting import eventually

@@ -2,6 +2,6 @@
 
 from gatepost_keys.issuer.mount import app, routes
 from gatepost_keys.issuer.settings import DEFAULT_USERS, IssuerSettings, StaticClient
-from gatepost_keys.issuer.state import Issuer
+from gatepost_keys.issuer.state import DevelopmentIssuer
 
-__all__ = ["DEFAULT_USERS", "Issuer", "IssuerSettings", "StaticClient", "app", "routes"]
+__all__ = ["DEFAULT_USERS", "DevelopmentIssuer", "IssuerSettings", "StaticClient", "app", "routes"]

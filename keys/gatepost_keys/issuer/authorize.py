@@ -1,4 +1,4 @@
-"""The authorization endpoint (RFC 6749 section 3.1): what is asked, and which page it gets."""
+"""The authorization endpoint (RFC 6749 section 3.1): checks the request and chooses the page."""
 
 import re
 from typing import Any
@@ -12,17 +12,17 @@ from starlette.responses import Response
 from gatepost_keys.issuer import redirects, wire
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.records import Client, SignIn
-from gatepost_keys.issuer.server import IDENTITY, Answer, Form, Server
-from gatepost_keys.issuer.session import Session, keep, session_of
+from gatepost_keys.issuer.records import RegisteredClient, SignIn
+from gatepost_keys.issuer.server import IDENTITY, AuthorizationServer, Form, IssuerResponse
+from gatepost_keys.issuer.session import BrowserSession, keep, session_of
 from gatepost_keys.issuer.settings import ACR_VALUES
 
 # Longer numbers mean no limit at all, and Python refuses to read those of thousands of digits.
 SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
-class Unusable(Exception):
-    """A request whose sender is unknown, so that nobody may be redirected; said on a page."""
+class UnusableRequest(Exception):
+    """Raised for a request of an unknown client, which gets a page instead of a redirect."""
 
     def __init__(self, title: str, sentence: str, hint: str = "") -> None:
         super().__init__(sentence)
@@ -31,11 +31,11 @@ class Unusable(Exception):
         self.hint = hint
 
 
-class Review(msgspec.Struct, frozen=True, kw_only=True):
+class AuthorizationReview(msgspec.Struct, frozen=True, kw_only=True):
     """An authorization request that may be put before a person."""
 
     form: Form
-    client: Client
+    client: RegisteredClient
     redirect_uri: str
     scopes: tuple[str, ...]
     resource: str
@@ -48,24 +48,26 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acr(self) -> str:
-        """The first way to sign in that the client asks for and that exists here, else none."""
+        """
+        Return the first way to sign in that the client asks for and that exists here, else none.
+        """
         asked = self.form.values.get("acr_values", "").split()
         return next((value for value in asked if value in ACR_VALUES), "")
 
     def query(self, *leave_out: str) -> str:
-        """The request as a query again, without the parameters in *leave_out*."""
+        """Return the request as a query again, without the parameters in *leave_out*."""
         kept = [item for item in self.form.values.items() if item[0] not in leave_out]
         return urlencode([*kept, *(("resource", value) for value in self.form.resources)])
 
     def satisfied(self, sign_in: SignIn, now: float) -> bool:
-        """Whether *sign_in* is new and strong enough (`prompt`, `max_age`, `acr_values`)."""
+        """Return whether *sign_in* is new and strong enough (`prompt`, `max_age`, `acr_values`)."""
         max_age = self.form.values.get("max_age", "")
         too_old = bool(SECONDS.fullmatch(max_age)) and now - sign_in.auth_time > int(max_age)
         again = self.prompt & {"login", "select_account"}
         return not (again or too_old or (self.acr and self.acr != sign_in.acr))
 
 
-def review(server: Server, form: Form) -> Review:
+def review(server: AuthorizationServer, form: Form) -> AuthorizationReview:
     """
     Check an authorization request.
 
@@ -76,7 +78,7 @@ def review(server: Server, form: Form) -> Review:
     values = form.values
     client = server.query_client(values.get("client_id", ""))
     if client is None:
-        raise Unusable(
+        raise UnusableRequest(
             "This application is not known here",
             "It has not registered with this issuer, or the issuer was restarted since.",
             "Development registrations live in memory: let the application register again "
@@ -84,7 +86,7 @@ def review(server: Server, form: Form) -> Review:
         )
     redirect_uri = values.get("redirect_uri") or client.get_default_redirect_uri()
     if redirect_uri is None or not client.check_redirect_uri(redirect_uri):
-        raise Unusable(
+        raise UnusableRequest(
             "The way back is not registered",
             "The application asks to be answered at an address that it has not registered.",
             "The redirect_uri must be one of those registered, byte for byte; "
@@ -96,7 +98,7 @@ def review(server: Server, form: Form) -> Review:
         kind.redirect_uri, kind.state = redirect_uri, values.get("state")
         raise kind
     grant = server.get_consent_grant(form)
-    return Review(
+    return AuthorizationReview(
         form=form,
         client=client,
         redirect_uri=grant.redirect_uri,
@@ -106,16 +108,20 @@ def review(server: Server, form: Form) -> Review:
     )
 
 
-def decide(server: Server, review: Review, sign_in: SignIn | None) -> Response:
+def decide(
+    server: AuthorizationServer, review: AuthorizationReview, sign_in: SignIn | None
+) -> Response:
     """Send the browser back with a code, or with `access_denied` where *sign_in* is None."""
     request = review.grant.request
-    answer: Answer = server.create_authorization_response(request, sign_in, review.grant)
+    answer: IssuerResponse = server.create_authorization_response(request, sign_in, review.grant)
     return wire.response(answer, method=review.form.method)
 
 
-def turn_away(server: Server, pages: Pages, error: "Unusable | rfc6749.OAuth2Error") -> Response:
-    """A page, or where the request's sender is known a redirect to it."""
-    if isinstance(error, Unusable):
+def turn_away(
+    server: AuthorizationServer, pages: Pages, error: "UnusableRequest | rfc6749.OAuth2Error"
+) -> Response:
+    """Return a page, or where the request's sender is known a redirect to it."""
+    if isinstance(error, UnusableRequest):
         return pages.refusal(error.title, error.sentence, hint=error.hint)
     if error.redirect_uri:
         return wire.response(server.handle_error_response(None, error))
@@ -126,7 +132,7 @@ def turn_away(server: Server, pages: Pages, error: "Unusable | rfc6749.OAuth2Err
 class Authorize:
     """GET: the sign-in page, the consent page, or at once an answer."""
 
-    def __init__(self, server: Server, pages: Pages) -> None:
+    def __init__(self, server: AuthorizationServer, pages: Pages) -> None:
         self.server = server
         self.issuer = server.issuer
         self.pages = pages
@@ -135,14 +141,14 @@ class Authorize:
         try:
             checked = review(self.server, wire.query_of(request))
             return self._respond(request, checked)
-        except wire.Malformed as fault:
+        except wire.MalformedRequest as fault:
             return self.pages.refusal(
                 "This request cannot be read", fault.sentence, status=fault.status
             )
-        except (Unusable, rfc6749.OAuth2Error) as error:
+        except (UnusableRequest, rfc6749.OAuth2Error) as error:
             return turn_away(self.server, self.pages, error)
 
-    def _respond(self, request: Request, checked: Review) -> Response:
+    def _respond(self, request: Request, checked: AuthorizationReview) -> Response:
         if self.issuer.settings.auto_approve:
             return decide(self.server, checked, self._automatic(checked))
         session = session_of(request, self.issuer)
@@ -153,8 +159,8 @@ class Authorize:
         self._silence(checked, "consent_required")
         return keep(self._consent_page(checked, session, sign_in), session, self.issuer)
 
-    def _silence(self, checked: Review, error: str) -> None:
-        """OpenID Connect Core 3.1.2.1: `prompt=none` forbids pages."""
+    def _silence(self, checked: AuthorizationReview, error: str) -> None:
+        """Answer `prompt=none` without a page (OpenID Connect Core 3.1.2.1)."""
         if "none" in checked.prompt:
             raise rfc6749.OAuth2Error(
                 error=error,
@@ -162,8 +168,8 @@ class Authorize:
                 state=checked.form.values.get("state"),
             )
 
-    def _automatic(self, checked: Review) -> SignIn | None:
-        """Whom the tests' mode signs in; None, a refusal, when nobody has that name."""
+    def _automatic(self, checked: AuthorizationReview) -> SignIn | None:
+        """Return the user that the tests' mode signs in, or None if the name is unknown."""
         settings = self.issuer.settings
         hint = checked.form.values.get("login_hint") or settings.auto_user
         person = settings.user(hint) if hint else settings.users[0]
@@ -171,7 +177,7 @@ class Authorize:
             return None
         return self.issuer.sign_in(person, checked.acr or ACR_VALUES[0])
 
-    def _sign_in_page(self, checked: Review, session: Session) -> Response:
+    def _sign_in_page(self, checked: AuthorizationReview, session: BrowserSession) -> Response:
         query = checked.query("prompt", "max_age", "login_hint")
         hint = checked.form.values.get("login_hint", "")
         values = {
@@ -184,7 +190,9 @@ class Authorize:
         }
         return self.pages.render("signin", values)
 
-    def _consent_page(self, checked: Review, session: Session, sign_in: SignIn) -> Response:
+    def _consent_page(
+        self, checked: AuthorizationReview, session: BrowserSession, sign_in: SignIn
+    ) -> Response:
         settings = self.issuer.settings
         query = checked.query("prompt", "max_age", "login_hint")
         asked = (checked.form.values.get("scope") or "").split()
@@ -205,6 +213,6 @@ class Authorize:
         return self.pages.render("consent", values, form_target=target)
 
 
-def serve(server: Server, pages: Pages) -> Handler:
-    """The endpoint that clients send browsers to."""
+def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+    """Return the endpoint that clients send browsers to."""
     return Authorize(server, pages).get

@@ -17,7 +17,7 @@ class Bounded(Generic[V]):
         return len(self._entries)
 
     def get(self, key: str) -> V | None:
-        """The entry, which counts as used now; None when unknown or forgotten."""
+        """Return the entry, which counts as used now; None when unknown or forgotten."""
         value = self._entries.get(key)
         if value is not None:
             self._entries.move_to_end(key)

@@ -5,16 +5,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.authorize import Unusable, decide, review, turn_away
+from gatepost_keys.issuer.authorize import UnusableRequest, decide, review, turn_away
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.server import Server
+from gatepost_keys.issuer.server import AuthorizationServer
 from gatepost_keys.issuer.session import session_of
 from gatepost_keys.issuer.signin import expired, form_in
 
 
-def serve(server: Server, pages: Pages) -> Handler:
-    """Answers the client as the person decided about exactly the request that the page showed."""
+def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+    """Answer the client with the user's decision about the request on the page."""
     issuer = server.issuer
 
     async def post(request: Request) -> Response:
@@ -26,9 +26,9 @@ def serve(server: Server, pages: Pages) -> Handler:
         ):
             return expired(pages)
         try:
-            # Checked anew: between page and button the client may have been forgotten.
+            # Checked again: between page and button the client may have been forgotten.
             checked = review(server, form_in(query, request))
-        except (Unusable, rfc6749.OAuth2Error) as error:
+        except (UnusableRequest, rfc6749.OAuth2Error) as error:
             return turn_away(server, pages, error)
         if not checked.satisfied(sign_in, issuer.now()):
             return expired(pages)

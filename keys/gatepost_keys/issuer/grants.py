@@ -1,4 +1,4 @@
-"""The grants: Authlib's, with S256 for everybody, resources, rotation and reuse detection."""
+"""The grants: Authlib's, with S256 for all clients, resources, rotation and reuse detection."""
 # mypy: disallow-subclassing-any=False
 
 import re
@@ -9,11 +9,11 @@ from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
     compare_s256_code_challenge,
 )
 
-from gatepost_keys.issuer.records import Client, Code, RefreshToken, SignIn
-from gatepost_keys.issuer.server import OPENID, ClientRequest, Server
+from gatepost_keys.issuer.records import Code, RefreshToken, RegisteredClient, SignIn
+from gatepost_keys.issuer.server import OPENID, AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.state import digest
 from gatepost_keys.issuer.terminal import MintGrant
-from gatepost_keys.mint import Identity, Person
+from gatepost_keys.mint import Identity, TokenSubject
 
 ALL_METHODS = ["none", "client_secret_basic", "client_secret_post"]
 SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
@@ -29,7 +29,7 @@ class Pkce(CodeChallenge):
     CODE_CHALLENGE_METHODS = {"S256": compare_s256_code_challenge}
 
     def validate_code_challenge(self, grant: "CodeGrant", redirect_uri: str) -> None:
-        """Authlib lets a request without a challenge pass, and takes no method for `plain`."""
+        """Require a challenge and S256; Authlib would accept requests without them."""
         values = grant.request.form
         if not S256_CHALLENGE.fullmatch(values.get("code_challenge", "")):
             raise rfc6749.InvalidRequestError("A code_challenge is required (RFC 7636)")
@@ -42,7 +42,7 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
 
     TOKEN_ENDPOINT_AUTH_METHODS = ALL_METHODS
     request: ClientRequest
-    server: Server
+    server: AuthorizationServer
 
     def validate_authorization_request(self) -> str:
         redirect_uri: str = super().validate_authorization_request()
@@ -72,13 +72,13 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
         )
         issuer.codes.put(digest(code), record)
 
-    def query_authorization_code(self, code: str, client: Client) -> Code | None:
+    def query_authorization_code(self, code: str, client: RegisteredClient) -> Code | None:
         issuer = self.server.issuer
         record = issuer.codes.get(digest(code))
         if record is None:
             return None
         if record.used:
-            # Somebody has a copy of the code. Who was first cannot be told, so nobody keeps
+            # The code was copied. It is unknown which client was first, so neither keeps
             # what came of it (RFC 6749 section 4.1.2).
             record.family.revoked = True
             return None
@@ -128,7 +128,7 @@ class RefreshGrant(rfc6749.RefreshTokenGrant):
     TOKEN_ENDPOINT_AUTH_METHODS = ALL_METHODS
     INCLUDE_NEW_REFRESH_TOKEN = True
     request: ClientRequest
-    server: Server
+    server: AuthorizationServer
 
     def authenticate_refresh_token(self, refresh_token: str) -> RefreshToken | None:
         issuer = self.server.issuer
@@ -169,19 +169,19 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
 
     TOKEN_ENDPOINT_AUTH_METHODS = SECRET_METHODS
     request: ClientRequest
-    server: Server
+    server: AuthorizationServer
 
     def validate_token_request(self) -> None:
         super().validate_token_request()
         self.request.resource = self.server.target(self.request)
 
     def generate_token(self, scope: str | None = None, **_: object) -> dict[str, object]:
-        client: Client = self.request.client
+        client: RegisteredClient = self.request.client
         granted = client.get_allowed_scope(scope)
         if granted is None:
             raise rfc6749.InvalidScopeError()
-        person = Person(username=client.client_id, name=client.name, tenant=client.tenant)
-        # No sign-in, so neither auth_time nor acr: nobody authenticated.
+        person = TokenSubject(username=client.client_id, name=client.name, tenant=client.tenant)
+        # No sign-in, so there is neither auth_time nor acr.
         record = RefreshToken(
             client_id=client.client_id,
             scope=granted,
@@ -192,7 +192,7 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
         return self.server.issue(record, granted, refresh=False)
 
 
-def register(server: Server) -> None:
+def register(server: AuthorizationServer) -> None:
     """Teach *server* every grant there is."""
     server.register_grant(CodeGrant, [Pkce(required=True)])
     server.register_grant(RefreshGrant)

@@ -19,7 +19,7 @@ EDITOR_ORIGINS = frozenset({"vscode-file://vscode-app"})
 CORS_HEADERS = "Authorization, Content-Type, Accept, MCP-Protocol-Version"
 
 
-class Audience(Enum):
+class AllowedOrigins(Enum):
     """Whose scripts may use an endpoint."""
 
     ANYBODY = "metadata and keys, which are no secret"
@@ -27,7 +27,7 @@ class Audience(Enum):
     OURSELVES = "the issuer's own pages"
 
 
-class Guard:
+class IssuerEndpoint:
     """
     One path of the issuer as an ASGI app: its verbs, behind the checks of host and origin.
 
@@ -36,7 +36,7 @@ class Guard:
     """
 
     def __init__(
-        self, settings: IssuerSettings, audience: Audience, handlers: Mapping[str, Handler]
+        self, settings: IssuerSettings, audience: AllowedOrigins, handlers: Mapping[str, Handler]
     ) -> None:
         parts = urlsplit(settings.issuer)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -65,7 +65,7 @@ class Guard:
         async def run(scope: Scope, receive: Receive, send: Send) -> None:
             try:
                 response = await handle(Request(scope, receive))
-            except wire.Malformed as fault:
+            except wire.MalformedRequest as fault:
                 response = wire.refuse(fault.sentence, fault.status)
             await response(scope, receive, send)
 
@@ -75,17 +75,17 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return wire.refuse("This host name is not the issuer's", 421)
-        if self.audience is Audience.ANYBODY:
+        if self.audience is AllowedOrigins.ANYBODY:
             return None
         origin = headers.get("origin")
         if origin is not None and not self._may(origin, hosts[0].lower()):
             return wire.refuse("This web origin may not use the development issuer", 403)
-        if self.audience is Audience.OURSELVES and not _is_page(headers):
+        if self.audience is AllowedOrigins.OURSELVES and not _is_page(headers):
             return wire.refuse("The pages of this issuer cannot be embedded", 403)
         return None
 
     def _may(self, origin: str, host: str) -> bool:
-        if self.audience is Audience.OURSELVES:
+        if self.audience is AllowedOrigins.OURSELVES:
             return origin == f"{self.scheme}://{host}"
         if origin in self.origins:
             return True
@@ -98,7 +98,7 @@ class Guard:
     def _preflight(self, method: str, headers: Headers) -> Response | None:
         if method != "OPTIONS" or "access-control-request-method" not in headers:
             return None
-        if self.audience is Audience.OURSELVES:
+        if self.audience is AllowedOrigins.OURSELVES:
             return None
         granted = {
             "Access-Control-Allow-Methods": self.allow,
@@ -113,9 +113,9 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 headers["X-Dev-Auth"] = "1"
                 headers["X-Content-Type-Options"] = "nosniff"
-                if self.audience is Audience.ANYBODY:
+                if self.audience is AllowedOrigins.ANYBODY:
                     headers["Access-Control-Allow-Origin"] = "*"
-                elif self.audience is Audience.LOCAL:
+                elif self.audience is AllowedOrigins.LOCAL:
                     headers.add_vary_header("Origin")
                     if origin is not None and message["status"] not in {403, 421}:
                         headers["Access-Control-Allow-Origin"] = origin
@@ -126,7 +126,7 @@ class Guard:
 
 
 def _is_page(headers: Headers) -> bool:
-    """Whether a browser asks for a page of its own; true for what is no browser."""
+    """Return whether a browser asks for a page of its own; true for what is no browser."""
     if headers.get("sec-fetch-site") in {"same-origin", "none"}:
         return True
     # `empty` and `iframe` from elsewhere: a foreign script or frame drives the sign-in.

@@ -8,18 +8,18 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import AccessToken, Client
-from gatepost_keys.issuer.server import Answer, ClientRequest, Form, Server
+from gatepost_keys.issuer.records import AccessToken, RegisteredClient
+from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
 
 
-class Introspection(rfc7662.IntrospectionEndpoint):
+class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
     """Says what an access token means, to resource servers and to the client that holds it."""
 
     CLIENT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
-    server: Server
+    server: AuthorizationServer
 
-    def check_params(self, request: ClientRequest, client: Client) -> None:
-        """The hint is ignored, as RFC 7662 section 2.1 allows: we know our tokens."""
+    def check_params(self, request: ClientRequest, client: RegisteredClient) -> None:
+        """Check the parameters; the hint is ignored, as RFC 7662 section 2.1 allows."""
         if "token" not in request.form:
             raise InvalidRequestError("token is required")
 
@@ -29,7 +29,9 @@ class Introspection(rfc7662.IntrospectionEndpoint):
         found = self.server.issuer.found(token)
         return found if isinstance(found, AccessToken) else None
 
-    def check_permission(self, token: AccessToken, client: Client, request: ClientRequest) -> bool:
+    def check_permission(
+        self, token: AccessToken, client: RegisteredClient, request: ClientRequest
+    ) -> bool:
         return client.introspects or token.check_client(client)
 
     def create_introspection_payload(self, token: AccessToken | None) -> dict[str, object]:
@@ -38,12 +40,14 @@ class Introspection(rfc7662.IntrospectionEndpoint):
         return {"active": True, "token_type": "Bearer", **token.claims}
 
 
-def serve(server: Server) -> Handler:
-    """One token asked about by a client that authenticates with its secret."""
-    server.register_endpoint(Introspection)
+def serve(server: AuthorizationServer) -> Handler:
+    """Introspect a token for a client that authenticates with its secret."""
+    server.register_endpoint(IntrospectionEndpoint)
 
-    def introspect(form: Form) -> Answer:
-        answer: Answer = server.create_endpoint_response(Introspection.ENDPOINT_NAME, form)
+    def introspect(form: Form) -> IssuerResponse:
+        answer: IssuerResponse = server.create_endpoint_response(
+            IntrospectionEndpoint.ENDPOINT_NAME, form
+        )
         return answer
 
     async def post(request: Request) -> Response:

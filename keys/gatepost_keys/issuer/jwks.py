@@ -5,11 +5,13 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.state import Issuer
+from gatepost_keys.issuer.state import DevelopmentIssuer
 
 
-def serve(issuer: Issuer) -> Handler:
-    """The current set, with a lifetime as providers give it: who caches it meets rotations."""
+def serve(issuer: DevelopmentIssuer) -> Handler:
+    """
+    Return the current set, with a lifetime as providers give it: who caches it meets rotations.
+    """
 
     async def get(request: Request) -> Response:
         return wire.json(issuer.keys.document(), headers={"Cache-Control": "max-age=60"})

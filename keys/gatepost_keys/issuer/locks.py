@@ -29,7 +29,7 @@ def problems(  # noqa: PLR0913 - each argument is a lock of its own; a bundle wo
     environ: Mapping[str, str],
 ) -> list[str]:
     """
-    Why the development issuer must not run with these settings, as sentences; empty: it may.
+    Return why the development issuer must not run with these settings, as sentences; empty: it may.
 
     *production* is the mode the operator set, *tls* whether we terminate TLS, *other_issuers*
     the issuers trusted beside this one.

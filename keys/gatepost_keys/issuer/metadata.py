@@ -18,7 +18,7 @@ SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
 
 
 def document(settings: IssuerSettings) -> dict[str, object]:
-    """What clients learn of this issuer; `issuer` is byte-equal to the setting."""
+    """Return the metadata of the issuer; `issuer` is byte-equal to the setting."""
     at = settings.issuer
     grants = ["authorization_code", "refresh_token", "client_credentials"]
     return {
@@ -48,7 +48,7 @@ def document(settings: IssuerSettings) -> dict[str, object]:
 
 
 def serve(settings: IssuerSettings) -> Handler:
-    """The document as an endpoint, encoded once."""
+    """Return the document as an endpoint, encoded once."""
     encoded = msgspec.json.encode(document(settings))
 
     async def get(request: Request) -> Response:

@@ -15,7 +15,7 @@ STYLE_PATH = f"{MOUNT}/style.css"
 
 def policy(form_target: str = "") -> str:
     """
-    Nothing but our own style sheet, no script at all, never inside a frame.
+    Return a policy that allows only the own style sheet, no scripts and no frames.
 
     Browsers apply `form-action` to the redirect that answers a form too, so the consent page
     names where its answer leads.
@@ -48,7 +48,7 @@ class Pages:
         status: int = 200,
         form_target: str = "",
     ) -> Response:
-        """The page *name* with *values*."""
+        """Return the page *name* with *values*."""
         text = self._templates.get_template(f"{name}.html").render(mount=MOUNT, **values)
         headers = {
             "Cache-Control": "no-store",
@@ -60,13 +60,13 @@ class Pages:
         return HTMLResponse(text, status, headers)
 
     def refusal(self, title: str, sentence: str, *, status: int = 400, hint: str = "") -> Response:
-        """A page for a person whose request cannot go on and may not be sent back."""
+        """Return a page for a person whose request cannot go on and may not be sent back."""
         values = {"title": title, "sentence": sentence, "hint": hint}
         return self.render("refusal", values, status=status)
 
 
 def style() -> Handler:
-    """The one style sheet."""
+    """Return the one style sheet."""
     text = resources.files("gatepost_keys.issuer").joinpath("style.css").read_bytes()
 
     async def get(request: Request) -> Response:

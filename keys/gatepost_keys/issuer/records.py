@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import msgspec
 
 from gatepost_keys.issuer import redirects
-from gatepost_keys.mint import Person
+from gatepost_keys.mint import TokenSubject
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
     """A registered client (RFC 7591 section 2). The methods are those of Authlib's ClientMixin."""
 
     client_id: str
@@ -31,7 +31,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self.client_id
 
     def get_default_redirect_uri(self) -> str | None:
-        """The only registered address; with several the client has to say which."""
+        """Return the only registered address; with several the client has to say which."""
         return self.redirect_uris[0] if len(self.redirect_uris) == 1 else None
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
@@ -53,10 +53,10 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
     def get_allowed_scope(self, scope: str | None) -> str | None:
         """
-        What is granted of the requested *scope*; None when nothing of it exists here.
+        Return the granted part of the requested *scope*, or None.
 
         Unknown scopes are left out and the token answer says what was granted (RFC 6749 section
-        3.3): clients routinely ask for `openid` everywhere, and refusing them helps nobody.
+        3.3): clients routinely ask for `openid` everywhere, and refusing them would not help.
         """
         asked = (scope or "").split()
         if not asked:
@@ -69,12 +69,12 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
     """Who signed in, when (seconds since the epoch) and how."""
 
-    person: Person
+    person: TokenSubject
     auth_time: int
     acr: str
 
 
-class Family(msgspec.Struct, eq=False):
+class TokenFamily(msgspec.Struct, eq=False):
     """All tokens that came from one authorization: they are revoked together."""
 
     expires_at: float
@@ -93,7 +93,7 @@ class Code(msgspec.Struct, kw_only=True, eq=False):
     code_challenge_method: str
     sign_in: SignIn
     expires_at: float
-    family: Family
+    family: TokenFamily
     openid: bool = False
     """An ID token was asked for (OpenID Connect Core 3.1.2.1)."""
     nonce: str = ""
@@ -113,10 +113,10 @@ class RefreshToken(msgspec.Struct, kw_only=True, eq=False):
     scope: str
     resource: str
     sign_in: SignIn
-    family: Family
+    family: TokenFamily
     used: bool = False
 
-    def check_client(self, client: Client) -> bool:
+    def check_client(self, client: RegisteredClient) -> bool:
         return self.client_id == client.client_id
 
     def get_scope(self) -> str:
@@ -128,8 +128,8 @@ class AccessToken(msgspec.Struct, kw_only=True, eq=False):
 
     claims: Mapping[str, object]
     client_id: str
-    family: Family
+    family: TokenFamily
     revoked: bool = False
 
-    def check_client(self, client: Client) -> bool:
+    def check_client(self, client: RegisteredClient) -> bool:
         return self.client_id == client.client_id

@@ -16,7 +16,7 @@ DOT_SEGMENT = re.compile(r"(?:^|/)(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 
 def fault(uri: str, private: Collection[str] = ()) -> str | None:
     """
-    Why *uri* cannot be a redirect address; None when it can.
+    Return why *uri* cannot be a redirect address; None when it can.
 
     Accepted are https, http on loopback (RFC 8252 section 7.3) and exactly the addresses in
     *private*. Any other scheme may be claimed by any application, or run as script.
@@ -39,7 +39,7 @@ def fault(uri: str, private: Collection[str] = ()) -> str | None:
 
 def matches(registered: str, requested: str) -> bool:
     """
-    Whether *requested* is the registered address: byte for byte, save the port on loopback.
+    Return whether *requested* is the registered address: byte for byte, save the port on loopback.
 
     A native app listens on whatever port is free, so RFC 8252 section 7.3 has the port ignored
     there; everything else, the host name included, stays exact.
@@ -57,7 +57,7 @@ def matches(registered: str, requested: str) -> bool:
 
 
 def place(uri: str) -> str:
-    """Where *uri* leads, for a person: a host, this computer, or an application's scheme."""
+    """Return where *uri* leads, for a person: a host, this computer, or an application's scheme."""
     parts = urlsplit(uri)
     if parts.scheme not in {"http", "https"}:
         return f"{parts.scheme}: (an application on this computer)"
@@ -67,7 +67,7 @@ def place(uri: str) -> str:
 
 
 def form_target(uri: str) -> str:
-    """The content-security-policy source that lets a form's answer redirect to *uri*."""
+    """Return the content-security-policy source that lets a form's answer redirect to *uri*."""
     parts = urlsplit(uri)
     if parts.scheme in {"http", "https"}:
         return f"{parts.scheme}://{parts.netloc}"
@@ -90,7 +90,7 @@ def _web_fault(parts: SplitResult) -> str | None:
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         return "is plain http beyond this machine"
     if DOT_SEGMENT.search(parts.path):
-        # /callback/../steal is another address once somebody normalises it.
+        # /callback/../steal becomes another address when it is normalised.
         return "has dot segments"
     return None
 

@@ -1,4 +1,4 @@
-"""Dynamic client registration (RFC 7591), open to everybody on this machine."""
+"""Dynamic client registration (RFC 7591), open to all clients on this machine."""
 
 import secrets
 
@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import redirects, wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import Client
+from gatepost_keys.issuer.records import RegisteredClient
 from gatepost_keys.issuer.settings import IssuerSettings
-from gatepost_keys.issuer.state import Issuer
+from gatepost_keys.issuer.state import DevelopmentIssuer
 
 MAX_REDIRECTS = 20
 GRANTS = ("authorization_code", "refresh_token")
@@ -19,7 +19,7 @@ METHODS = PUBLIC | {"client_secret_basic", "client_secret_post"}
 NAME_LENGTH = 80
 
 
-class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+class ClientMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The members of a registration that mean something here; all others are left out."""
 
     redirect_uris: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     scope: str = ""
 
 
-class Rejected(Exception):
+class RegistrationRejected(Exception):
     """A registration is refused: an error code of RFC 7591 section 3.2.2 and a sentence."""
 
     def __init__(self, error: str, sentence: str) -> None:
@@ -42,8 +42,8 @@ class Rejected(Exception):
         self.sentence = sentence
 
 
-def serve(issuer: Issuer) -> Handler:
-    """Takes a client's description, answers with its id and what was made of it."""
+def serve(issuer: DevelopmentIssuer) -> Handler:
+    """Register a client and answer its id and registered metadata."""
 
     async def post(request: Request) -> Response:
         body = await wire.body_of(request, "application/json")
@@ -51,12 +51,12 @@ def serve(issuer: Issuer) -> Handler:
             sent = msgspec.json.decode(body, type=dict[str, object])
             # Some clients send null where they have nothing to say.
             said = {name: value for name, value in sent.items() if value is not None}
-            metadata = msgspec.convert(said, Metadata)
+            metadata = msgspec.convert(said, ClientMetadata)
             check(metadata, issuer.settings)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             sentence = "The body is not a client's metadata (RFC 7591 section 2)"
             return wire.refuse(sentence, error="invalid_client_metadata")
-        except Rejected as refusal:
+        except RegistrationRejected as refusal:
             return wire.refuse(refusal.sentence, error=refusal.error)
         client = issuer.register(client_of(metadata))
         return wire.json(described(client, metadata, now=issuer.now()), 201)
@@ -64,28 +64,36 @@ def serve(issuer: Issuer) -> Handler:
     return post
 
 
-def check(metadata: Metadata, settings: IssuerSettings) -> None:
-    """Rejected when a client of that kind could not work, or would be unsafe."""
+def check(metadata: ClientMetadata, settings: IssuerSettings) -> None:
+    """Raise Rejected if a client of that kind could not work or would be unsafe."""
     if not 1 <= len(metadata.redirect_uris) <= MAX_REDIRECTS:
-        raise Rejected("invalid_redirect_uri", f"Name 1 to {MAX_REDIRECTS} redirect_uris")
+        raise RegistrationRejected(
+            "invalid_redirect_uri", f"Name 1 to {MAX_REDIRECTS} redirect_uris"
+        )
     for uri in metadata.redirect_uris:
         if fault := redirects.fault(uri, settings.private_redirects):
-            raise Rejected("invalid_redirect_uri", f"A redirect address {fault}")
+            raise RegistrationRejected("invalid_redirect_uri", f"A redirect address {fault}")
         if metadata.application_type == "web" and uri in settings.private_redirects:
-            raise Rejected("invalid_redirect_uri", "A web application has https addresses")
+            raise RegistrationRejected(
+                "invalid_redirect_uri", "A web application has https addresses"
+            )
     if metadata.token_endpoint_auth_method not in METHODS:
-        raise Rejected("invalid_client_metadata", f"Authenticate by {', '.join(sorted(METHODS))}")
+        raise RegistrationRejected(
+            "invalid_client_metadata", f"Authenticate by {', '.join(sorted(METHODS))}"
+        )
     if "code" not in metadata.response_types:
-        raise Rejected("invalid_client_metadata", "response_types must have code")
+        raise RegistrationRejected("invalid_client_metadata", "response_types must have code")
     if "authorization_code" not in metadata.grant_types:
-        raise Rejected("invalid_client_metadata", "grant_types must have authorization_code")
+        raise RegistrationRejected(
+            "invalid_client_metadata", "grant_types must have authorization_code"
+        )
     if metadata.application_type not in {"", "native", "web"}:
-        raise Rejected("invalid_client_metadata", "application_type is native or web")
+        raise RegistrationRejected("invalid_client_metadata", "application_type is native or web")
 
 
-def client_of(metadata: Metadata) -> Client:
-    """A new client; grants that are not for strangers are left out, as section 2 allows."""
-    return Client(
+def client_of(metadata: ClientMetadata) -> RegisteredClient:
+    """Return a new client; grants that are not for strangers are left out, as section 2 allows."""
+    return RegisteredClient(
         client_id="dev-client-" + secrets.token_urlsafe(16),
         secret="" if metadata.token_endpoint_auth_method in PUBLIC else secrets.token_urlsafe(32),
         name=shown(metadata.client_name),
@@ -96,8 +104,10 @@ def client_of(metadata: Metadata) -> Client:
     )
 
 
-def described(client: Client, metadata: Metadata, *, now: float) -> dict[str, object]:
-    """The answer of RFC 7591 section 3.2.1: everything registered, as it was registered."""
+def described(
+    client: RegisteredClient, metadata: ClientMetadata, *, now: float
+) -> dict[str, object]:
+    """Return the answer of RFC 7591 section 3.2.1: everything registered, as it was registered."""
     answer: dict[str, object] = {
         "client_id": client.client_id,
         "client_id_issued_at": int(now),
@@ -118,5 +128,5 @@ def described(client: Client, metadata: Metadata, *, now: float) -> dict[str, ob
 
 
 def shown(name: str) -> str:
-    """*name* as it may stand on the consent page: short, and without marks that reorder text."""
+    """Return *name* for the consent page: short, and without direction marks."""
     return "".join(char for char in name if char.isprintable())[:NAME_LENGTH].strip()

@@ -26,7 +26,7 @@ class Resources:
 
     def find(self, requested: str) -> str | None:
         """
-        The canonical form of *requested*; None when this issuer does not serve it.
+        Return the canonical form of *requested*; None when this issuer does not serve it.
 
         `localhost`, `127.0.0.1` and `[::1]` are one resource, under the name configured first: the
         resource server has one audience however a person typed its address. `http://host/` is
@@ -40,7 +40,7 @@ class Resources:
 
 
 def folded(url: str) -> str:
-    """*url* with any name of this machine as `localhost`, and otherwise byte for byte."""
+    """Return *url* with any name of this machine as `localhost`, otherwise unchanged."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

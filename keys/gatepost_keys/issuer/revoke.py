@@ -8,18 +8,18 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.records import AccessToken, Client, RefreshToken
-from gatepost_keys.issuer.server import Answer, ClientRequest, Form, Server
+from gatepost_keys.issuer.records import AccessToken, RefreshToken, RegisteredClient
+from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
 
 
 class Revocation(rfc7009.RevocationEndpoint):
     """Takes an access token back, or with a refresh token all that came from its sign-in."""
 
     CLIENT_AUTH_METHODS = ["none", "client_secret_basic", "client_secret_post"]
-    server: Server
+    server: AuthorizationServer
 
-    def check_params(self, request: ClientRequest, client: Client) -> None:
-        """The hint is ignored, as RFC 7009 section 2.1 allows: we know our tokens."""
+    def check_params(self, request: ClientRequest, client: RegisteredClient) -> None:
+        """Check the parameters; the hint is ignored, as RFC 7009 section 2.1 allows."""
         if "token" not in request.form:
             raise InvalidRequestError("token is required")
 
@@ -33,12 +33,12 @@ class Revocation(rfc7009.RevocationEndpoint):
             token.family.revoked = True
 
 
-def serve(server: Server) -> Handler:
-    """Answers 200 for unknown tokens too: they open nothing already."""
+def serve(server: AuthorizationServer) -> Handler:
+    """Revoke a token; answer 200 for unknown tokens too."""
     server.register_endpoint(Revocation)
 
-    def revoke(form: Form) -> Answer:
-        answer: Answer = server.create_endpoint_response(Revocation.ENDPOINT_NAME, form)
+    def revoke(form: Form) -> IssuerResponse:
+        answer: IssuerResponse = server.create_endpoint_response(Revocation.ENDPOINT_NAME, form)
         return answer
 
     async def post(request: Request) -> Response:

@@ -5,21 +5,23 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.server import Answer, ClientRequest, Form, Server
+from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest, Form, IssuerResponse
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 METHODS = ["client_secret_basic", "client_secret_post"]
 
 
-def serve(server: Server) -> Handler:
-    """POST by `gatepost-cli`; `remove_old=true` also withdraws the keys before the new one."""
+def serve(server: AuthorizationServer) -> Handler:
+    """
+    Rotate the keys for `gatepost-cli`; `remove_old=true` also removes the keys before the new one.
+    """
 
-    def rotate(form: Form) -> Answer:
+    def rotate(form: Form) -> IssuerResponse:
         client = server.authenticate_client(ClientRequest(form), METHODS)
         if client.client_id != CLI_CLIENT:
-            return Answer(403, {"error": "unauthorized_client"}, {})
+            return IssuerResponse(403, {"error": "unauthorized_client"}, {})
         kid = server.issuer.rotate(remove_old=form.values.get("remove_old") == "true")
-        return Answer(200, {"kid": kid, "published": list(server.issuer.keys.ids)}, {})
+        return IssuerResponse(200, {"kid": kid, "published": list(server.issuer.keys.ids)}, {})
 
     async def post(request: Request) -> Response:
         return wire.response(server.answer(await wire.form_of(request), rotate))

@@ -13,10 +13,10 @@ from authlib.oauth2.rfc6749.requests import (  # type: ignore[import-untyped]
     BasicOAuth2Payload,
 )
 
-from gatepost_keys.issuer.records import Client, RefreshToken
+from gatepost_keys.issuer.records import RefreshToken, RegisteredClient
 from gatepost_keys.issuer.resources import Resources
-from gatepost_keys.issuer.state import Issuer
-from gatepost_keys.mint import Grant
+from gatepost_keys.issuer.state import DevelopmentIssuer
+from gatepost_keys.mint import AccessTokenClaims
 
 OPENID = "openid"
 IDENTITY = frozenset({OPENID, "profile", "email", "offline_access"})
@@ -33,7 +33,7 @@ class Form(msgspec.Struct, frozen=True):
     authorization: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class IssuerResponse(msgspec.Struct, frozen=True):
     """What to send: a JSON body, or a redirect when *location* is set."""
 
     status: int
@@ -54,8 +54,7 @@ class Payload(BasicOAuth2Payload):
     @property
     def scope(self) -> str | None:
         """
-        Without `offline_access`, which clients add where they hope for a refresh token, and what
-        they ask of OpenID Connect.
+        Return the scope without `offline_access` and the scopes of OpenID Connect.
 
         Here every authorization yields a refresh token, and none of these means anything to a
         resource.
@@ -65,7 +64,7 @@ class Payload(BasicOAuth2Payload):
 
     @property
     def openid(self) -> bool:
-        """Whether an ID token is asked for."""
+        """Return whether an ID token is asked for."""
         return OPENID in str(self.data.get("scope", "")).split()
 
 
@@ -89,16 +88,16 @@ class ClientRequest(rfc6749.OAuth2Request):
         return values
 
 
-class Server(rfc6749.AuthorizationServer):
+class AuthorizationServer(rfc6749.AuthorizationServer):
     """The grants' view of an issuer: who is a client, and what a token is."""
 
-    def __init__(self, issuer: Issuer) -> None:
+    def __init__(self, issuer: DevelopmentIssuer) -> None:
         super().__init__()
         self.issuer = issuer
         self.resources = Resources(issuer.settings.resources)
 
-    def answer(self, form: Form, respond: Callable[[Form], Answer]) -> Answer:
-        """*respond* to a request of a client that authenticates in one way at most."""
+    def answer(self, form: Form, respond: Callable[[Form], IssuerResponse]) -> IssuerResponse:
+        """Call *respond* for a client that authenticates in at most one way."""
         try:
             check_authentication(form)
             return respond(form)
@@ -106,7 +105,7 @@ class Server(rfc6749.AuthorizationServer):
             return self.handle_error_response(form, error)
 
     def target(self, request: ClientRequest) -> str:
-        """The one resource that an authorization is for; InvalidTarget otherwise."""
+        """Return the one resource that an authorization is for; InvalidTarget otherwise."""
         if len(request.resources) > 1:
             raise InvalidTarget("Ask for one resource at a time")
         # Clients from before RFC 8707 name none; with a single resource there is no doubt.
@@ -117,15 +116,17 @@ class Server(rfc6749.AuthorizationServer):
         return found
 
     def check_target(self, request: ClientRequest, granted: str) -> None:
-        """A token request may repeat the resource that was granted, and name no other."""
+        """Check that a token request names no other resource than the granted one."""
         if any(self.resources.find(asked) != granted for asked in request.resources):
             raise InvalidTarget("The authorization was for another resource")
 
     def issue(
         self, record: RefreshToken, scope: str, *, refresh: bool, token_format: str = ""
     ) -> dict[str, object]:
-        """A token answer (RFC 6749 section 5.1); the refresh token keeps the record's scope."""
-        grant = Grant(
+        """
+        Return a token answer (RFC 6749 section 5.1); the refresh token keeps the record's scope.
+        """
+        grant = AccessTokenClaims(
             issuer=self.issuer.settings.issuer,
             person=record.sign_in.person,
             client_id=record.client_id,
@@ -146,31 +147,33 @@ class Server(rfc6749.AuthorizationServer):
 
     # What Authlib asks of an integration.
 
-    def query_client(self, client_id: str) -> Client | None:
+    def query_client(self, client_id: str) -> RegisteredClient | None:
         return self.issuer.client(client_id)
 
     def save_token(self, token: Mapping[str, object], request: ClientRequest) -> None:
-        """Nothing to do: `issue` remembers what it makes."""
+        """Do nothing; `issue` has already stored the token."""
 
     def send_signal(self, name: str, *args: object, **kwargs: object) -> None:
-        """Nobody listens."""
+        """Do nothing; there are no signals."""
 
     def create_oauth2_request(self, request: Form | ClientRequest) -> ClientRequest:
         return request if isinstance(request, ClientRequest) else ClientRequest(request)
 
-    def handle_response(self, status: int, body: Any, headers: list[tuple[str, str]]) -> Answer:
+    def handle_response(
+        self, status: int, body: Any, headers: list[tuple[str, str]]
+    ) -> IssuerResponse:
         named = dict(headers)
         location = named.pop("Location", "")
         if location:
             # RFC 9207: every authorization response, errors included, says who sent it, or a
             # client of several issuers can be made to hand this code to another one.
             location = add_params_to_uri(location, {"iss": self.issuer.settings.issuer})
-            return Answer(status, {}, {}, location)
-        return Answer(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
+            return IssuerResponse(status, {}, {}, location)
+        return IssuerResponse(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
 
-    def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> Answer:
+    def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> IssuerResponse:
         if not isinstance(error, rfc6749.InvalidClientError):
-            answer: Answer = super().handle_error_response(request, error)
+            answer: IssuerResponse = super().handle_error_response(request, error)
             return answer
         # Always 401: clients throw their registration away and start over on that.
         headers = {
@@ -178,7 +181,7 @@ class Server(rfc6749.AuthorizationServer):
             "WWW-Authenticate": 'Basic realm="Gatepost development issuer"',
         }
         body = {"error": "invalid_client", "error_description": "Client authentication failed"}
-        return Answer(401, body, headers)
+        return IssuerResponse(401, body, headers)
 
 
 def check_authentication(form: Form) -> None:

@@ -10,43 +10,43 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer.records import SignIn
 from gatepost_keys.issuer.settings import MOUNT
-from gatepost_keys.issuer.state import Issuer, digest
+from gatepost_keys.issuer.state import DevelopmentIssuer, digest
 
 SESSION_S = 8 * 3600
 ID = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
-class Session(msgspec.Struct, frozen=True):
+class BrowserSession(msgspec.Struct, frozen=True):
     """One browser: its id, and who signed in, if anybody did."""
 
     id: str
     sign_in: SignIn | None
 
 
-def cookie_name(issuer: Issuer) -> str:
-    """Cookies know no ports, so the name has it: two issuers on one machine stay apart."""
+def cookie_name(issuer: DevelopmentIssuer) -> str:
+    """Return the cookie's name, which contains the port to separate issuers on one machine."""
     return f"gatepost-dev-{urlsplit(issuer.settings.issuer).port or 80}"
 
 
-def session_of(request: Request, issuer: Issuer) -> Session:
-    """The browser's session; a new one, signed in as nobody, where it has none."""
+def session_of(request: Request, issuer: DevelopmentIssuer) -> BrowserSession:
+    """Return the browser's session, or a new one without a user."""
     sent = request.cookies.get(cookie_name(issuer), "")
     if not ID.fullmatch(sent):
-        return Session(secrets.token_urlsafe(32), None)
+        return BrowserSession(secrets.token_urlsafe(32), None)
     sign_in = issuer.sessions.get(digest(sent))
     if sign_in is not None and issuer.now() - sign_in.auth_time >= SESSION_S:
         sign_in = None
-    return Session(sent, sign_in)
+    return BrowserSession(sent, sign_in)
 
 
-def start(issuer: Issuer, sign_in: SignIn) -> Session:
-    """A session under a new id: one planted before the sign-in must not become signed in."""
-    session = Session(secrets.token_urlsafe(32), sign_in)
+def start(issuer: DevelopmentIssuer, sign_in: SignIn) -> BrowserSession:
+    """Return a session under a new id: one planted before the sign-in must not become signed in."""
+    session = BrowserSession(secrets.token_urlsafe(32), sign_in)
     issuer.sessions.put(digest(session.id), sign_in)
     return session
 
 
-def keep(response: Response, session: Session, issuer: Issuer) -> Response:
+def keep(response: Response, session: BrowserSession, issuer: DevelopmentIssuer) -> Response:
     """
     Give the browser its id. Lax: it comes along when a client sends the browser here, and not with
     a form that a foreign page submits.

@@ -8,32 +8,32 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost_keys.generate import Refused
-from gatepost_keys.mint import MAX_LIFETIME_S, Person
+from gatepost_keys.generate import GenerationRefused
+from gatepost_keys.mint import MAX_LIFETIME_S, TokenSubject
 
 MOUNT = "/dev-as"
-"""The path of every development issuer: nobody mistakes it for one that may be trusted."""
+"""The path of every development issuer: it marks the issuer as one for development."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 MAX_REFRESH_S = 8 * 3600
 TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 
 DEFAULT_USERS = (
-    Person(
+    TokenSubject(
         username="alice",
         name="Alice Archer",
         tenant="acme",
         email="alice@acme.example",
         roles=("approver", "admin"),
     ),
-    Person(
+    TokenSubject(
         username="dave",
         name="Dave Dunn",
         tenant="acme",
         email="dave@acme.example",
         roles=("approver",),
     ),
-    Person(username="bob", name="Bob Bright", tenant="globex", email="bob@globex.example"),
+    TokenSubject(username="bob", name="Bob Bright", tenant="globex", email="bob@globex.example"),
 )
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -56,7 +56,7 @@ class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
     introspects: bool = False
     """May ask about every token, as a resource server does (RFC 7662)."""
     redirect_uris: tuple[str, ...] = ()
-    """Where people come back who sign in for it; empty: nobody does."""
+    """The redirect addresses for sign-ins; empty if no user signs in for it."""
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Granted to a client that asks for none and registered none."""
     descriptions: Mapping[str, str] = msgspec.field(default_factory=lambda: DESCRIPTIONS)
     """A sentence per scope for the consent page."""
-    users: tuple[Person, ...] = DEFAULT_USERS
+    users: tuple[TokenSubject, ...] = DEFAULT_USERS
     auto_approve: bool = False
     """Answer authorization requests at once, without pages: for tests."""
     auto_user: str = ""
@@ -99,23 +99,25 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, url in [("issuer", self.issuer), *(("resource", r) for r in self.resources)]:
             if not on_loopback(url):
-                raise Refused(
+                raise GenerationRefused(
                     f"the development issuer refuses the {name} {url}: "
                     "it works on http://127.0.0.1 or http://localhost only"
                 )
         if urlsplit(self.issuer).path != MOUNT or "?" in self.issuer or "#" in self.issuer:
-            raise Refused(f"the development issuer's URL ends in {MOUNT}, not {self.issuer}")
+            raise GenerationRefused(
+                f"the development issuer's URL ends in {MOUNT}, not {self.issuer}"
+            )
         if not 0 < self.token_lifetime_s <= MAX_LIFETIME_S:
-            raise Refused(f"token_lifetime_s is 1 to {MAX_LIFETIME_S}")
+            raise GenerationRefused(f"token_lifetime_s is 1 to {MAX_LIFETIME_S}")
         if not 0 < self.refresh_lifetime_s <= MAX_REFRESH_S:
-            raise Refused(f"refresh_lifetime_s is 1 to {MAX_REFRESH_S}")
+            raise GenerationRefused(f"refresh_lifetime_s is 1 to {MAX_REFRESH_S}")
 
     @property
     def origin(self) -> str:
         return self.issuer.removesuffix(MOUNT)
 
-    def user(self, hint: str) -> Person | None:
-        """The user that *hint* names: `alice`, `alice@acme` or the e-mail address."""
+    def user(self, hint: str) -> TokenSubject | None:
+        """Return the user that *hint* names: `alice`, `alice@acme` or the e-mail address."""
         for person in self.users:
             if hint in {person.username, f"{person.username}@{person.tenant}", person.email}:
                 return person
@@ -123,7 +125,9 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_loopback(url: str) -> bool:
-    """Whether *url* is plain http(s) on this machine, with nothing that hides another host."""
+    """
+    Return whether *url* is plain http(s) on this machine, with nothing that hides another host.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -5,21 +5,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from gatepost_keys.issuer import wire
-from gatepost_keys.issuer.authorize import Unusable, review, turn_away
+from gatepost_keys.issuer.authorize import UnusableRequest, review, turn_away
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
-from gatepost_keys.issuer.server import Form, Server
+from gatepost_keys.issuer.server import AuthorizationServer, Form
 from gatepost_keys.issuer.session import keep, session_of, start
 from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT
 
 
 def form_in(query: str, request: Request) -> Form:
-    """The authorization request that a page carried in its form."""
+    """Return the authorization request that a page carried in its form."""
     return wire.form_from(request, query.encode("ascii", "replace"))
 
 
-def serve(server: Server, pages: Pages) -> Handler:
-    """Signs in whom the button names, and goes on with the authorization request."""
+def serve(server: AuthorizationServer, pages: Pages) -> Handler:
+    """Sign in the user of the button and continue with the authorization request."""
     issuer = server.issuer
 
     async def post(request: Request) -> Response:
@@ -34,7 +34,7 @@ def serve(server: Server, pages: Pages) -> Handler:
             return pages.refusal("Nobody has that name", "Choose one of the users on the page.")
         try:
             acr = review(server, form_in(query, request)).acr or ACR_VALUES[0]
-        except (Unusable, rfc6749.OAuth2Error) as error:
+        except (UnusableRequest, rfc6749.OAuth2Error) as error:
             return turn_away(server, pages, error)
         signed_in = start(issuer, issuer.sign_in(person, acr))
         # The path is ours and fixed: the query cannot lead anywhere else.
@@ -45,7 +45,7 @@ def serve(server: Server, pages: Pages) -> Handler:
 
 
 def expired(pages: Pages) -> Response:
-    """The answer to a form that this browser was not shown, or not since the last start."""
+    """Return the answer to a form that this browser was not shown, or not since the last start."""
     return pages.refusal(
         "This page is no longer good",
         "The form does not belong to this browser, or the issuer was restarted since it was shown.",

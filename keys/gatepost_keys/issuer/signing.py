@@ -4,7 +4,7 @@ from typing import Any
 
 from joserfc.jwk import Key
 
-from gatepost_keys.generate import Refused, new_key
+from gatepost_keys.generate import GenerationRefused, new_key
 from gatepost_keys.jwks import public_set
 
 
@@ -17,12 +17,12 @@ class SigningKeys:
 
     @property
     def current(self) -> Key:
-        """The key that signs."""
+        """Return the key that signs."""
         return self._keys[-1]
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The published key ids, oldest first; the last one signs."""
+        """Return the published key ids, oldest first; the last one signs."""
         return tuple(str(key.kid) for key in self._keys)
 
     def rotate(self, *, remove_old: bool = False) -> str:
@@ -34,9 +34,9 @@ class SigningKeys:
     def remove(self, kid: str) -> None:
         """Publish *kid* no longer: what it signed is to be refused. Refused for the signing key."""
         if kid not in self.ids[:-1]:
-            raise Refused(f"{kid} is not an old key of this issuer")
+            raise GenerationRefused(f"{kid} is not an old key of this issuer")
         self._keys = [key for key in self._keys if key.kid != kid]
 
     def document(self) -> dict[str, list[dict[str, Any]]]:
-        """The public set, the signing key first."""
+        """Return the public set, the signing key first."""
         return public_set(reversed(self._keys))

@@ -7,10 +7,17 @@ import secrets
 import msgspec
 
 from gatepost_keys.issuer.bounded import Bounded
-from gatepost_keys.issuer.records import AccessToken, Client, Code, Family, RefreshToken, SignIn
+from gatepost_keys.issuer.records import (
+    AccessToken,
+    Code,
+    RefreshToken,
+    RegisteredClient,
+    SignIn,
+    TokenFamily,
+)
 from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings
 from gatepost_keys.issuer.signing import SigningKeys
-from gatepost_keys.mint import Grant, Identity, Person, half_hash, sign
+from gatepost_keys.mint import AccessTokenClaims, Identity, TokenSubject, half_hash, sign
 
 CLI_CLIENT = "gatepost-cli"
 MINT_GRANT = "urn:gatepost:params:oauth:grant-type:development-token"
@@ -20,7 +27,7 @@ OPAQUE_PREFIX = "dev-at-"
 SECRET_METHODS = frozenset({"client_secret_basic", "client_secret_post"})
 
 
-class Issuer:
+class DevelopmentIssuer:
     """
     The state of a development issuer. All of it is gone when the process ends.
 
@@ -30,7 +37,7 @@ class Issuer:
     def __init__(self, settings: IssuerSettings) -> None:
         self.settings = settings
         self.keys = SigningKeys(settings.algorithm)
-        self.clients: Bounded[Client] = Bounded(1_000)
+        self.clients: Bounded[RegisteredClient] = Bounded(1_000)
         self.codes: Bounded[Code] = Bounded(1_000)
         self.refresh_tokens: Bounded[RefreshToken] = Bounded(10_000)
         self.access_tokens: Bounded[AccessToken] = Bounded(10_000)
@@ -43,8 +50,8 @@ class Issuer:
     def now(self) -> float:
         return self.settings.clock()
 
-    def client(self, client_id: str) -> Client | None:
-        """The client of that id, built in or registered."""
+    def client(self, client_id: str) -> RegisteredClient | None:
+        """Return the client of that id, built in or registered."""
         return self._built_in.get(client_id) or self.clients.get(client_id)
 
     def rotate(self, *, remove_old: bool = False) -> str:
@@ -52,24 +59,27 @@ class Issuer:
         return self.keys.rotate(remove_old=remove_old)
 
     def seal(self, *parts: str) -> str:
-        """A value that only this process can make for exactly *parts*: binds a form to its page."""
+        """
+        Return a value that only this process can make for exactly *parts*: binds a form to its
+        page.
+        """
         message = "\0".join(f"{len(part)}:{part}" for part in parts).encode()
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
 
     def sealed(self, seal: str, *parts: str) -> bool:
-        """Whether *seal* was made for *parts*."""
+        """Return whether *seal* was made for *parts*."""
         return hmac.compare_digest(seal.encode(), self.seal(*parts).encode())
 
-    def sign_in(self, person: Person, acr: str = ACR_VALUES[0]) -> SignIn:
-        """*person* has just signed in."""
+    def sign_in(self, person: TokenSubject, acr: str = ACR_VALUES[0]) -> SignIn:
+        """Record that *person* has just signed in."""
         return SignIn(person=person, auth_time=int(self.now()), acr=acr)
 
-    def family(self) -> Family:
-        """A new set of tokens, which ends when the longest refresh token does."""
-        return Family(self.now() + self.settings.refresh_lifetime_s)
+    def family(self) -> TokenFamily:
+        """Return a new set of tokens, which ends when the longest refresh token does."""
+        return TokenFamily(self.now() + self.settings.refresh_lifetime_s)
 
-    def access_token(self, grant: Grant, family: Family, form: str = "") -> str:
-        """A new access token; *form* (`jwt`, `opaque`) overrides the settings."""
+    def access_token(self, grant: AccessTokenClaims, family: TokenFamily, form: str = "") -> str:
+        """Return a new access token; *form* (`jwt`, `opaque`) overrides the settings."""
         lifetime = self.settings.token_lifetime_s
         claims = grant.claims(now=self.now(), lifetime_s=lifetime)
         record = AccessToken(claims=claims, client_id=grant.client_id, family=family)
@@ -81,7 +91,7 @@ class Issuer:
         return token
 
     def id_token(self, identity: Identity, access_token: str) -> str:
-        """A new ID token, tied to the access token that comes with it."""
+        """Return a new ID token, tied to the access token that comes with it."""
         claims = identity.claims(
             now=self.now(),
             lifetime_s=self.settings.token_lifetime_s,
@@ -90,36 +100,36 @@ class Issuer:
         return sign(claims, self.keys.current, kind="JWT")
 
     def refresh_token(self, record: RefreshToken) -> str:
-        """A new refresh token for *record*."""
+        """Return a new refresh token for *record*."""
         token = "dev-rt-" + secrets.token_urlsafe(32)
         self.refresh_tokens.put(digest(token), record)
         return token
 
     def active(self, record: AccessToken) -> bool:
-        """Whether the token still opens anything."""
+        """Return whether the token still opens anything."""
         expires_at = record.claims["exp"]
         assert isinstance(expires_at, int)  # noqa: S101 - we wrote it
         return not (record.revoked or record.family.revoked) and self.now() < expires_at
 
     def found(self, token: str) -> AccessToken | RefreshToken | None:
-        """What is known of *token*, whichever kind it is."""
+        """Return the record of *token* of any kind, or None."""
         key = digest(token)
         return self.access_tokens.get(key) or self.refresh_tokens.get(key)
 
-    def register(self, client: Client) -> Client:
+    def register(self, client: RegisteredClient) -> RegisteredClient:
         """Keep a new client, which may ask for what is offered here."""
         client = self._offering(client)
         self.clients.put(client.client_id, client)
         return client
 
-    def _offering(self, client: Client) -> Client:
+    def _offering(self, client: RegisteredClient) -> RegisteredClient:
         settings = self.settings
         default = " ".join(settings.default_scopes)
         return msgspec.structs.replace(client, offered=settings.scopes, default_scope=default)
 
-    def _static_clients(self) -> list[Client]:
+    def _static_clients(self) -> list[RegisteredClient]:
         known = [
-            Client(
+            RegisteredClient(
                 client_id=client.client_id,
                 secret=client.secret,
                 name=client.name or client.client_id,
@@ -134,7 +144,7 @@ class Issuer:
             )
             for client in self.settings.clients
         ]
-        cli = Client(
+        cli = RegisteredClient(
             client_id=CLI_CLIENT,
             secret=self.settings.cli_secret,
             name="Gatepost command line",
@@ -146,5 +156,5 @@ class Issuer:
 
 
 def digest(token: str) -> str:
-    """How a token is remembered: what is in memory opens nothing."""
+    """Return the digest that is stored instead of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

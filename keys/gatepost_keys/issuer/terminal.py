@@ -4,10 +4,10 @@
 from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 
 from gatepost_keys.issuer.records import RefreshToken
-from gatepost_keys.issuer.server import ClientRequest, Server
+from gatepost_keys.issuer.server import AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.settings import TENANT
 from gatepost_keys.issuer.state import MINT_GRANT
-from gatepost_keys.mint import Person
+from gatepost_keys.mint import TokenSubject
 
 
 class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
@@ -15,14 +15,14 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
     The grant behind `gatepost token`: a token for any tenant and subject, for `gatepost-cli` alone.
 
     Parameters: `tenant`; `subject` (default: the tenant's first user); `scope`; `resource`;
-    `access_token_format`, `jwt` or `opaque`. Unlike elsewhere an unknown scope is refused: nobody
-    reads the answer's `scope` at a command line.
+    `access_token_format`, `jwt` or `opaque`. Unlike elsewhere an unknown scope is refused:
+    no client reads the answer's `scope` at a command line.
     """
 
     GRANT_TYPE = MINT_GRANT
     TOKEN_ENDPOINT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
     request: ClientRequest
-    server: Server
+    server: AuthorizationServer
 
     def validate_token_request(self) -> None:
         self.request.client = self.authenticate_token_endpoint_client()
@@ -55,7 +55,7 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         body = self.server.issue(record, scope, refresh=False, token_format=wanted)
         return 200, body, self.TOKEN_RESPONSE_HEADER
 
-    def _person(self) -> Person:
+    def _person(self) -> TokenSubject:
         values, users = self.request.form, self.server.issuer.settings.users
         tenant, subject = values.get("tenant", ""), values.get("subject", "")
         if not TENANT.fullmatch(tenant):
@@ -68,9 +68,9 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         for person in at_tenant:
             if subject in {"", person.username}:
                 return person
-        return Person(username=subject or "dev", tenant=tenant)
+        return TokenSubject(username=subject or "dev", tenant=tenant)
 
 
 def plain(text: str) -> str:
-    """*text* in the characters that an error description may have (RFC 6749 section 5.2)."""
+    """Return *text* restricted to the characters of an error description (RFC 6749 section 5.2)."""
     return "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text[:200])

@@ -5,11 +5,11 @@ from starlette.responses import Response
 
 from gatepost_keys.issuer import wire
 from gatepost_keys.issuer.guard import Handler
-from gatepost_keys.issuer.server import Server
+from gatepost_keys.issuer.server import AuthorizationServer
 
 
-def serve(server: Server) -> Handler:
-    """Authorization codes, refresh tokens, client credentials and the command line's own grant."""
+def serve(server: AuthorizationServer) -> Handler:
+    """Answer requests for authorization codes, refresh tokens, client credentials and minting."""
 
     async def post(request: Request) -> Response:
         form = await wire.form_of(request)

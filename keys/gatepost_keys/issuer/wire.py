@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from gatepost_keys.issuer.server import Answer, Form
+from gatepost_keys.issuer.server import Form, IssuerResponse
 
 MAX_BODY = 16_384
 MAX_QUERY = 8_192
@@ -16,7 +16,7 @@ MAX_FIELDS = 50
 READ_SECONDS = 10
 
 
-class Malformed(Exception):
+class MalformedRequest(Exception):
     """A request that cannot be read; *status* and a sentence for the developer."""
 
     def __init__(self, sentence: str, status: int = 400) -> None:
@@ -26,41 +26,43 @@ class Malformed(Exception):
 
 
 async def body_of(request: Request, media_type: str) -> bytes:
-    """The whole body, at most MAX_BODY bytes within READ_SECONDS, of exactly *media_type*."""
+    """
+    Return the whole body, at most MAX_BODY bytes within READ_SECONDS, of exactly *media_type*.
+    """
     body = bytearray()
     try:
         with anyio.fail_after(READ_SECONDS):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MAX_BODY:
-                    raise Malformed(f"The body is larger than {MAX_BODY} bytes", 413)
+                    raise MalformedRequest(f"The body is larger than {MAX_BODY} bytes", 413)
     except TimeoutError:
-        raise Malformed("The body did not arrive in time", 408) from None
+        raise MalformedRequest("The body did not arrive in time", 408) from None
     except ClientDisconnect:
-        raise Malformed("The body did not arrive") from None
+        raise MalformedRequest("The body did not arrive") from None
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and sent != media_type:
         # A form on a foreign page can carry text/plain that reads as JSON, without asking first.
-        raise Malformed(f"Content-Type must be {media_type}", 415)
+        raise MalformedRequest(f"Content-Type must be {media_type}", 415)
     return bytes(body)
 
 
 async def form_of(request: Request) -> Form:
-    """The parameters of a form body (RFC 6749 appendix B)."""
+    """Return the parameters of a form body (RFC 6749 appendix B)."""
     body = await body_of(request, "application/x-www-form-urlencoded")
     return form_from(request, body)
 
 
 def query_of(request: Request) -> Form:
-    """The parameters of the query."""
+    """Return the parameters of the query."""
     query: bytes = request.scope["query_string"]
     if len(query) > MAX_QUERY:
-        raise Malformed(f"The query is longer than {MAX_QUERY} bytes", 414)
+        raise MalformedRequest(f"The query is longer than {MAX_QUERY} bytes", 414)
     return form_from(request, query)
 
 
 def parameters(encoded: bytes) -> list[tuple[str, str]]:
-    """Names and values of a form or query; Malformed when any part of it is doubtful."""
+    """Return names and values of a form or query; raise Malformed if any part is ambiguous."""
     if not encoded:
         return []
     try:
@@ -72,11 +74,11 @@ def parameters(encoded: bytes) -> list[tuple[str, str]]:
             max_num_fields=MAX_FIELDS,
         )
     except ValueError:
-        raise Malformed("The parameters cannot be read") from None
+        raise MalformedRequest("The parameters cannot be read") from None
 
 
 def form_from(request: Request, encoded: bytes) -> Form:
-    """The parameters that *encoded* holds, with the client's credentials from *request*."""
+    """Return the parameters that *encoded* holds, with the client's credentials from *request*."""
     values: dict[str, str] = {}
     resources = []
     for name, value in parameters(encoded):
@@ -84,13 +86,13 @@ def form_from(request: Request, encoded: bytes) -> Form:
             resources.append(value)
         elif name in values:
             # Which of two values counts differs from one reader to the next (RFC 6749 3.1).
-            raise Malformed("A parameter is given twice")
+            raise MalformedRequest("A parameter is given twice")
         elif value:
             # A parameter without a value counts as left out (RFC 6749 section 3.1).
             values[name] = value
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
-        raise Malformed("Two Authorization headers")
+        raise MalformedRequest("Two Authorization headers")
     return Form(
         request.method,
         str(request.url),
@@ -103,7 +105,7 @@ def form_from(request: Request, encoded: bytes) -> Form:
 def json(
     body: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON answer that nobody caches, unless *headers* say otherwise."""
+    """Return a JSON response that must not be cached, unless *headers* say otherwise."""
     return Response(
         msgspec.json.encode(body),
         status,
@@ -113,12 +115,12 @@ def json(
 
 
 def refuse(sentence: str, status: int = 400, error: str = "invalid_request") -> Response:
-    """An OAuth error answer (RFC 6749 section 5.2)."""
+    """Return an OAuth error answer (RFC 6749 section 5.2)."""
     return json({"error": error, "error_description": sentence}, status)
 
 
-def response(answer: Answer, *, method: str = "GET") -> Response:
-    """What an endpoint of the authorization server decided, as HTTP."""
+def response(answer: IssuerResponse, *, method: str = "GET") -> Response:
+    """Return the decision of an endpoint as an HTTP response."""
     if answer.location:
         # 303 after a form: no browser then sends the form on to the client (RFC 9700 4.12).
         status = 303 if method == "POST" else 302

@@ -1,114 +1,180 @@
-"""How records hang together: each holds the one before, and the last one is proven by a key."""
+"""The hash chain of records, and the attempts to extend it; a key of the ring proves its end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 import msgspec
 import structlog
 
-from gatepost.audit.record import Body, draft
-from gatepost.keyring import KeyRing
-from gatepost.stores.audit import Draft, Head, Segment
-from gatepost.stores.segment import element, segments
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import Entry, draft
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditDraft, ChainHead, Segment
+from gatepost.storage.audit_segments import Damaged, element, segments
+from gatepost.storage.commit import CommitFuture
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 
 START = bytes(32)
-"""Stands before the first record's body."""
+"""The previous hash of the first record."""
 PURPOSE = "audit head"
 
 log = structlog.get_logger("gatepost.audit")
 
 
+class Undecided(StoreUnavailable):
+    """The chain is longer than an attempt left it, so it must be read to find the attempt."""
+
+
+class AlreadyWritten(Exception):
+    """An earlier attempt has written the batch; only the answer to its commit was lost."""
+
+    def __init__(self, attempt: "WriteAttempt") -> None:
+        super().__init__("the batch is written")
+        self.attempt = attempt
+
+
+class WriteAttempt(msgspec.Struct, eq=False):
+    """
+    One attempt to add a batch of records to the chains of their tenants.
+
+    A head that no server can have written is not extended silently, because the next proof would
+    hide the removal of records. A `break` record is written instead.
+
+    The transaction of an attempt locks the ends of its chains. So when an attempt is shown the end
+    of a chain, every earlier attempt is over: either the chain contains its records, or it never
+    will.
+    """
+
+    keyring: KeyRing
+    known: Mapping[str, ChainHead] = {}
+    """The last head of each chain that this process has written."""
+    earlier: Sequence["WriteAttempt"] = ()
+    """Attempts to write the same batch whose result is unknown."""
+    heads: dict[str, ChainHead] = {}
+    """The heads after the batch, by tenant."""
+    segments: dict[str, list[Segment]] = {}
+    """The records of the batch, by tenant."""
+
+    def link(
+        self, tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    ) -> tuple[list[Segment], ChainHead]:
+        """
+        Return the next segments of a chain and its new head; implements `Link`.
+
+        Raises AlreadyWritten and Undecided.
+        """
+        for one in self.earlier:
+            if one._led_to(tenant, found):
+                raise AlreadyWritten(one)
+        known, head = self.known.get(tenant), found or first(tenant)
+        if found != known and (reason := suspicion(found, known, self.keyring)):
+            log.error("audit_chain_broken", tenant=tenant, number=head.number, reason=reason)
+            drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
+        number, previous, elements = head.number, head.hash, list[bytes]()
+        for one_draft in drafts:
+            number += 1
+            body = b'{"number":%d%b' % (number, one_draft.body)
+            previous = sha256(previous + body).digest()
+            elements.append(element(body, one_draft.side, previous))
+        times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+        made = self.segments[tenant] = segments(head.number + 1, elements, times, sorts)
+        head = msgspec.structs.replace(head, number=number, hash=previous)
+        head = self.heads[tenant] = proven(head, self.keyring)
+        return made, head
+
+    def _led_to(self, tenant: str, found: ChainHead | None) -> bool:
+        """Return whether this attempt has written the end of the chain; raises Undecided."""
+        head = self.heads.get(tenant)
+        if head is None or found is None or found.number < head.number:
+            return False
+        if found.number > head.number:
+            raise Undecided("other records were written meanwhile")
+        return found.hash == head.hash
+
+    async def is_written(self, records: Records) -> bool | None:
+        """Return whether its records are in the chain; None if the chain is shorter."""
+        # All chains of a batch grow together, so one of them is enough.
+        for tenant, head in list(self.heads.items())[:1]:
+            try:
+                found = await records.of(tenant).trail.rows(head.number - 1, 1)
+            except Damaged:
+                return False
+            if found:
+                return found[0].number == head.number and found[0].hash == head.hash
+            return None
+        return False
+
+
+class Batch(msgspec.Struct, eq=False):
+    """Records that are written together, once, and the commit that their calls wait for."""
+
+    entries: Sequence[Entry]
+    commit: CommitFuture
+    drafts: Mapping[str, Sequence[AuditDraft]] = {}
+    """The entries by tenant, once their records are built."""
+    failed: bool = False
+    """Whether an attempt has failed."""
+    attempts: list[WriteAttempt] = []
+    """Attempts whose result is unknown."""
+
+    async def written(self, records: Records) -> WriteAttempt | None:
+        """
+        Return the attempt that has written the batch, if the chain contains one.
+
+        Forgets those that have not and cannot any more. Raises StoreUnavailable.
+        """
+        for one in tuple(self.attempts):
+            found = await one.is_written(records)
+            if found:
+                return one
+            if found is False:
+                self.attempts.remove(one)
+        return None
+
+
 def hash_of(previous: bytes, body: bytes) -> bytes:
-    """The hash of a record with that body behind the one with the *previous* hash."""
+    """Return the hash of a record from the *previous* hash and its body."""
     return sha256(previous + body).digest()
 
 
-def first(tenant: str) -> Head:
-    """The head of a chain without records."""
-    return Head(tenant, 0, START, 0, 0, b"", "")
+def first(tenant: str) -> ChainHead:
+    """Return the head of an empty chain."""
+    return ChainHead(tenant, 0, START, 0, 0, b"", "")
 
 
-def _said(head: Head) -> bytes:
+def proven(head: ChainHead, keyring: KeyRing) -> ChainHead:
+    """Return the head with its proof."""
+    return msgspec.structs.replace(head, proof=keyring.sign(PURPOSE, _signed_part(head)))
+
+
+def is_proven(head: ChainHead, keyring: KeyRing) -> bool:
+    """Return whether a holder of the ring wrote exactly this head."""
+    return keyring.verify(PURPOSE, head.proof) == _signed_part(head)
+
+
+def _signed_part(head: ChainHead) -> bytes:
     return msgspec.json.encode(
         [head.tenant, head.number, head.hash.hex(), head.pruned, head.checkpoint, head.seal.hex()]
     )
 
 
-def proven(head: Head, keyring: KeyRing) -> Head:
-    """The head with its proof."""
-    return msgspec.structs.replace(head, proof=keyring.sign(PURPOSE, _said(head)))
+def suspicion(found: ChainHead | None, known: ChainHead | None, keyring: KeyRing) -> str:
+    """Return why *found* cannot be the last head of a chain; empty if it can."""
+    if found is None:
+        return "the end of the chain is gone" if known else ""
+    if known and found.number < known.number:
+        return "the end of the chain is older than it was"
+    if found == known or is_proven(found, keyring):
+        return ""
+    key_id = found.proof.partition(".")[0]
+    if not keyring.lasting and keyring.find(key_id) is None:
+        return ""  # a temporary ring: nothing can be proven after a restart
+    return "the proof of the end of the chain is not by a key of the ring"
 
 
-def is_proven(head: Head, keyring: KeyRing) -> bool:
-    """Whether a holder of the ring wrote exactly this head."""
-    return keyring.verify(PURPOSE, head.proof) == _said(head)
-
-
-def extended(head: Head, drafts: Sequence[Draft]) -> tuple[list[Segment], Head]:
-    """What the drafts become behind *head*, and the head after them, not yet proven."""
-    number, previous = head.number, head.hash
-    elements = []
-    for one in drafts:
-        number += 1
-        body = b'{"number":%d%b' % (number, one.body)
-        previous = sha256(previous + body).digest()
-        elements.append(element(body, one.side, previous))
-    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
-    made = segments(head.number + 1, elements, times, sorts)
-    return made, msgspec.structs.replace(head, number=number, hash=previous)
-
-
-class Linker:
-    """
-    Extends chains for one process, which remembers where it left each of them.
-
-    A head that nobody of ours can have written is not extended silently: what was cut off before it
-    would be covered up by the next proof.
-    """
-
-    def __init__(self, keyring: KeyRing) -> None:
-        self._keyring = keyring
-        self._left: dict[str, Head] = {}
-        self._made: dict[str, Head] = {}
-
-    def keep(self) -> None:
-        """What was linked since the last time is in the database."""
-        self._left |= self._made
-        self._made = {}
-
-    def drop(self) -> None:
-        """It is not, or nobody knows."""
-        self._made = {}
-
-    def link(
-        self, tenant: str, found: Head | None, drafts: Sequence[Draft]
-    ) -> tuple[list[Segment], Head]:
-        """See `Link`."""
-        head = found or first(tenant)
-        if reason := self._suspicion(tenant, found):
-            log.error("audit_chain_broken", tenant=tenant, number=head.number, reason=reason)
-            drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
-        made, head = extended(head, drafts)
-        head = self._made[tenant] = proven(head, self._keyring)
-        return made, head
-
-    def _suspicion(self, tenant: str, found: Head | None) -> str:
-        """Why this cannot be the head that was left; empty: it can."""
-        left = self._left.get(tenant)
-        if found is None:
-            return "the end of the chain is gone" if left else ""
-        if found == left:
-            return ""
-        if left and found.number < left.number:
-            return "the end of the chain is older than it was"
-        if is_proven(found, self._keyring):
-            return ""
-        key_id = found.proof.partition(".")[0]
-        if not self._keyring.lasting and self._keyring.find(key_id) is None:
-            return ""  # a ring of one run: nothing is proven over a restart
-        return "the proof of the end of the chain is not by a key of the ring"
-
-
-def _broken(tenant: str, reason: str, at: int) -> Draft:
-    body = Body(at=at, kind="break", tenant=tenant, outcome="broken", details={"reason": reason})
+def _broken(tenant: str, reason: str, at: int) -> AuditDraft:
+    body = RecordBody(
+        at=at, kind="break", tenant=tenant, outcome="broken", details={"reason": reason}
+    )
     return draft(body, {})

@@ -1,32 +1,27 @@
-"""What goes from the record: a person's data, and what is older than it is kept."""
+"""Erase the details of audit records; the hash chain covers only commitments to them."""
 
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 
-import structlog
-
-from gatepost.audit.chain import Linker, proven
-from gatepost.audit.checkpoint import signer
-from gatepost.audit.ranges import ranges_of
-from gatepost.audit.record import Body, Side, decode_person, decode_side, draft
-from gatepost.keyring import KeyRing
-from gatepost.stores.api import Records
-from gatepost.stores.audit import Draft, Head, Segment, TenantTrail
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.record import RecordBody, Side, decode_person, decode_side
+from gatepost.audit.record_builder import draft
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.records import Records
 
 PAGE = 1_000
-MOST_AT_ONCE = 20_000
-"""About so many records go in one transaction."""
+"""Records that are read at once."""
 PEOPLE = ("caller", "about")
+"""The details that identify a person."""
 
-log = structlog.get_logger("gatepost.audit")
 
-
-class Erasure:
+class DetailErasure:
     """
-    Removes details, never records, but for those whose time is over.
+    Erase details of records.
 
-    The chain holds commitments only, so it stays whole; that details were erased is a record of its
-    own, which names the records: details that are gone without it are found by `verify`.
+    The chain covers only commitments, so it stays valid. An erasure record names the records;
+    `verify` reports details that are missing without one.
     """
 
     def __init__(
@@ -36,10 +31,10 @@ class Erasure:
 
     async def erase_subject(self, tenant: str, issuer: str, subject: str) -> int:
         """
-        Erase the details of every record that a person made or that is about it; how many.
+        Erase the details of every record by or about a person; return the number.
 
-        A revocation may name a subject of whatever issuer, and somebody may have acted for another
-        one: both are about this person, too. Raises StoreUnavailable; it may be called again then.
+        Revocations without an issuer and records in which the person acted for another are
+        included. Raises StoreUnavailable; you can then call it again.
         """
 
         def concerns(side: Side) -> bool:
@@ -51,95 +46,55 @@ class Erasure:
         return await self._erase(tenant, concerns, "subject")
 
     async def erase_tenant(self, tenant: str) -> int:
-        """Erase the details of all of a tenant's records; how many."""
+        """Erase the details of all of a tenant's records; return the number."""
         return await self._erase(tenant, lambda side: True, "tenant")
 
-    async def prune(self, tenant: str, before: float) -> int:
-        """
-        Remove the records from before a time (seconds since the epoch), as far as there is one
-        younger; the number of the last one that went, 0 where none did.
-
-        The one behind the cut must have something to hang on, so a checkpoint of the last one that
-        goes is needed: records up to the last checkpoint before that time go.
-        """
-        trail, through = self._records.of(tenant).trail, 0
-        head = await trail.head()
-        if head is None:
-            return 0
-        begun = head.pruned
-        while next_one := await self._cut_after(trail, begun, int(before * 1000)):
-            body = self._body(tenant, "retention", "removed", {"through": str(next_one)})
-            await trail.prune(next_one, [draft(body, {})], self._cutting(next_one))
-            log.info("audit_pruned", tenant=tenant, through=next_one)
-            begun = through = next_one
-        return through
-
-    async def _cut_after(self, trail: TenantTrail, pruned: int, limit: int) -> int:
-        """The checkpoint to cut at next, not too far from the last cut; 0: there is none."""
-        through = 0
-        for number in (one.number for one in await trail.checkpoints()):
-            if number <= pruned:
-                continue
-            if through and number > pruned + MOST_AT_ONCE:
-                break
-            last = await trail.rows(number - 1, 1)
-            if not last or last[0].number != number or last[0].at >= limit:
-                break
-            through = number
-        return through
-
     async def _erase(self, tenant: str, concerns: Callable[[Side], bool], why: str) -> int:
-        trail, linker = self._records.of(tenant).trail, Linker(self._keyring)
-        after, gone = 0, 0
+        trail = self._records.of(tenant).trail
+        after, erased = 0, 0
         while page := await trail.rows(after, PAGE):
             after = page[-1].number
             numbers = [row.number for row in page if row.side and concerns(decode_side(row.side))]
             if numbers:
-                details = {"records": ranges_of(numbers), "of": why}
-                body = self._body(tenant, "erasure", "erased", details)
-                await trail.erase(numbers, [draft(body, {})], linker.link)
-                gone += len(numbers)
-        return gone
-
-    def _body(self, tenant: str, kind: str, outcome: str, details: dict[str, str]) -> Body:
-        at = int(self._clock() * 1000)
-        return Body(at=at, kind=kind, tenant=tenant, outcome=outcome, details=details)
-
-    def _cutting(
-        self, through: int
-    ) -> Callable[[str, Head | None, Sequence[Draft]], tuple[list[Segment], Head]]:
-        """Links as always, with a head that knows what is gone."""
-        linker = Linker(self._keyring)
-
-        def link(
-            tenant: str, found: Head | None, drafts: Sequence[Draft]
-        ) -> tuple[list[Segment], Head]:
-            made, head = linker.link(tenant, found, drafts)
-            return made, proven(_cut(head, through), self._keyring)
-
-        return link
+                body = RecordBody(
+                    at=int(self._clock() * 1000),
+                    kind="erasure",
+                    tenant=tenant,
+                    outcome="erased",
+                    details={"records": ranges_of(numbers), "of": why},
+                )
+                link = WriteAttempt(self._keyring).link
+                await trail.erase(numbers, [draft(body, {})], link)
+                erased += len(numbers)
+        return erased
 
 
-def _cut(head: Head, through: int) -> Head:
-    return Head(
-        head.tenant,
-        head.number,
-        head.hash,
-        max(head.pruned, through),
-        head.checkpoint,
-        head.seal,
-        "",
-    )
+Ranges = list[tuple[int, int]]
+"""The first and last number of each range, in order."""
 
 
-async def sign(records: Records, keyring: KeyRing, tenant: str, clock: Callable[[], float]) -> None:
-    """Sign a checkpoint of a tenant's chain, if it has grown, and tell it in the log."""
-    checkpoint = await records.of(tenant).trail.check(signer(keyring, clock))
-    if checkpoint is not None:
-        log.info(
-            "audit_checkpoint",
-            tenant=tenant,
-            number=checkpoint.number,
-            statement=checkpoint.statement,
-            signature=checkpoint.signature,
-        )
+def ranges_of(numbers: Iterable[int]) -> str:
+    """Return ascending numbers as an erasure record names them: 1-3,7."""
+    found: Ranges = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)
+
+
+def numbers_of(ranges: str) -> Ranges:
+    """Return the ranges that `ranges_of` wrote."""
+    found = []
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.append((int(first), int(last or first)))
+    return found
+
+
+def inside(number: int, ranges: Ranges) -> bool:
+    """Return whether one of the ranges contains the number."""
+    at = bisect_right(ranges, (number, 1 << 62)) - 1
+    return at >= 0 and number <= ranges[at][1]

@@ -1,15 +1,18 @@
-"""What one record says, and what of it can be erased without breaking the chain."""
+"""The format of an audit record: its body, and the details that can be erased."""
 
-import os
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Mapping
 from hashlib import sha256
 from ipaddress import IPv6Address
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from gatepost.stores.audit import Draft, Sort
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.registry import Unknown
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
 Kind = Literal[
     "call",
@@ -20,6 +23,7 @@ Kind = Literal[
     "secret",
     "signin",
     "tenant_mismatch",
+    "token",
     "tenant",
     "key",
     "erasure",
@@ -28,100 +32,97 @@ Kind = Literal[
     "break",
 ]
 """
-What a record is about. The last five are the trail's own: another key signs from here on, what was
-erased, what is gone because its time was over, what could not be written, and where the chain's end
-was not the one that this server had left.
+The kind of a record. The last five concern the audit log itself: another key signs from here on,
+details were erased, old records were removed, records were lost, and the end of the chain was not
+the one that this server had written.
 """
-SALT_BYTES = 16
 LONGEST = 4_096
-"""Characters of any text but the arguments, which have a bound of their own."""
+"""Maximum number of characters of any text except the arguments, which have their own limit."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-_plain = msgspec.json.encode
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class RecordBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
-    What the chain is made of, in this order behind the number; what is empty is left out.
+    The hashed part of a record, with its fields in this order; empty ones are left out.
 
-    Nothing here is a person's or a secret: that stands behind ``commitments``, each SHA-256 of the
-    salt and the value, in hexadecimal. All numbers are integers, so that every JSON library writes
-    them the same.
+    It contains neither personal data nor secrets, only ``commitments`` to them: SHA-256 of the salt
+    and the value, in hexadecimal. All numbers are integers, so that every JSON library writes them
+    the same.
     """
 
     at: int
-    """When it ended, in milliseconds since the epoch."""
+    """When the event ended, in milliseconds since the epoch."""
     kind: str
     tenant: str
     tool: str = ""
-    """The tool's name; for anything else that is called, its declared name."""
+    """The declared name of the tool, or of what else was called."""
     offer: str = "tool"
-    """What was called: a tool, a document, a prompt or a skill."""
+    """The type of what was called: a tool, a document, a prompt or a skill."""
     outcome: str = ""
-    """`success`, the kind of the failure or refusal, or what was decided."""
+    """`success`, the kind of the failure or refusal, or the decision."""
     duration_us: int = 0
     request_id: str = ""
     retry: str = ""
-    """The kind of retry key that the call came with."""
+    """The kind of idempotency key that the call had."""
     replayed: bool = False
-    """The answer is the first call's: the tool did not run again."""
+    """Whether the answer is the stored outcome of the first call."""
     approval: str = ""
     depth: int = 0
-    """How many calls of other tools led to this one."""
+    """The nesting depth of the call (`ctx.call`)."""
     times: int = 1
-    """So many refusals that differ in nothing but their time."""
+    """The number of refusals that this record counts."""
+    first: int = 0
+    """When the first counted refusal ended; `at` is when the last one ended."""
     limit: str = ""
-    """Which of `[limits]` has refused: the `caller`'s, `tenant`'s, `tool`'s, or the `server`'s."""
+    """The limit that refused the call: `caller`, `tenant`, `tool` or `server`, among others."""
     subject_kind: str = ""
-    """Whether a person called ("user") or a machine ("client")."""
+    """Whether the caller is a person ("user") or a machine ("client")."""
     shared_audience: bool = False
-    """The token named other audiences too, so that other servers may hold it."""
+    """Whether the token names other audiences too, so that other servers may hold it."""
     details: Mapping[str, str] = {}
     commitments: Mapping[str, str] = {}
 
 
-class Numbered(Body, frozen=True, kw_only=True):
-    """A body as it is kept."""
+class Numbered(RecordBody, frozen=True, kw_only=True):
+    """A body as it is stored, with its number."""
 
     number: int
 
 
-class Person(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who somebody is: the value of `caller` and `about` in a side part, as JSON."""
+class RecordedPerson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The identity of a person or machine: the value of the details `caller` and `about`."""
 
     issuer: str
     subject: str
     client: str = ""
     name: str = ""
     actor: str = ""
-    """Who acts for them, as the token says (``act``)."""
+    """The acting party, as the token says (``act``)."""
     peer: str = ""
     """
-    The network address that they came from, where it is known: of their proxy, if they have one.
+    Their network address, if it is known.
 
-    Here and not beside it: whatever erases a person takes it along, and each record has as many
-    commitments as before.
+    It is part of this value, so that it is erased together with the person and needs no commitment
+    of its own.
     """
 
 
 Side = dict[str, tuple[str, str]]
-"""Salt (hexadecimal) and value, by field: what a record's commitments are of."""
-Value = tuple[str, bytes, str]
-"""One that a record commits to: its field and itself as JSON strings, and what is hashed."""
-
+"""Salt (hexadecimal) and value of each detail, by field."""
 decode_numbered = msgspec.json.Decoder(Numbered).decode
 decode_side = msgspec.json.Decoder(Side).decode
-decode_person = msgspec.json.Decoder(Person).decode
+decode_person = msgspec.json.Decoder(RecordedPerson).decode
 
 
-def person_of(caller: TenantContext, peer: str = "") -> Person:
-    """The caller as a record names it, who came from that address."""
+def person_of(caller: TenantContext, peer: str = "") -> RecordedPerson:
+    """Return the identity of a caller with its address."""
     named = caller.issuer, caller.subject, caller.client_id or "", caller.name, caller.actor or ""
-    return Person(*map(text, (*named, peer and address(peer))))
+    return RecordedPerson(*map(text, (*named, peer and address(peer))))
 
 
 def address(peer: str) -> str:
-    """An address in the form in which people look for it: IPv4 also where a socket maps it."""
+    """Return an address in its usual form: IPv4 for IPv4-mapped IPv6."""
     if not peer.startswith("::ffff:"):
         return peer
     try:
@@ -131,87 +132,51 @@ def address(peer: str) -> str:
     return peer if mapped is None else str(mapped)
 
 
-_REQUIRED = len(_plain(Body(at=0, kind="", tenant=""))) - 1
-_AT = len(_plain({"at": 0})) - 1
-
-
-def opening(*, kind: str, tenant: str, tool: str, offer: str, outcome: str) -> str:
-    """The members of a body from its kind to its outcome, each with the comma before it."""
-    body = Body(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
-    return _plain(body)[_AT:-1].decode()
-
-
-def members(**fields: Any) -> str:
-    """Any of those behind the outcome as a body has them; nothing of one that is empty."""
-    return _plain(Body(at=0, kind="", tenant="", **fields))[_REQUIRED:-1].decode()
-
-
-def draft(body: Body, private: Mapping[str, str]) -> Draft:
-    """The record of *body* and of the values that can be erased, which it commits to."""
-    encoded = _plain(body)[1:-1].decode()
-    sort = (body.kind, body.tool, body.outcome)
-    if not private:
-        return drafted(f",{encoded}}}", body.at, sort, None)
-    side, commitments = sealed([value(quoted(name), text) for name, text in private.items()], [])
-    whole = f',{encoded},"commitments":{commitments}}}'
-    return drafted(whole, body.at, sort, side)
-
-
-def drafted(body: str, at: int, sort: Sort, side: str | None) -> Draft:
-    """The record of a body that is encoded already, from the comma behind its number."""
-    return Draft(body.encode(), at, sort, None if side is None else side.encode())
-
-
-def fresh_salts(number: int) -> list[bytes]:
-    """
-    So many salts, each for one value alone.
-
-    Asking the system for each of them lets go of the interpreter's lock each time, and the thread
-    that writes records would wait for the loop as often.
-    """
-    drawn = os.urandom(SALT_BYTES * number)
-    return [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
-
-
-def value(field: str, text: str) -> Value:
-    """A text that is about to be sealed, of a *field* that is quoted already."""
-    return field, text.encode(), quoted(text)
-
-
-def sealed(values: Sequence[Value], salts: list[bytes]) -> tuple[str, str]:
-    """
-    The side part of these values, and the commitments to them, both as JSON.
-
-    Each takes one of the *salts* away; where there are too few, more are drawn.
-    """
-    if len(salts) < len(values):
-        salts += fresh_salts(len(values))
-    side = commitments = ""
-    for field, plain, written in values:
-        salt = salts.pop()
-        side = f'{side},{field}:["{salt.hex()}",{written}]'
-        commitments = f'{commitments},{field}:"{sha256(salt + plain).hexdigest()}"'
-    return f"{{{side[1:]}}}", f"{{{commitments[1:]}}}"
-
-
 def commitment(salt: str, value: str) -> str:
-    """What a body says of a value; raises ValueError for what is no salt."""
+    """Return the commitment to a value; raise ValueError for an invalid salt."""
     return sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
 
 
 def encode(value: object) -> str:
-    """JSON with members in the order of their names."""
+    """Encode JSON with sorted members."""
     return _encode(value).decode()
 
 
-def quoted(text: str) -> str:
-    """A text as a JSON string."""
-    return _plain(text).decode()
-
-
 def text(value: str, most: int = LONGEST) -> str:
-    """A text that every database and every JSON library takes, and not too long."""
+    """Return a text that every database and JSON library accepts, truncated to *most*."""
     cut = value if len(value) <= most else f"{value[:most]}…"
     if cut.isascii() and "\0" not in cut:
         return cut
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+class RaisedReason(msgspec.Struct, frozen=True):
+    """The outcome of a call that raised an exception, and what its record says about it."""
+
+    outcome: str
+    message: str = ""
+
+
+_OUTCOMES: tuple[tuple[type[BaseException], str], ...] = (
+    (Unknown, "unknown"),
+    (InsufficientScope, "insufficient_scope"),
+    (InsufficientAuthentication, "insufficient_authentication"),
+    (AuthError, "refused"),
+    (MissingCapability, "missing_capability"),
+    (ProtocolError, "protocol_error"),
+    (InputNeeded, "input_required"),
+    (Unaccepted, "refused"),
+    (StoreUnavailable, "store_unavailable"),
+    (asyncio.CancelledError, "cancelled"),
+    (GeneratorExit, "cancelled"),
+)
+
+
+def reason_of(error: BaseException) -> RaisedReason:
+    """Return what a record says about an exception; only messages that are known to be redacted."""
+    outcome = next((name for kind, name in _OUTCOMES if isinstance(error, kind)), "internal")
+    if isinstance(error, Unknown):
+        return RaisedReason(outcome, error.name)
+    if isinstance(error, InsufficientScope):
+        return RaisedReason(outcome, f"needs {' '.join(error.scopes)}")
+    return RaisedReason(outcome, str(error.message) if isinstance(error, ProtocolError) else "")

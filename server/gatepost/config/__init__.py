@@ -1,1 +1,1 @@
-"""From a file and the environment to one frozen configuration, and every problem in it."""
+"""Read the file and the environment into one frozen configuration, and find every problem in it."""

@@ -1,37 +1,36 @@
-"""What is wrong with how the record is kept."""
+"""The settings of `[audit]`."""
 
-from collections.abc import Iterator
+from typing import Literal
 
-from gatepost.settings import Config
-from gatepost_authz.config import Problem
-
-MOST_ARGUMENT_BYTES = 1_000_000
-MOST_BATCH_MS = 1_000
+from gatepost.config.table import SettingsTable
 
 
-def problems(config: Config) -> Iterator[Problem]:
-    """Settings that cannot be, and those that an auditor will ask about."""
-    audit = config.audit
-    bounds = (
-        ("max_argument_bytes", audit.max_argument_bytes, 0, MOST_ARGUMENT_BYTES),
-        ("batch_ms", audit.batch_ms, 0, MOST_BATCH_MS),
-        ("checkpoint_s", audit.checkpoint_s, 0, 86_400),
-        ("checkpoint_records", audit.checkpoint_records, 1, 1_000_000),
-        ("retention_days", audit.retention_days, 0, 36_500),
-    )
-    for name, value, least, most in bounds:
-        if not least <= value <= most:
-            yield Problem(
-                "config.E085",
-                f"`audit.{name}` is {value:g}, and may be {least} to {most}",
-                "take a number between them",
-                setting=f"audit.{name}",
-            )
-    if not audit.enabled and not config.development:
-        yield Problem(
-            "config.W085",
-            "nothing is put on record",
-            "set audit.enabled = true, unless somebody else records every call",
-            "warning",
-            "audit.enabled",
-        )
+class AuditSettings(SettingsTable, frozen=True, kw_only=True):
+    """What the audit log records and for how long, and what happens during an outage."""
+
+    enabled: bool = True
+    """Whether calls, refusals and decisions are recorded."""
+    calls: Literal["all", "changes"] = "all"
+    """
+    `changes` leaves out successful calls of tools that are declared read-only, and of resources,
+    prompts and skills.
+    """
+    arguments: Literal["redacted", "none"] = "redacted"
+    """Whether arguments are recorded, with secrets redacted."""
+    max_argument_bytes: int = 4096
+    """Maximum recorded size of a call's arguments, in bytes."""
+    peers: bool = True
+    """Whether the network address of a caller, approver or sign-in is recorded."""
+    on_failure: Literal["refuse", "go_on"] = "refuse"
+    """
+    While the database does not answer: `refuse` calls before they run, or `go_on` and write the
+    records later, as many as fit in memory.
+    """
+    batch_ms: float = 2.0
+    """Maximum time, in milliseconds, that a record waits to be written together with others."""
+    checkpoint_s: float = 300.0
+    """Seconds between signed checkpoints of new records; 0: only at a stop."""
+    checkpoint_records: int = 10_000
+    """Number of new records after which a checkpoint is signed sooner."""
+    retention_days: int = 0
+    """Records older than this number of days are removed; 0: records are kept forever."""

@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gatepost.settings import Config
+from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
 
 PREFIX = "GATEPOST_"
@@ -16,11 +16,11 @@ PREFIX = "GATEPOST_"
 
 def overlay(tree: dict[str, Any], environment: Mapping[str, str], problems: list[Problem]) -> None:
     """
-    Put what the environment sets into *tree*, over what the file says.
+    Override settings in *tree* with those of the environment.
 
-    Variables with the prefix that look like no setting are left alone: Kubernetes injects such
-    (GATEPOST_PORT, GATEPOST_SERVICE_HOST) for a service of that name. What has `__`, or is almost
-    the name of a setting, was meant for us and is reported.
+    Variables with the prefix that do not look like a setting are ignored: Kubernetes injects such
+    variables (GATEPOST_PORT, GATEPOST_SERVICE_HOST) for a service of that name. A variable with
+    `__`, or with almost the name of a setting, is reported.
     """
     for variable, text in sorted(environment.items()):
         if variable.startswith(PREFIX):
@@ -51,7 +51,7 @@ def _put(tree: dict[str, Any], variable: str, text: str, problems: list[Problem]
 
 
 def _kind_of(path: list[str]) -> Any:
-    """The declared type of the setting at *path*; None when there is none."""
+    """Return the declared type of the setting at *path*, or None."""
     kind: Any = Config
     for name in path:
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
@@ -63,7 +63,7 @@ def _kind_of(path: list[str]) -> Any:
 
 
 def variables(struct: type[msgspec.Struct] = Config, prefix: str = PREFIX) -> list[str]:
-    """Every variable that sets something."""
+    """Return the names of all variables that set a setting."""
     names = []
     for name, kind in get_type_hints(struct).items():
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -81,7 +81,7 @@ def _nearest(path: list[str]) -> str | None:
 
 
 def _decode(text: str, kind: Any) -> Any:
-    """The text as a value of a TOML file would be; ValueError with a sentence."""
+    """Return the text as a value of a TOML file; ValueError carries a sentence."""
     alternatives = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     origins = {get_origin(one) or one for one in alternatives}
     if tuple in origins:

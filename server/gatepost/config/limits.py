@@ -1,45 +1,40 @@
-"""Judges what `[limits]` allows tenants and tools."""
+"""The limits of tenants and tools: `[limits.tenant]`, `[limits.tool]`, `[limits.tools]`."""
 
-import difflib
-from collections.abc import Iterator
-
-from gatepost.config.toolbox import Toolbox
-from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
-from gatepost.settings import Config
-from gatepost_authz.config import Problem
+from gatepost.config.table import SettingsTable
 
 
-def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
-    """Numbers that allow nothing, and limits of tools that are not there."""
-    limits = config.limits
-    numbers: dict[str, float | None] = {
-        "limits.concurrency": limits.concurrency,
-        "limits.queue": limits.queue,
-        "limits.queue_s": limits.queue_s,
-    }
-    tables: dict[str, TenantAllowance | ToolAllowance | NamedToolAllowance] = {
-        "limits.tenant": limits.tenant,
-        "limits.tool": limits.tool,
-        **{f"limits.tools.{name}": own for name, own in limits.tools.items()},
-    }
-    for table, allowance in tables.items():
-        numbers[f"{table}.requests_per_second"] = allowance.requests_per_second
-        numbers[f"{table}.burst"] = allowance.burst
-        numbers[f"{table}.concurrency"] = allowance.concurrency
-    for setting, number in numbers.items():
-        if number is not None and not 0 <= number < float("inf"):
-            yield Problem(
-                "config.E088",
-                f"`{setting}` must not be negative, and must be a number",
-                "0 is no limit of its own",
-                setting=setting,
-            )
-    tools = {offer.name for offer in toolbox.offers if offer.kind == "tool"}
-    for name in limits.tools.keys() - tools:
-        near = difflib.get_close_matches(name, tools, n=1, cutoff=0.5)
-        yield Problem(
-            "config.E089",
-            f"no tool is named {name!r}, so nobody is held to these limits",
-            f"did you mean {near[0]!r}?" if near else "`gatepost tools` lists the names",
-            setting=f"limits.tools.{name}",
-        )
+class TenantAllowance(SettingsTable, frozen=True, kw_only=True):
+    """Limits of one tenant, for all its callers together and over all replicas."""
+
+    requests_per_second: float = 0.0
+    """Requests per second of all callers of one tenant together; 0: unlimited."""
+    burst: int = 0
+    """Requests that they may send at once after a pause; 0: the requests of two seconds."""
+    concurrency: int = 200
+    """Calls of one tenant that may run at once, tasks included; 0: unlimited."""
+    stored_bytes: int = 1_000_000_000
+    """As `limits.stored_bytes`, for all callers of a tenant together; 0: unlimited."""
+    audit_bytes_per_day: int = 10_000_000_000
+    """As `limits.audit_bytes_per_day`, for all callers of a tenant together; 0: unlimited."""
+
+
+class ToolAllowance(SettingsTable, frozen=True, kw_only=True):
+    """Limits of one tenant's calls of one tool, for each tool."""
+
+    requests_per_second: float = 0.0
+    """Calls per second of one tool by one tenant; 0: unlimited."""
+    burst: int = 0
+    """Calls of the tool that the tenant may make at once after a pause; 0: those of two seconds."""
+    concurrency: int = 0
+    """Calls of the tool that may run at once for one tenant; 0: unlimited."""
+
+
+class NamedToolAllowance(SettingsTable, frozen=True, kw_only=True):
+    """Limits of one named tool, as in `[limits.tools.script_exec]`."""
+
+    requests_per_second: float | None = None
+    """As in `[limits.tool]`, for the named tool; default: the value of that table."""
+    burst: int | None = None
+    """As in `[limits.tool]`, for the named tool; default: the value of that table."""
+    concurrency: int | None = None
+    """As in `[limits.tool]`, for the named tool; default: the value of that table."""

@@ -1,4 +1,4 @@
-"""Reads a TOML file and the environment into a Config; finds all problems, not only the first."""
+"""Read a TOML file and the environment into a Config, collecting all problems."""
 
 import difflib
 import re
@@ -11,19 +11,19 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from gatepost.config.environment import overlay
-from gatepost.settings import Config
+from gatepost.config.settings import Config
 from gatepost_authz.config import Problem
 
 UNFIT = object()
 """Stands for a value that has a problem of its own."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ReadConfiguration(msgspec.Struct, frozen=True):
     """
-    What was read.
+    The result of reading a configuration.
 
-    ``config`` is None when problems keep it from being one. ``fitting`` is then what remains
-    without the values at fault, so that the rest can be judged at the same time.
+    ``config`` is None if problems prevent it. ``fitting`` is then the configuration without the
+    invalid values, so that the rest can be checked at the same time.
     """
 
     config: Config | None
@@ -31,12 +31,12 @@ class Reading(msgspec.Struct, frozen=True):
     fitting: Config | None = None
 
     def settles(self, problem: Problem) -> bool:
-        """Whether a problem found in ``fitting`` only follows from a value that was left out."""
+        """Return whether a problem in ``fitting`` only follows from a value that was left out."""
         return _section(problem.setting) in {_section(one.setting) for one in self.problems}
 
 
-def read(path: Path | None, environment: Mapping[str, str]) -> Reading:
-    """Read the file (None: defaults only) and what the environment overrides."""
+def read(path: Path | None, environment: Mapping[str, str]) -> ReadConfiguration:
+    """Read the file (None: defaults only) and the environment."""
     problems: list[Problem] = []
     tree = {} if path is None else _parse(path, problems)
     overlay(tree, environment, problems)
@@ -46,12 +46,12 @@ def read(path: Path | None, environment: Mapping[str, str]) -> Reading:
     except msgspec.ValidationError:
         config = None
     if any(problem.level == "error" for problem in problems):
-        return Reading(None, tuple(problems), config)
-    return Reading(config, tuple(problems), config)
+        return ReadConfiguration(None, tuple(problems), config)
+    return ReadConfiguration(config, tuple(problems), config)
 
 
 def _section(setting: str) -> str:
-    """The table a setting is in; a misspelt table counts as the one that was meant."""
+    """Return the table that a setting is in; a misspelt table counts as the intended one."""
     name = re.split(r"[.\[]", setting)[0]
     near = difflib.get_close_matches(name, Config.__struct_fields__, n=1, cutoff=0.5)
     return near[0] if near else name
@@ -69,7 +69,7 @@ def _parse(path: Path, problems: list[Problem]) -> dict[str, Any]:
     except UnicodeDecodeError:
         message, hint = f"{path} is not UTF-8 text", "save it as UTF-8"
     except tomllib.TOMLDecodeError as error:
-        message, hint = f"{path} is not valid TOML: {error}", "https://toml.io shows the syntax"
+        message, hint = f"{path} is not valid TOML: {error}", "see https://toml.io for the syntax"
     problems.append(Problem("config.E003", message, hint))
     return {}
 
@@ -77,7 +77,7 @@ def _parse(path: Path, problems: list[Problem]) -> dict[str, Any]:
 def _struct(
     tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str, problems: list[Problem]
 ) -> dict[str, Any]:
-    """The members of *tree* that fit *kind*, each checked by itself."""
+    """Return the members of *tree* that fit *kind*, each checked separately."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     types = get_type_hints(kind)
     fitting: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
     try:
         msgspec.convert(value, kind, strict=True)
     except msgspec.ValidationError as error:
-        # The value itself is not repeated: it may be a secret in the wrong place.
+        # The value is not shown, because it may be a secret in the wrong place.
         problems.append(Problem("config.E002", f"`{setting}`: {_sentence(error)}", setting=setting))
         return UNFIT
     return value
@@ -118,7 +118,7 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
 
 def _unknown(name: str, prefix: str, known: Mapping[str, object]) -> Problem:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known here: {', '.join(known)}"
+    hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known settings: {', '.join(known)}"
     return Problem(
         "config.E001", f"`{prefix}{name}` is not a setting", hint, setting=f"{prefix}{name}"
     )

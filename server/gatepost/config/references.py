@@ -1,4 +1,4 @@
-"""Secrets are references (`env:NAME`, `file:PATH`), read when the server starts."""
+"""References to secrets (`env:NAME`, `file:PATH`), which the server reads when it starts."""
 
 import os
 import re
@@ -8,11 +8,11 @@ REFERENCE = re.compile(r"(?:env|file):")
 
 
 class UnresolvedReference(Exception):
-    """A reference that leads nowhere; the message names the reference, never a value."""
+    """A reference cannot be resolved; the message names the reference, never a value."""
 
 
 def resolve(reference: str) -> str:
-    """The secret behind a reference; raises UnresolvedReference with a sentence."""
+    """Return the secret behind a reference; raises UnresolvedReference with a sentence."""
     kind, _, place = reference.partition(":")
     if kind == "env":
         value = os.environ.get(place)
@@ -28,5 +28,5 @@ def resolve(reference: str) -> str:
 
 
 def plain(value: str) -> str:
-    """A setting that is written out or is a reference; raises UnresolvedReference."""
+    """Return a setting that is a value or a reference; raises UnresolvedReference."""
     return resolve(value) if REFERENCE.match(value) else value

@@ -1,1 +1,1 @@
-"""The dashboard: what people see and decide in a browser, behind a sign-in of its own."""
+"""The dashboard: pages where approvers see calls and decide approval requests."""

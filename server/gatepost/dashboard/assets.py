@@ -1,4 +1,4 @@
-"""The files that pages load: from the package, named by their content, kept by browsers."""
+"""Static files of the dashboard, served under content-addressed paths that browsers can cache."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from importlib import resources
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from gatepost.edge.edge import respond
+from gatepost.http.edge import respond
 
 KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 KINDS |= {"svg": "image/svg+xml"}
 FOLDER = "/static"
-# A year: a file that changes has another name (RFC 9111 section 5.2.2.1, RFC 8246).
+# One year, because a changed file has another path (RFC 9111 section 5.2.2.1, RFC 8246).
 KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
-class File(msgspec.Struct, frozen=True):
-    """One file as it is sent."""
+class AssetFile(msgspec.Struct, frozen=True):
+    """One static file as it is sent."""
 
     body: bytes
     kind: bytes
@@ -26,23 +26,25 @@ class File(msgspec.Struct, frozen=True):
 
 class Assets:
     """
-    Serves the files of the folder `static`, read once.
+    Serve the files of the folder `static`, which are read once.
 
-    An ASGI app for ``{base}/static/{digest}/{name}``. Public: nothing in them is anybody's. A name
-    that is not one of theirs, or with another digest, is not found: what is kept for a year must
-    be what its name says.
+    An ASGI app for ``{base}/static/{digest}/{name}``. The files are public. An unknown name or a
+    wrong digest is answered with 404, because browsers cache the content of a path for a year.
     """
 
     def __init__(self) -> None:
         folder = resources.files("gatepost.dashboard").joinpath("static")
-        self.files: Mapping[str, File] = {
+        self.files: Mapping[str, AssetFile] = {
             one.name: _file(one.read_bytes(), KINDS[one.name.rpartition(".")[2]])
             for one in folder.iterdir()
             if one.name.rpartition(".")[2] in KINDS
         }
 
     def path(self, base: str, name: str) -> str:
-        """Where the dashboard at *base* has the file; KeyError for one that the package lacks."""
+        """
+        Return the path of the file *name* for the dashboard at *base*; KeyError for an unknown
+        name.
+        """
         return f"{base}{FOLDER}/{self.files[name].digest}/{name}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,5 +64,5 @@ class Assets:
         await send({"type": "http.response.body", "body": body})
 
 
-def _file(body: bytes, kind: str) -> File:
-    return File(body, kind.encode("ascii"), hashlib.sha256(body).hexdigest()[:16])
+def _file(body: bytes, kind: str) -> AssetFile:
+    return AssetFile(body, kind.encode("ascii"), hashlib.sha256(body).hexdigest()[:16])

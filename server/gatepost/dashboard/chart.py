@@ -1,4 +1,4 @@
-"""Charts as numbers to draw by: the templates make SVG of them, without style or script."""
+"""Charts as coordinates, which the templates draw as SVG without style or script."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ import msgspec
 WIDTH, HEIGHT = 720, 200
 LEFT, RIGHT, TOP, BOTTOM = 44, 8, 10, 26
 GAP = 0.28
-"""Of a column's room, how much stays empty."""
+"""Share of a column's width that stays empty."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One coloured piece of a column."""
+class ColumnPart(msgspec.Struct, frozen=True):
+    """One coloured part of a column."""
 
     kind: str
     y: float
@@ -21,31 +21,31 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One stacked column; *title* is told when it is pointed at."""
+    """One stacked column; *title* is its tooltip."""
 
     x: float
     width: float
-    parts: tuple[Part, ...]
+    parts: tuple[ColumnPart, ...]
     title: str
     counts: tuple[int, ...]
     label: str
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """A label at a place of an axis."""
+class AxisLabel(msgspec.Struct, frozen=True):
+    """A label at a position of an axis."""
 
     at: float
     label: str
 
 
 class Columns(msgspec.Struct, frozen=True, kw_only=True):
-    """A chart of stacked columns, and the same as a table."""
+    """A chart of stacked columns, with its data for a table."""
 
     columns: tuple[Column, ...]
     kinds: tuple[str, ...]
-    levels: tuple[Mark, ...]
+    levels: tuple[AxisLabel, ...]
     """Horizontal lines, from the bottom."""
-    marks: tuple[Mark, ...]
+    marks: tuple[AxisLabel, ...]
     """Labels below."""
     total: int
     width: int = WIDTH
@@ -56,21 +56,21 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def totals(self) -> tuple[int, ...]:
-        """Of each kind, over all columns."""
+        """Return the sum of each kind over all columns."""
         return tuple(
             sum(column.counts[at] for column in self.columns) for at in range(len(self.kinds))
         )
 
 
-class Slot(msgspec.Struct, frozen=True):
-    """What happened from *start* on (seconds since the epoch), by kind in the chart's order."""
+class TimeSlot(msgspec.Struct, frozen=True):
+    """The counts from *start* on (seconds since the epoch), by kind in the chart's order."""
 
     start: float
     counts: tuple[int, ...]
 
 
-def columns(slots: Sequence[Slot], kinds: Sequence[str], *, step_s: float) -> Columns:
-    """A column for each slot, each *step_s* long."""
+def columns(slots: Sequence[TimeSlot], kinds: Sequence[str], *, step_s: float) -> Columns:
+    """Return a chart with one column for each slot of *step_s* seconds."""
     most = max((sum(slot.counts) for slot in slots), default=0)
     top = ceiling(most)
     room = (WIDTH - LEFT - RIGHT) / max(len(slots), 1)
@@ -83,10 +83,11 @@ def columns(slots: Sequence[Slot], kinds: Sequence[str], *, step_s: float) -> Co
         ),
         kinds=tuple(kinds),
         levels=tuple(
-            Mark(round(HEIGHT - BOTTOM - level * scale, 1), f"{level:,}") for level in levels(top)
+            AxisLabel(round(HEIGHT - BOTTOM - level * scale, 1), f"{level:,}")
+            for level in levels(top)
         ),
         marks=tuple(
-            Mark(round(LEFT + (at + 0.5) * room, 1), _short(slot.start, step_s))
+            AxisLabel(round(LEFT + (at + 0.5) * room, 1), _short(slot.start, step_s))
             for at, slot in enumerate(slots)
             if at % every == 0
         ),
@@ -95,7 +96,7 @@ def columns(slots: Sequence[Slot], kinds: Sequence[str], *, step_s: float) -> Co
 
 
 def ceiling(most: int) -> int:
-    """The end of an axis: 4, 8, 10, 20, 40, 80, 100… at least *most*."""
+    """Return the end of an axis, at least *most*: 4, 8, 10, 20, 40, 80, 100…"""
     if most <= 4:
         return 4
     size = int(10 ** math.floor(math.log10(most)))
@@ -106,21 +107,21 @@ def ceiling(most: int) -> int:
 
 
 def levels(top: int) -> list[int]:
-    """Where an axis of that length has its lines."""
+    """Return the positions of the lines of an axis that ends at *top*."""
     step = top // 4 if top % 4 == 0 else top // 2 if top % 2 == 0 else top
     return list(range(0, top + 1, step))
 
 
 def _column(
-    slot: Slot, kinds: Sequence[str], x: float, room: float, scale: float, step_s: float
+    slot: TimeSlot, kinds: Sequence[str], x: float, room: float, scale: float, step_s: float
 ) -> Column:
-    parts: list[Part] = []
+    parts: list[ColumnPart] = []
     bottom = float(HEIGHT - BOTTOM)
     for kind, count in zip(kinds, slot.counts, strict=True):
         if count:
             height = count * scale
             bottom -= height
-            parts.append(Part(kind, round(bottom, 1), round(height, 1)))
+            parts.append(ColumnPart(kind, round(bottom, 1), round(height, 1)))
     label = _long(slot.start, step_s)
     told = ", ".join(
         f"{count} {kind}" for kind, count in zip(kinds, slot.counts, strict=True) if count
@@ -145,8 +146,8 @@ def _long(start: float, step_s: float) -> str:
     return f"{moment:%d %b %H:%M}".lstrip("0") if step_s < 86_400 else f"{moment:%d %B}".lstrip("0")
 
 
-class Meter(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of something is used; *share* is 0 to 1."""
+class UsageMeter(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a limit is used; *share* is from 0 to 1."""
 
     label: str
     used: float
@@ -154,15 +155,15 @@ class Meter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Used of most."""
+        """Return the used share, from 0 to 1."""
         return min(max(self.used / self.most, 0.0), 1.0) if self.most else 0.0
 
     @property
     def width(self) -> float:
-        """Of 200."""
+        """Return the width of the bar, from 0 to 200."""
         return round(self.share * 200, 1)
 
     @property
     def level(self) -> str:
-        """How near the end is."""
+        """Return how close the limit is: `fine`, `high` or `full`."""
         return "full" if self.share >= 0.95 else "high" if self.share >= 0.75 else "fine"

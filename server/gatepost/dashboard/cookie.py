@@ -1,4 +1,4 @@
-"""The dashboard's two cookies: whose session this is, and which sign-in is under way."""
+"""The dashboard's two cookies: the session, and the sign-in in progress."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ Kind = Literal["session", "sign-in"]
 
 class Cookies:
     """
-    Names and writes them.
+    Name and write the cookies.
 
     Under https with the prefix ``__Host-``, which only this very host can set and which is sent to
     it alone (RFC 6265bis, 4.1.3.2). Each tenant has its own where the resource is per tenant. Lax
@@ -23,7 +23,7 @@ class Cookies:
         self._start = "__Host-gatepost" if self._secure else f"gatepost{port}"
 
     def name(self, kind: Kind, target: Target) -> str:
-        """What the cookie of *target*'s dashboard is called."""
+        """Return the name of the cookie of *target*'s dashboard."""
         tenant = f"-{target.tenant}" if target.tenant else ""
         return f"{self._start}-{kind}{tenant}"
 
@@ -31,7 +31,7 @@ class Cookies:
         self, kind: Kind, target: Target, value: str, *, age: int | None = None
     ) -> tuple[bytes, bytes]:
         """
-        The header that sets it to *value*, of base64url and dots.
+        Return the header that sets the cookie to *value*, which is base64url and dots.
 
         For *age* seconds, or while the browser runs.
         """
@@ -43,5 +43,5 @@ class Cookies:
         return b"set-cookie", "; ".join(parts).encode("ascii")
 
     def removal(self, kind: Kind, target: Target) -> tuple[bytes, bytes]:
-        """The header that removes it."""
+        """Return the header that removes the cookie."""
         return self.header(kind, target, "", age=0)

@@ -1,4 +1,4 @@
-"""What a call would change in a text, line by line."""
+"""Line-by-line differences between the current text and the text after a call."""
 
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
@@ -9,12 +9,12 @@ import msgspec
 RowKind = Literal["same", "gone", "new", "gap"]
 
 MOST_LINES = 2_000
-"""Of either text, beyond what both begin and end with: comparing takes the square of it."""
+"""Maximum number of differing lines in either text; the time grows with the square of it."""
 CONTEXT = 3
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One line with its numbers before and after; of a gap the number of lines left out."""
+class DiffLine(msgspec.Struct, frozen=True):
+    """One line with its numbers before and after, or a gap with the number of lines left out."""
 
     kind: RowKind
     text: str = ""
@@ -24,30 +24,30 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows that differ, with some around them."""
+    """The rows that differ, with context."""
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[DiffLine, ...] = ()
     gone: int = 0
     new: int = 0
     too_long: bool = False
-    """There is too much of it to compare."""
+    """The texts are too long to compare."""
 
     @property
     def is_none(self) -> bool:
-        """Whether the two are the same."""
+        """Return whether the two texts are the same."""
         return not (self.gone or self.new or self.too_long)
 
 
 def difference(before: str, after: str, *, context: int = CONTEXT) -> Difference:
     """
-    What makes *after* of *before*; pure, and fit for a thread.
+    Return the differences between *before* and *after*. Pure, so it can run in a thread.
 
-    Only a line feed ends a line: whatever reads the file may take no other sign for one, and a
-    line that only looks like two would hide what it does.
+    Only a line feed ends a line. The program that reads the file may not treat other characters as
+    line ends, and a line that looks like two could hide what it does.
     """
     old, new = before.split("\n"), after.split("\n")
     if not old[-1] and not new[-1]:
-        # Both end with a line feed, and what stands behind it is no line.
+        # Both end with a line feed, and the empty text after it is not a line.
         old.pop()
         new.pop()
     head = _shared(old, new)
@@ -72,29 +72,29 @@ def _shared(one: Sequence[str], other: Sequence[str]) -> int:
     return count
 
 
-def _same(lines: Sequence[str], before: int, after: int, count: int) -> Iterator[Row]:
+def _same(lines: Sequence[str], before: int, after: int, count: int) -> Iterator[DiffLine]:
     for at in range(count):
-        yield Row("same", lines[before + at], before + at + 1, after + at + 1)
+        yield DiffLine("same", lines[before + at], before + at + 1, after + at + 1)
 
 
-def _tail(old: Sequence[str], new: Sequence[str], count: int) -> Iterator[Row]:
+def _tail(old: Sequence[str], new: Sequence[str], count: int) -> Iterator[DiffLine]:
     return _same(old, len(old) - count, len(new) - count, count)
 
 
-def _rows(old: Sequence[str], new: Sequence[str], offset: int) -> Iterator[Row]:
+def _rows(old: Sequence[str], new: Sequence[str], offset: int) -> Iterator[DiffLine]:
     for tag, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
         if tag == "equal":
             for at in range(b - a):
-                yield Row("same", old[a + at], offset + a + at + 1, offset + c + at + 1)
+                yield DiffLine("same", old[a + at], offset + a + at + 1, offset + c + at + 1)
             continue
         for at in range(a, b):
-            yield Row("gone", old[at], before=offset + at + 1)
+            yield DiffLine("gone", old[at], before=offset + at + 1)
         for at in range(c, d):
-            yield Row("new", new[at], after=offset + at + 1)
+            yield DiffLine("new", new[at], after=offset + at + 1)
 
 
-def _folded(rows: Sequence[Row], context: int) -> Iterator[Row]:
-    """Long runs of what stays become a gap; one line is not worth one."""
+def _folded(rows: Sequence[DiffLine], context: int) -> Iterator[DiffLine]:
+    """Yield the rows with long unchanged runs folded into gaps; a single line is kept."""
     near = [False] * len(rows)
     for at, row in enumerate(rows):
         if row.kind != "same":
@@ -106,7 +106,7 @@ def _folded(rows: Sequence[Row], context: int) -> Iterator[Row]:
         while end < len(rows) and not near[end]:
             end += 1
         if end - at > 1:
-            yield Row("gap", count=end - at)
+            yield DiffLine("gap", count=end - at)
         elif end > at:
             yield rows[at]
         if end < len(rows):

@@ -1,31 +1,31 @@
-"""What was decided, expired or used: page by page, of some tools and people only."""
+"""The history page: closed requests, filtered and paginated."""
 
 from collections.abc import Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
-from gatepost.approvals.desk import Desk
-from gatepost.approvals.request import Party, Request
-from gatepost.dashboard.review import address
-from gatepost.dashboard.sheet import Sheet
-from gatepost.dashboard.visit import Answer, Visit
-from gatepost.dashboard.words import STATES
+from gatepost.dashboard.labels import STATES
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.request_page import address
+from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty
+from gatepost.policy.approvals.service import ApprovalService
 
 PAGE = 25
 MOST_LOOKED_AT = 500
-"""Requests that one page looks at to find what is wanted; the next page goes on from there."""
+"""Maximum number of requests read for one page; the next page continues after them."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests; empty is any."""
+class HistoryFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The filter of the history; empty fields match everything."""
 
     state: str = ""
     tool: str = ""
     person: str = ""
 
-    def fits(self, request: Request) -> bool:
-        """Whether it is one of them; names and ids in any case, and parts of them."""
+    def fits(self, request: ApprovalRequest) -> bool:
+        """Return whether the request matches; texts match in part and in any case."""
         if self.state and request.state != self.state:
             return False
         if self.tool and not _holds(self.tool, request.tool, request.title):
@@ -34,28 +34,28 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return not self.person or any(_is(self.person, one) for one in people)
 
     def query(self, **more: str) -> str:
-        """The same in a link."""
+        """Return the filter as a URL query."""
         given = msgspec.structs.asdict(self) | more
         return urlencode({name: value for name, value in given.items() if value})
 
 
-class History:
-    """The page of what is over."""
+class HistoryPage:
+    """Render the history page."""
 
-    def __init__(self, sheet: Sheet, desk: Desk) -> None:
-        self._sheet, self._desk = sheet, desk
+    def __init__(self, sheet: PageLayout, approvals: ApprovalService) -> None:
+        self._sheet, self._approvals = sheet, approvals
 
-    async def show(self, visit: Visit) -> Answer:
-        """A page of it, the last changed first."""
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show one page of closed requests, last changed first."""
         query = visit.query
-        wanted = Wanted(
+        wanted = HistoryFilter(
             state=query.get("state", "") if query.get("state") in STATES else "",
             tool=query.get("tool", "")[:200].strip(),
             person=query.get("person", "")[:200].strip(),
         )
         before = None
         if query.get("before"):
-            before = await self._desk.get(visit.tenant, query["before"])
+            before = await self._approvals.get(visit.tenant, query["before"])
         found, last = await self._page(visit.tenant, wanted, before)
         return self._sheet.page(
             "history.html",
@@ -69,13 +69,13 @@ class History:
         )
 
     async def _page(
-        self, tenant: str, wanted: Wanted, before: Request | None
-    ) -> tuple[Sequence[Request], Request | None]:
-        """What fits, and the one behind which the next page begins; None: there is no more."""
-        found: list[Request] = []
+        self, tenant: str, wanted: HistoryFilter, before: ApprovalRequest | None
+    ) -> tuple[Sequence[ApprovalRequest], ApprovalRequest | None]:
+        """Return the matching requests and the last one read; None if there are no more."""
+        found: list[ApprovalRequest] = []
         looked_at = 0
         while looked_at < MOST_LOOKED_AT:
-            some = await self._desk.history(tenant, before=before)
+            some = await self._approvals.history(tenant, before=before)
             if not some:
                 return found, None
             for request in some:
@@ -87,7 +87,7 @@ class History:
         return found, before
 
 
-def _is(wanted: str, party: Party) -> bool:
+def _is(wanted: str, party: DisplayedParty) -> bool:
     return _holds(wanted, party.name, party.subject, party.client_id or "")
 
 

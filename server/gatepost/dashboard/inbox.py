@@ -1,36 +1,36 @@
-"""What waits for a person, as it changes."""
+"""The first page: waiting requests, updated live."""
 
 from collections.abc import AsyncIterator, Sequence
 
-from gatepost.approvals.desk import Desk
-from gatepost.approvals.request import Request
-from gatepost.dashboard.live import Live
-from gatepost.dashboard.review import address
-from gatepost.dashboard.sheet import Sheet
-from gatepost.dashboard.visit import Answer, Event, Visit, stream
+from gatepost.dashboard.live import LiveInbox
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import PageRequest, PageResponse, ServerSentEvent, stream
+from gatepost.dashboard.request_page import address
+from gatepost.policy.approvals.request import ApprovalRequest
+from gatepost.policy.approvals.service import ApprovalService
 
 
-class Inbox:
-    """The first page."""
+class InboxPage:
+    """Render the first page."""
 
-    def __init__(self, sheet: Sheet, desk: Desk, live: Live) -> None:
-        self._sheet, self._desk, self._live = sheet, desk, live
+    def __init__(self, sheet: PageLayout, approvals: ApprovalService, live: LiveInbox) -> None:
+        self._sheet, self._approvals, self._live = sheet, approvals, live
 
-    async def show(self, visit: Visit) -> Answer:
-        """What waits now."""
-        requests = await self._desk.waiting(visit.tenant)
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show the waiting requests."""
+        requests = await self._approvals.waiting(visit.tenant)
         return self._sheet.page("waiting.html", visit, here="", requests=addressed(requests))
 
-    async def live(self, visit: Visit) -> Answer:
-        """The same, again and again."""
+    async def live(self, visit: PageRequest) -> PageResponse:
+        """Stream the list of waiting requests whenever it changes."""
         return stream(self._events(visit))
 
-    async def _events(self, visit: Visit) -> AsyncIterator[Event]:
+    async def _events(self, visit: PageRequest) -> AsyncIterator[ServerSentEvent]:
         async for requests in self._live.watch(visit.tenant):
             found = None if requests is None else addressed(requests)
-            yield Event("inbox", self._sheet.part("inbox.html", visit, requests=found))
+            yield ServerSentEvent("inbox", self._sheet.part("inbox.html", visit, requests=found))
 
 
-def addressed(requests: Sequence[Request]) -> list[tuple[Request, str]]:
-    """Each with its path below the base."""
+def addressed(requests: Sequence[ApprovalRequest]) -> list[tuple[ApprovalRequest, str]]:
+    """Return each request with its path below the base."""
     return [(one, address(one)) for one in requests]

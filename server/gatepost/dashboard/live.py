@@ -1,38 +1,39 @@
-"""What waits, told to every open page as it changes."""
+"""Live updates of the waiting requests for open pages."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
-from gatepost.approvals.desk import Desk
-from gatepost.approvals.herald import TOPIC
-from gatepost.approvals.request import Request
-from gatepost.chore import always
-from gatepost.stores.api import Following, Relay, StoreUnavailable
+from gatepost.background import always
+from gatepost.policy.approvals.notifications import TOPIC
+from gatepost.policy.approvals.request import ApprovalRequest
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay, WakeUps
 
 POLL_S = 1.0
-"""The relay may lose a message: how long a page may be behind then."""
+"""Seconds between reads of the store, because the relay can lose a message."""
 
-Waiting = tuple[Request, ...] | None
-"""What waits, the oldest first; None while the store does not answer."""
+Waiting = tuple[ApprovalRequest, ...] | None
+"""The waiting requests, oldest first; None while the store is not available."""
 
 
-class Live:
+class LiveInbox:
     """
-    Looks at what waits for as long as somebody has a page open that shows it.
+    Read a tenant's waiting requests while any page shows them.
 
-    One look at the store is for all pages of a tenant.
+    All pages of a tenant share one read of the store.
     """
 
-    def __init__(self, desk: Desk, relay: Relay, *, poll_s: float = POLL_S) -> None:
-        self._desk, self._relay, self._poll_s = desk, relay, poll_s
-        self._rooms: dict[str, _Room] = {}
+    def __init__(self, approvals: ApprovalService, relay: Relay, *, poll_s: float = POLL_S) -> None:
+        self._approvals, self._relay, self._poll_s = approvals, relay, poll_s
+        self._rooms: dict[str, _TenantVisitors] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     async def watch(self, tenant: str) -> AsyncIterator[Waiting]:
-        """What waits now, and again whenever that is something else."""
+        """Yield the waiting requests now, and again whenever they change."""
         room = self._rooms.get(tenant)
         if room is None:
-            room = self._rooms[tenant] = _Room()
+            room = self._rooms[tenant] = _TenantVisitors()
             room.task = asyncio.create_task(always("live", lambda: self._look(tenant, room)))
         room.visitors += 1
         seen = 0
@@ -47,7 +48,7 @@ class Live:
             if not room.visitors:
                 self._close(tenant, room)
 
-    def _close(self, tenant: str, room: "_Room") -> None:
+    def _close(self, tenant: str, room: "_TenantVisitors") -> None:
         if self._rooms.get(tenant) is room:
             del self._rooms[tenant]
         if room.task is not None:
@@ -55,36 +56,19 @@ class Live:
             self._closing.add(room.task)
             room.task.add_done_callback(self._closing.discard)
 
-    async def _look(self, tenant: str, room: "_Room") -> None:
-        wake = asyncio.Event()
-        following: Following | None = None
-        try:
+    async def _look(self, tenant: str, room: "_TenantVisitors") -> None:
+        async with WakeUps(self._relay.of(tenant), TOPIC) as wake_ups:
             while True:
-                wake.clear()
                 try:
-                    if following is None:
-                        following = await self._follow(tenant, wake.set)
-                    room.tell(tuple(await self._desk.waiting(tenant)))
+                    room.tell(tuple(await self._approvals.waiting(tenant)))
                 except StoreUnavailable:
                     room.tell(None)
-                try:
-                    async with asyncio.timeout(self._poll_s):
-                        await wake.wait()
-                except TimeoutError:
-                    continue
-        finally:
-            if following is not None:
-                await following.aclose()
-
-    async def _follow(self, tenant: str, wake: Callable[[], None]) -> Following | None:
-        try:
-            return await self._relay.of(tenant).follow(TOPIC, lambda _: wake())
-        except StoreUnavailable:
-            return None  # we look every second anyway
+                await wake_ups.wait(self._poll_s)
+                await wake_ups.follow()
 
 
-class _Room:
-    """The visitors of one tenant who look at what waits."""
+class _TenantVisitors:
+    """The open pages of one tenant."""
 
     def __init__(self) -> None:
         self.visitors, self.version = 0, 0
@@ -93,7 +77,7 @@ class _Room:
         self.task: asyncio.Task[None] | None = None
 
     def tell(self, waiting: Waiting) -> None:
-        """Wake everybody when it is something else."""
+        """Wake all pages if the waiting requests changed."""
         if self.version and waiting == self.waiting:
             return
         self.waiting = waiting

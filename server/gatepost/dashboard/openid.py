@@ -1,4 +1,4 @@
-"""This server as a client of an identity provider: OpenID Connect, code flow with PKCE."""
+"""The OpenID Connect client of the dashboard: code flow with PKCE."""
 
 import secrets
 import time
@@ -15,7 +15,7 @@ from authlib.oauth2.rfc7636 import (  # type: ignore[import-untyped]
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import DashboardClient, Target
-from gatepost_authz.discovery import Discovery, Metadata
+from gatepost_authz.discovery import Discovery, IssuerMetadata
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
@@ -25,31 +25,31 @@ from gatepost_authz.jwks import place_of
 from gatepost_authz.verifier import KeySource, TokenVerifier
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One sign-in under way; it travels sealed in a cookie of the browser that began it."""
+class SignInAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One sign-in in progress, stored encrypted in a cookie of the browser that started it."""
 
     issuer: str
     state: str
     nonce: str
     verifier: str
-    """Of PKCE (RFC 7636); the issuer saw its digest."""
+    """The PKCE code verifier (RFC 7636); the issuer saw its digest."""
     onward: str
-    """Where the visitor wanted to go, below the base."""
+    """The page that the visitor wanted, below the base."""
     began: float
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """What the token endpoint answered; kept by nobody."""
+    """The token endpoint's answer; not stored."""
 
     access: str
     identity: str
 
 
-class Party:
+class OpenIdClient:
     """
-    The client of one concrete issuer. *secret* is this server's own there.
+    The OpenID Connect client of one issuer. *secret* is the client secret.
 
-    Authlib writes the request, the pinning transport carries what this server sends itself.
+    Authlib builds the requests, and the pinning transport sends them.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Party:
         self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 
-    def attempt(self, onward: str) -> Attempt:
-        """A new sign-in, with secrets of its own."""
-        return Attempt(
+    def attempt(self, onward: str) -> SignInAttempt:
+        """Return a new sign-in with fresh secrets."""
+        return SignInAttempt(
             issuer=self.issuer,
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
@@ -83,9 +83,9 @@ class Party:
         )
 
     async def address(
-        self, attempt: Attempt, target: Target, callback: str, baseline: Sequence[str]
+        self, attempt: SignInAttempt, target: Target, callback: str, baseline: Sequence[str]
     ) -> str:
-        """Where to send the browser; FetchError when the issuer does not say."""
+        """Return the authorization URL for the browser; FetchError if the issuer publishes none."""
         endpoint = self.client.authorization_endpoint
         if not endpoint:
             endpoint = (await self._metadata()).endpoint("authorization_endpoint")
@@ -104,13 +104,15 @@ class Party:
         return uri
 
     async def names_itself(self) -> bool:
-        """Whether its answers say who sent them (RFC 9207), so that one without is not its."""
+        """Return whether the issuer's answers name their sender (RFC 9207)."""
         if self.client.authorization_endpoint:
             return False
         return (await self._metadata()).names_itself
 
-    async def redeem(self, code: str, attempt: Attempt, target: Target, callback: str) -> Tokens:
-        """The tokens for *code*; FetchError, with status 400 where the code is no good."""
+    async def redeem(
+        self, code: str, attempt: SignInAttempt, target: Target, callback: str
+    ) -> Tokens:
+        """Return the tokens for *code*; FetchError, with status 400 if the code is not valid."""
         endpoint = self.client.token_endpoint
         if not endpoint:
             endpoint = (await self._metadata()).endpoint("token_endpoint")
@@ -122,7 +124,7 @@ class Party:
             **self._resource(target),
             **self._form,
         }
-        # Sign-ins are rare: a connection each, and nothing to look after between them.
+        # Sign-ins are rare, so each one opens its own connection.
         transport = self._fetcher.transport(
             allow_private=self._place.allow_private, secure=not endpoint.startswith("http://")
         )
@@ -134,14 +136,14 @@ class Party:
             await transport.aclose()
         return tokens_of(document.data)
 
-    async def _metadata(self) -> Metadata:
+    async def _metadata(self) -> IssuerMetadata:
         now = time.monotonic()
         if now < self._search_at:
             raise FetchError("metadata")
         try:
             return await self._discovery.find(self._place)
         except FetchError:
-            # Strangers begin sign-ins faster than an issuer that is down should be asked.
+            # Anyone can start sign-ins, so an issuer that is down must not be asked each time.
             self._search_at = now + PAUSE_S
             raise
 
@@ -154,7 +156,9 @@ class Party:
 
 
 def tokens_of(answer: Mapping[str, object]) -> Tokens:
-    """The two tokens of a token answer (OpenID Connect Core 3.1.3.3); FetchError ``tokens``."""
+    """
+    Return the two tokens of a token response (OpenID Connect Core 3.1.3.3); FetchError ``tokens``.
+    """
     access, identity = answer.get("access_token"), answer.get("id_token")
     kind = answer.get("token_type")
     if not isinstance(kind, str) or kind.lower() != "bearer":
@@ -164,8 +168,8 @@ def tokens_of(answer: Mapping[str, object]) -> Tokens:
     return Tokens(access, identity)
 
 
-class Bouncer:
-    """Says who somebody with fresh tokens is: by the gate's own verifier, and the ID token."""
+class SignInVerifier:
+    """Identify the person by the access token, checked by the gate's verifier, and the ID token."""
 
     def __init__(
         self,
@@ -181,10 +185,10 @@ class Bouncer:
         self._development = development
 
     async def identify(
-        self, tokens: Tokens, party: Party, attempt: Attempt, target: Target
+        self, tokens: Tokens, party: OpenIdClient, attempt: SignInAttempt, target: Target
     ) -> TenantContext:
         """
-        The person that both tokens name.
+        Return the person that both tokens name.
 
         InvalidToken, InsufficientScope or IssuerUnavailable (all AuthError): why not.
         """
@@ -192,7 +196,7 @@ class Bouncer:
         if caller is None:
             raise InvalidToken("unknown_kind")
         if caller.issuer != party.issuer:
-            # Another issuer's token would let that one say who signs in here (RFC 9700, 4.4).
+            # With another issuer's token, that issuer could decide who signs in (RFC 9700, 4.4).
             raise InvalidToken("wrong_issuer")
         if caller.subject_kind != "user":
             raise InvalidToken("no_person")

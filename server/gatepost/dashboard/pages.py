@@ -1,63 +1,69 @@
-"""The pages there are."""
+"""The dashboard's routing table."""
 
-from gatepost.audit.trail import Trail
+from gatepost.audit.search import AuditSearch
+from gatepost.config.packs import by_type
 from gatepost.config.references import plain
-from gatepost.dashboard.catalogue import Catalogue
-from gatepost.dashboard.evidence import Evidence
-from gatepost.dashboard.grants import Grants
-from gatepost.dashboard.history import History
-from gatepost.dashboard.inbox import Inbox
-from gatepost.dashboard.live import Live
-from gatepost.dashboard.review import Review
-from gatepost.dashboard.sheet import Sheet
-from gatepost.dashboard.target import Targets
-from gatepost.dashboard.usage import Usage
-from gatepost.dashboard.view import View
-from gatepost.dashboard.visit import Page
-from gatepost.services import Services
-from gatepost.settings import Config
+from gatepost.config.settings import Config
+from gatepost.dashboard.audit import AuditPages
+from gatepost.dashboard.file_preview import FilePreviews
+from gatepost.dashboard.grants import GrantsPage
+from gatepost.dashboard.history import HistoryPage
+from gatepost.dashboard.inbox import InboxPage
+from gatepost.dashboard.live import LiveInbox
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import PageRoute
+from gatepost.dashboard.request_page import RequestPage
+from gatepost.dashboard.templating import Templates
+from gatepost.dashboard.tools import ToolsPage
+from gatepost.dashboard.usage import UsagePage
+from gatepost.runtime.services import Services
 
 
-def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
-    """The dashboard's routing table."""
-    sheet, desk = Sheet(view), services.approvals
-    live = Live(desk, services.relay)
-    targets = Targets(services.workspaces.of, services.redaction, vault=config.packs.vault.folder)
-    inbox, history, grants = Inbox(sheet, desk, live), History(sheet, desk), Grants(sheet, desk)
-    review = Review(sheet, desk, live, targets=targets, tools=lambda: services.registry.tools)
-    catalogue = Catalogue(
+def pages(config: Config, services: Services, view: Templates) -> tuple[PageRoute, ...]:
+    """Return the dashboard's routing table."""
+    sheet, approvals = PageLayout(view), services.approvals
+    live = LiveInbox(approvals, services.relay)
+    tables = by_type(config.packs, config.network)
+    targets = FilePreviews(services.workspaces.of, services.redaction, tables.__getitem__)
+    inbox = InboxPage(sheet, approvals, live)
+    history, grants = HistoryPage(sheet, approvals), GrantsPage(sheet, approvals)
+    review = RequestPage(
+        sheet, approvals, live, targets=targets, tools=lambda: services.registry.tools
+    )
+    catalogue = ToolsPage(
         sheet,
         runner=lambda: services.runner,
-        plan=lambda: desk.plan,
+        plan=lambda: approvals.plan,
         seen=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    trail = Trail(services.records)
-    evidence = Evidence(sheet, trail, services.records)
-    usage = Usage(
+    trail = AuditSearch(services.records)
+    evidence = AuditPages(sheet, trail, services.records)
+    usage = UsagePage(
         sheet,
         trail=trail,
         limits=services.limits,
         tools=lambda: services.registry.tools,
         several=plain(config.storage.database).startswith("postgresql:"),
         seen=services.callers.lately,
+        holds=services.cutoffs.holds,
     )
     one = "/approvals/{id}"
     return (
-        Page(path="", get=inbox.show),
-        Page(path="/live", get=inbox.live, background=True),
-        Page(path=one, get=review.show),
-        Page(path=f"{one}/live", get=review.live, background=True),
-        Page(path=f"{one}/arguments", get=review.arguments),
-        Page(path=f"{one}/approve", post=review.approve),
-        Page(path=f"{one}/edit", post=review.approve_edited),
-        Page(path=f"{one}/reject", post=review.reject),
-        Page(path="/history", get=history.show),
-        Page(path="/grants", get=grants.show),
-        Page(path="/grants/{id}/revoke", post=grants.revoke),
-        Page(path="/audit", get=evidence.search),
-        Page(path="/audit/{number}", get=evidence.show),
-        Page(path="/tools", get=catalogue.show),
-        Page(path="/usage", get=usage.show),
+        PageRoute(path="", get=inbox.show),
+        PageRoute(path="/live", get=inbox.live, background=True),
+        PageRoute(path=one, get=review.show),
+        PageRoute(path=f"{one}/live", get=review.live, background=True),
+        PageRoute(path=f"{one}/arguments", get=review.arguments),
+        PageRoute(path=f"{one}/approve", post=review.approve),
+        PageRoute(path=f"{one}/edit", post=review.approve_edited),
+        PageRoute(path=f"{one}/reject", post=review.reject),
+        PageRoute(path="/history", get=history.show),
+        PageRoute(path="/grants", get=grants.show),
+        PageRoute(path="/grants/{id}/revoke", post=grants.revoke),
+        PageRoute(path="/audit", get=evidence.search),
+        PageRoute(path="/audit/{number}", get=evidence.show),
+        PageRoute(path="/tools", get=catalogue.show),
+        PageRoute(path="/usage", get=usage.show),
     )

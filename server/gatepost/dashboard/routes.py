@@ -1,4 +1,4 @@
-"""Everything of the dashboard put together: which path leads to what."""
+"""Build the dashboard: its routes, pages and shared objects."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -7,17 +7,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from gatepost.config.references import resolve
+from gatepost.config.settings import Config
 from gatepost.dashboard.assets import FOLDER, Assets
 from gatepost.dashboard.cookie import Cookies
-from gatepost.dashboard.frame import Frame, Own, Surroundings, Turned
-from gatepost.dashboard.headers import Browser, Header, guards_of
-from gatepost.dashboard.openid import Bouncer, Party
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths
+from gatepost.dashboard.openid import OpenIdClient, SignInVerifier
+from gatepost.dashboard.page import PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.page_guard import GuardedPage, PageRefused, PageServices, RequestOrigin
 from gatepost.dashboard.pages import pages
-from gatepost.dashboard.place import Place, Spot
-from gatepost.dashboard.session import Sessions, digest
+from gatepost.dashboard.security_headers import Header, SecurityHeaders, guards_of
+from gatepost.dashboard.session import DashboardSessions, digest
 from gatepost.dashboard.signin import (
-    Door,
-    Gateway,
+    SignInServices,
+    SignInStep,
     begin,
     choose,
     finish,
@@ -25,36 +27,34 @@ from gatepost.dashboard.signin import (
     short,
     signed_out,
 )
-from gatepost.dashboard.view import View
-from gatepost.dashboard.visit import Answer, Page, Visit
-from gatepost.edge.edge import Headers, Paint
-from gatepost.edge.request import Refusal
-from gatepost.renewal import outcasts
-from gatepost.services import Services
-from gatepost.settings import Config
+from gatepost.dashboard.templating import Templates
+from gatepost.http.edge import Headers, RenderRefusal
+from gatepost.http.request import EdgeRefusal
+from gatepost.runtime.reload import revoked_callers
+from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.issuers import IssuerRegistry
 
 
-class Rooms(msgspec.Struct, frozen=True):
-    """The dashboard as the app has it."""
+class DashboardRoutes(msgspec.Struct, frozen=True):
+    """The dashboard's routes and error pages, for the app."""
 
     routes: tuple[Route, ...]
-    """The last of them takes every other path below the base."""
-    paint: Paint
-    """Draws what Edge refuses, or what went wrong, for those who look at the dashboard."""
+    """The last route takes all other paths below the base."""
+    paint: RenderRefusal
+    """Renders refusals and errors of the edge for visitors of the dashboard."""
 
 
-def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
-    """The dashboard that *config* asks for."""
+def rooms(config: Config, services: Services, resource: Resource) -> DashboardRoutes:
+    """Return the dashboard for *config*."""
     assets = Assets()
-    around = surroundings(config, services, resource, View(assets.path))
+    around = page_services(config, services, resource, Templates(assets.path))
     place, view = around.place, around.view
-    gateway = Gateway(
+    gateway = SignInServices(
         place=place,
         parties=_parties(config, services),
-        bouncer=Bouncer(
+        bouncer=SignInVerifier(
             services.verifier,
             services.keys,
             baseline=frozenset(config.scopes.baseline),
@@ -65,39 +65,39 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
         view=view,
         keyring=services.keyring,
         baseline=config.scopes.baseline,
-        failed=services.flood.failed,
-        slow_down=services.flood.slow_down,
+        failed=services.refusals.by_sign_in,
+        slow_down=services.failed_tokens.check,
         note=around.note,
     )
 
     def route(below: str, app: ASGIApp, methods: Sequence[str]) -> Route:
-        guarded = Browser(app, resource=resource, development=config.development)
+        guarded = SecurityHeaders(app, resource=resource, development=config.development)
         return Route(place.pattern + below, guarded, methods=list(methods))
 
-    leaving = Page(path="/sign-out", post=_sign_out, roles=frozenset())
+    leaving = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
     made = (
         *(
-            route(page.path, Frame(page, around), _methods(page))
+            route(page.path, GuardedPage(page, around), _methods(page))
             for page in pages(config, services, view)
         ),
-        route("/sign-out", Frame(leaving, around), ["POST"]),
-        route("/sign-in", Door(choose, gateway), ["GET"]),
-        route("/sign-in/start", Door(begin, gateway), ["GET"]),
-        route("/callback", Door(finish, gateway), ["GET"]),
-        route("/signed-out", Door(signed_out, gateway), ["GET"]),
+        route("/sign-out", GuardedPage(leaving, around), ["POST"]),
+        route("/sign-in", SignInStep(choose, gateway), ["GET"]),
+        route("/sign-in/start", SignInStep(begin, gateway), ["GET"]),
+        route("/callback", SignInStep(finish, gateway), ["GET"]),
+        route("/signed-out", SignInStep(signed_out, gateway), ["GET"]),
         route(FOLDER + "/{digest}/{name}", assets, ["GET"]),
-        route("/{rest:path}", Door(missing, gateway), ["GET"]),
+        route("/{rest:path}", SignInStep(missing, gateway), ["GET"]),
     )
-    return Rooms(made, _painter(place, view, guards_of(resource)))
+    return DashboardRoutes(made, _painter(place, view, guards_of(resource)))
 
 
-def surroundings(
-    config: Config, services: Services, resource: Resource, view: View
-) -> Surroundings:
-    """What every page of the dashboard has around it."""
-    return Surroundings(
-        place=Place(resource),
-        sessions=Sessions(
+def page_services(
+    config: Config, services: Services, resource: Resource, view: Templates
+) -> PageServices:
+    """Return what all pages of the dashboard share."""
+    return PageServices(
+        place=DashboardLocation(resource),
+        sessions=DashboardSessions(
             services.keyring,
             services.records,
             lasts_s=config.dashboard.session_s,
@@ -106,46 +106,48 @@ def surroundings(
         ),
         cookies=Cookies(resource),
         view=view,
-        own=Own(resource),
+        own=RequestOrigin(resource),
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
     )
 
 
-def _painter(place: Place, view: View, guards: Sequence[Header]) -> Paint:
-    def paint(path: str, refusal: Refusal, request_id: str) -> tuple[bytes, Headers] | None:
+def _painter(place: DashboardLocation, view: Templates, guards: Sequence[Header]) -> RenderRefusal:
+    def paint(path: str, refusal: EdgeRefusal, request_id: str) -> tuple[bytes, Headers] | None:
         spot = place.locate(path)
         if spot is None:
             return None
-        title = "Out of order" if refusal.status >= 500 else "This was refused"
-        turned = Turned(refusal.status, title, f"{refusal.message} (request {request_id})")
+        title = "Service unavailable" if refusal.status >= 500 else "Request refused"
+        turned = PageRefused(refusal.status, title, f"{refusal.message} (request {request_id})")
         html = view.bare("error.html", spot.base, turned=turned, back=spot.base)
         return html.encode(), tuple(guards)
 
     return paint
 
 
-def _methods(page: Page) -> list[str]:
+def _methods(page: PageRoute) -> list[str]:
     return [name for name, handler in (("GET", page.get), ("POST", page.post)) if handler]
 
 
-async def _sign_out(visit: Visit) -> Answer:
-    return Answer(signs_out=True)
+async def _sign_out(visit: PageRequest) -> PageResponse:
+    return PageResponse(signs_out=True)
 
 
-def _parties(config: Config, services: Services) -> Callable[[Spot], Mapping[str, Party]]:
-    """The issuers where somebody can sign in to a dashboard, made once."""
-    issuers, known = services.issuers, dict[str, Party | None]()
+def _parties(
+    config: Config, services: Services
+) -> Callable[[DashboardPaths], Mapping[str, OpenIdClient]]:
+    """Return the issuers with dashboard sign-in, created once."""
+    issuers, known = services.issuers, dict[str, OpenIdClient | None]()
     clients = [issuer.dashboard for issuer in config.issuers if issuer.dashboard]
     secrets = {client.client_secret: resolve(client.client_secret) for client in clients}
 
-    def party(issuer: str) -> Party | None:
+    def party(issuer: str) -> OpenIdClient | None:
         found = issuers.find(issuer)
         if found is None or found[0].settings.dashboard is None:
             return None
         client = found[0].settings.dashboard
-        return Party(
+        return OpenIdClient(
             issuer,
             found[0],
             client,
@@ -154,7 +156,7 @@ def _parties(config: Config, services: Services) -> Callable[[Spot], Mapping[str
             secret=secrets[client.client_secret],
         )
 
-    def of(spot: Spot) -> Mapping[str, Party]:
+    def of(spot: DashboardPaths) -> Mapping[str, OpenIdClient]:
         made = {}
         for issuer in issuers.for_tenant(spot.target.tenant):
             if issuer not in known:
@@ -169,13 +171,13 @@ def _parties(config: Config, services: Services) -> Callable[[Spot], Mapping[str
 
 def _meanings(config: Config, services: Services) -> Callable[[TenantContext], bytes | None]:
     """
-    By which settings a visitor's token was read; None for whoever may not be here any more.
+    Return a function that digests the settings by which a visitor's token was read.
 
-    A session outlives the check of its token. Whoever might be judged differently now signs in
-    anew, and whoever was cut off is out at once.
+    It returns None for a visitor who lost access. A session outlives the check of its token, so a
+    change of these settings requires a new sign-in, and a revocation ends the session at once.
     """
     issuers: IssuerRegistry = services.issuers
-    is_out, is_cut = outcasts(config, issuers), services.cutoffs.is_cut
+    is_out, is_cut = revoked_callers(config, issuers), services.cutoffs.is_cut
     meanings = {
         trusted.settings.issuer: digest(
             trusted.settings, config.resource, config.mode, config.scopes.implied
@@ -195,7 +197,7 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
 
 def _note(services: Services) -> Callable[[str, TenantContext, str], Awaitable[None]]:
     async def note(outcome: str, caller: TenantContext, peer: str) -> None:
-        await services.journal.note(
+        await services.audit_writer.note(
             caller.tenant_id,
             "signin",
             outcome=outcome,

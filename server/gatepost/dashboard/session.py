@@ -1,4 +1,4 @@
-"""Who is signed in: a sealed cookie that names its end, and a list of those that ended before."""
+"""Sessions: an encrypted cookie with an expiry, and a list of sessions that ended earlier."""
 
 import hashlib
 import hmac
@@ -8,49 +8,50 @@ from collections.abc import Callable
 
 import msgspec
 
-from gatepost.keyring import KeyRing
-from gatepost.stores.api import Records, SessionRecord
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.records import Records
+from gatepost.storage.sessions import SessionRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 
 PURPOSE, FORMS = "dashboard session", "dashboard form"
 RENEWED_S = 60.0
-"""How stale the time of the last visit in a cookie may be."""
+"""Seconds by which the last visit in a cookie can be out of date."""
 MOST_COOKIE = 3_800
 """Browsers keep cookies of 4096 bytes, name and attributes included (RFC 6265 section 6.1)."""
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """One sign-in. It travels sealed in a cookie, and holds no token; times in seconds."""
+class SignedInSession(msgspec.Struct, frozen=True, kw_only=True):
+    """One sign-in, encrypted in a cookie without any token; times in seconds."""
 
     id: bytes
     caller: TenantContext
-    """``expires_at`` is the end of the session, and scopes are left out: roles decide here."""
+    """``expires_at`` is the end of the session. Scopes are left out, because roles decide here."""
     meaning: bytes
     """Digest of the settings by which the token was read."""
     seen: float
-    """About when the visitor last asked for a page."""
+    """The approximate time of the last page view."""
 
     @property
     def key(self) -> bytes:
-        """By which the stores know it."""
+        """Return the key of the session in the stores."""
         return b"dashboard" + self.id
 
 
-class TooLong(Exception):
-    """What is to be remembered of a visitor does not fit a cookie."""
+class CookieTooLong(Exception):
+    """The session does not fit into a cookie."""
 
 
-_decoder = msgspec.msgpack.Decoder(Session)
+_decoder = msgspec.msgpack.Decoder(SignedInSession)
 
 
-class Sessions:
+class DashboardSessions:
     """
-    Opens, finds, renews and ends them.
+    Open, find, renew and end sessions.
 
-    A cookie counts only at the dashboard it was made for, until it is old or idle, while
-    *meaning_of* its issuer (a digest; None: it is trusted no more) is what it was, and unless it
-    was ended, which the stores remember at every replica.
+    A cookie is valid only at the dashboard that it was made for, and until it is too old or idle.
+    It becomes invalid when *meaning_of* its issuer changes (a digest; None for an issuer that is no
+    longer trusted), and when the session is ended, which the stores keep for all replicas.
     """
 
     def __init__(
@@ -70,8 +71,8 @@ class Sessions:
         self._meaning_of = meaning_of
         self._clock = clock
 
-    def start(self, caller: TenantContext) -> Session:
-        """A new session with an id that nobody has seen; LookupError for an untrusted issuer."""
+    def start(self, caller: TenantContext) -> SignedInSession:
+        """Return a new session with a random id; LookupError for an untrusted issuer."""
         now = self._clock()
         meaning = self._meaning_of(caller)
         if meaning is None:
@@ -80,33 +81,35 @@ class Sessions:
             caller,
             expires_at=int(now + self._lasts_s),
             scopes=frozenset(),
-            # A token that does not say when it was issued is refused for as long as it could live;
-            # the visit may last longer, and is as old as its sign-in.
+            # A revocation refuses tokens without `iat` for the longest possible token lifetime.
+            # A session can last longer, so its age counts from the sign-in.
             issued_at=int(now) if caller.issued_at is None else caller.issued_at,
             claims=dict(caller.claims),
             token_id=None,
             shared_audience=False,
         )
-        return Session(id=secrets.token_bytes(16), caller=visitor, meaning=meaning, seen=now)
+        return SignedInSession(
+            id=secrets.token_bytes(16), caller=visitor, meaning=meaning, seen=now
+        )
 
-    def sealed(self, session: Session, target: Target) -> str:
-        """The cookie's value; TooLong."""
+    def sealed(self, session: SignedInSession, target: Target) -> str:
+        """Return the cookie's value; CookieTooLong."""
         value = self._keyring.seal(
             PURPOSE, msgspec.msgpack.encode(session), context=target.url.encode()
         )
         if len(value) > MOST_COOKIE:
-            raise TooLong
+            raise CookieTooLong
         return value
 
-    async def find(self, cookie: str, target: Target) -> Session | None:
-        """The session that *cookie* holds, if it lives; may raise StoreUnavailable."""
+    async def find(self, cookie: str, target: Target) -> SignedInSession | None:
+        """Return the session in *cookie* if it is valid; may raise StoreUnavailable."""
         session = self.read(cookie, target)
         if session is None or not self.lives(session) or await self.ended(session):
             return None
         return session
 
-    def read(self, cookie: str, target: Target) -> Session | None:
-        """The session that *cookie* holds, whatever has become of it."""
+    def read(self, cookie: str, target: Target) -> SignedInSession | None:
+        """Return the session in *cookie* without checking whether it is still valid."""
         if not cookie or not cookie.isascii() or len(cookie) > MOST_COOKIE:
             return None
         payload = self._keyring.open(PURPOSE, cookie, context=target.url.encode())
@@ -115,10 +118,13 @@ class Sessions:
         try:
             return _decoder.decode(payload)
         except msgspec.DecodeError:
-            return None  # sealed by a release whose sessions looked different
+            return None  # written by a release with another session format
 
-    def lives(self, session: Session) -> bool:
-        """Whether it is neither old nor idle, and its issuer means what it did; asks no store."""
+    def lives(self, session: SignedInSession) -> bool:
+        """
+        Return whether the session is neither old nor idle and its issuer is unchanged; reads no
+        store.
+        """
         now = self._clock()
         meaning = self._meaning_of(session.caller)
         return (
@@ -128,38 +134,38 @@ class Sessions:
             and hmac.compare_digest(meaning, session.meaning)
         )
 
-    async def ended(self, session: Session) -> bool:
-        """Whether somebody ended it, here or at another replica."""
+    async def ended(self, session: SignedInSession) -> bool:
+        """Return whether the session was ended, at any replica."""
         record = await self._records.of(session.caller.tenant_id).sessions.get(session.key)
         return record.ended
 
-    async def end(self, session: Session) -> None:
-        """End it everywhere, durably; a second time does nothing."""
+    async def end(self, session: SignedInSession) -> None:
+        """End the session at all replicas, durably; ending it twice is harmless."""
         sessions = self._records.of(session.caller.tenant_id).sessions
         record = SessionRecord(ended=True)
         await sessions.replace(session.key, record, expires_at=session.caller.expires_at + 60.0)
 
-    def renewed(self, session: Session) -> Session | None:
-        """The session as seen now; None while the cookie still says so nearly enough."""
+    def renewed(self, session: SignedInSession) -> SignedInSession | None:
+        """Return the session with a new time of visit; None while the cookie is recent enough."""
         now = self._clock()
         return (
             msgspec.structs.replace(session, seen=now) if now - session.seen > RENEWED_S else None
         )
 
-    def token(self, session: Session) -> str:
+    def token(self, session: SignedInSession) -> str:
         """
-        A token for the forms of this session's pages.
+        Return a token for the forms of this session's pages.
 
-        Sealed anew for every page: a text that is always the same could be guessed letter by letter
-        where somebody compresses our pages (BREACH).
+        Each page gets a new token: a constant text could be guessed letter by letter where
+        responses are compressed (BREACH).
         """
         return self._keyring.seal(FORMS, b"", context=session.id)
 
-    def minted(self, session: Session, token: str) -> bool:
-        """Whether *token* was made for this session."""
+    def minted(self, session: SignedInSession, token: str) -> bool:
+        """Return whether *token* was made for this session."""
         return token.isascii() and self._keyring.open(FORMS, token, context=session.id) == b""
 
 
 def digest(*parts: object) -> bytes:
-    """Sixteen bytes that differ when any of *parts*, as JSON, does."""
+    """Return sixteen bytes that differ when any of *parts*, as JSON, differs."""
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()[:16]

@@ -1,4 +1,4 @@
-"""How people get in: the page that offers issuers, the way there, and the way back."""
+"""The sign-in: the page that lists issuers, the redirect to the issuer, and the callback."""
 
 import hashlib
 import hmac
@@ -11,122 +11,132 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.dashboard.cookie import Cookies
-from gatepost.dashboard.form import Unreadable, cookie_of, query_of
-from gatepost.dashboard.frame import ABSENT, Turned
-from gatepost.dashboard.openid import Attempt, Bouncer, Party
-from gatepost.dashboard.place import Place, Spot, below
-from gatepost.dashboard.reply import Reply
-from gatepost.dashboard.session import Sessions, TooLong
-from gatepost.dashboard.view import View
-from gatepost.keyring import KeyRing
-from gatepost.scope import peer_of
+from gatepost.dashboard.form_data import UnreadableForm, cookie_of, query_of
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
+from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
+from gatepost.dashboard.page_guard import ABSENT, PageRefused
+from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.session import CookieTooLong, DashboardSessions
+from gatepost.dashboard.templating import Templates
+from gatepost.http.scope import peer_of
+from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
+from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, RevokedToken
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.middleware import CALLER
 
 PURPOSE = "dashboard sign-in"
 LASTS_S = 600
-"""How long somebody may be away at the issuer."""
+"""Seconds that a sign-in can take at the issuer."""
 CODE = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 """An authorization code (RFC 6749 appendix A.11, without spaces)."""
 ERROR = re.compile(r"[a-z_]{1,64}", re.ASCII)
 
 log = structlog.get_logger("gatepost.dashboard")
-_decoder = msgspec.msgpack.Decoder(Attempt)
+_decoder = msgspec.msgpack.Decoder(SignInAttempt)
 
-STALE = Turned(
+STALE = PageRefused(
     400,
-    "This sign-in is over",
-    "It took longer than ten minutes, was finished already, or began in another browser. "
-    "Begin again.",
+    "Sign-in expired",
+    "The sign-in took longer than ten minutes, was already completed, or started in another "
+    "browser. Sign in again.",
 )
-DECLINED = Turned(403, "You were not signed in", "The identity provider did not let you through.")
-UNTRUSTED = Turned(
+DECLINED = PageRefused(403, "Sign-in refused", "The identity provider refused the sign-in.")
+UNTRUSTED = PageRefused(
     403,
-    "You cannot be signed in here",
-    "The identity provider let you through, but what it says of you does not open this dashboard. "
-    "The server's log says why.",
+    "Access denied",
+    "You signed in at the identity provider, but this dashboard did not accept the result. "
+    "The server's log has the reason.",
 )
-AWAY = Turned(
+AWAY = PageRefused(
     503,
-    "The identity provider cannot be reached",
-    "Nothing is wrong with your account. Try again in a moment.",
+    "Identity provider unavailable",
+    "The identity provider could not be reached. Try again in a moment.",
 )
 
 
-class Gateway(msgspec.Struct, frozen=True, kw_only=True):
+class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
     """What the steps of a sign-in share."""
 
-    place: Place
-    parties: Callable[[Spot], Mapping[str, Party]]
+    place: DashboardLocation
+    parties: Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
     """The issuers of a dashboard by a short name for links, the preferred one first."""
-    bouncer: Bouncer
-    sessions: Sessions
+    bouncer: SignInVerifier
+    sessions: DashboardSessions
     cookies: Cookies
-    view: View
+    view: Templates
     keyring: KeyRing
     baseline: tuple[str, ...]
     failed: Callable[[Scope, AuthError], None]
-    """Hears of credentials that were no good."""
+    """Called with credentials that were refused."""
     slow_down: Callable[[Scope], None]
-    """Raises Refusal for a peer of whom it heard that too often."""
+    """Raises Refusal for a peer with too many refused credentials."""
     note: Callable[[str, TenantContext, str], Awaitable[None]]
-    """Puts a sign-in or a sign-out on record, and from which address, durably."""
+    """Records a sign-in or sign-out with the visitor's address, durably."""
 
 
-Step = Callable[[Gateway, Spot, Scope, Reply], Awaitable[None]]
+Step = Callable[[SignInServices, DashboardPaths, Scope, ResponseSender], Awaitable[None]]
 
 
-class Door:
-    """A step of the sign-in, open to everybody: an ASGI app for GET."""
+class SignInStep:
+    """Serve one public step of the sign-in: an ASGI app for GET."""
 
-    def __init__(self, step: Step, gateway: Gateway) -> None:
+    def __init__(self, step: Step, gateway: SignInServices) -> None:
         self._step = step
         self._gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = self._gateway
-        reply = Reply(send, head=scope["method"] == "HEAD")
+        reply = ResponseSender(send, head=scope["method"] == "HEAD")
         spot = gateway.place.locate(scope["path"])
         base = spot.base if spot else ""
         try:
             if spot is None:
                 raise ABSENT
             if scope["method"] not in {"GET", "HEAD"}:
-                raise Turned(405, "Not like this", "This address cannot be used in that way.")
+                raise PageRefused(
+                    405, "Method not allowed", "This URL does not accept this request method."
+                )
             await self._step(gateway, spot, scope, reply)
-        except Turned as turned:
+        except PageRefused as turned:
             again = f"{base}/sign-in" if spot else ""
             html = gateway.view.bare("error.html", base, turned=turned, back=again)
             more = ((b"allow", b"GET, HEAD"),) if turned.status == 405 else ()
             await reply.html(turned.status, html, more)
-        except Unreadable as fault:
-            unread = Turned(fault.status, "This cannot be read", fault.sentence)
+        except UnreadableForm as fault:
+            unread = PageRefused(fault.status, "Request not readable", fault.sentence)
             html = gateway.view.bare("error.html", base, turned=unread, back="")
             await reply.html(fault.status, html)
 
 
-async def choose(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> None:
-    """The page with a link for each issuer: nobody is sent anywhere without having asked."""
+async def choose(
+    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+) -> None:
+    """Show a link for each issuer; the visitor chooses before any redirect."""
     onward = below(query_of(scope["query_string"]).get("next", ""))
     names = {name: party.issuer for name, party in gateway.parties(spot).items()}
     html = gateway.view.bare("signin.html", spot.base, issuers=names, onward=onward)
     await reply.html(200, html)
 
 
-async def signed_out(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> None:
-    """The page after the sign-out."""
+async def signed_out(
+    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+) -> None:
+    """Show the page after the sign-out."""
     await reply.html(200, gateway.view.bare("signedout.html", spot.base))
 
 
-async def missing(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> None:
-    """Any other path below the base."""
+async def missing(
+    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+) -> None:
+    """Answer 404 for any other path below the base."""
     raise ABSENT
 
 
-async def begin(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> None:
-    """Send the browser to the issuer, with a cookie that its answer must meet again."""
+async def begin(
+    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+) -> None:
+    """Redirect to the issuer, and set the cookie that the callback must match."""
     query = query_of(scope["query_string"])
     party = gateway.parties(spot).get(query.get("issuer", ""))
     if party is None:
@@ -144,14 +154,16 @@ async def begin(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> Non
     await reply.redirect(address, (cookie,))
 
 
-async def finish(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> None:
+async def finish(
+    gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
+) -> None:
     """
-    The way back: check that the answer belongs to this browser's sign-in, and open a session.
+    Check that the callback belongs to this browser's sign-in, and open a session.
 
-    The order is that of the attacks: state first (login CSRF, RFC 6749 section 10.12), then who
-    answers (mix-up, RFC 9207), and only then is a code of any use.
+    The checks follow the attacks: state first (login CSRF, RFC 6749 section 10.12), then the sender
+    (mix-up, RFC 9207), and only then the code.
     """
-    # Each answer makes us ask the issuer: a made-up code must not do so without end.
+    # Each callback causes a request to the issuer, so invented codes must be limited.
     gateway.slow_down(scope)
     query = query_of(scope["query_string"])
     attempt = under_way(gateway, spot, scope)
@@ -165,22 +177,23 @@ async def finish(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> No
     except FetchError as error:
         log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=str(error))
         if error.status in {400, 401}:
-            # 400: the code is no good. 401: our own credentials are not, and the log says so.
-            gateway.failed(scope, InvalidToken("bad_code"))
+            # 400: the code is not valid. 401: our own credentials are not; the log has details.
+            gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
             raise UNTRUSTED from error
         raise AWAY from error
     except IssuerUnavailable as error:
+        gateway.failed(scope, error)
         log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=error.reason)
         raise AWAY from error
     except AuthError as refusal:
-        gateway.failed(scope, refusal)
+        gateway.failed(scope, refusal.about(issuer=party.issuer))
         log.warning("dashboard_sign_in_refused", issuer=party.issuer, reason=refusal.reason)
         raise UNTRUSTED from refusal
     await _welcome(gateway, spot, scope, reply, caller, attempt.onward)
 
 
-def under_way(gateway: Gateway, spot: Spot, scope: Scope) -> Attempt | None:
-    """The sign-in that this browser began, unless it is too long ago."""
+def under_way(gateway: SignInServices, spot: DashboardPaths, scope: Scope) -> SignInAttempt | None:
+    """Return the sign-in that this browser started, unless it expired."""
     name = gateway.cookies.name("sign-in", spot.target)
     cookie = cookie_of(scope["headers"], name)
     if not cookie.isascii():
@@ -195,19 +208,25 @@ def under_way(gateway: Gateway, spot: Spot, scope: Scope) -> Attempt | None:
     return attempt if 0 <= time.time() - attempt.began < LASTS_S else None
 
 
-def party_of(gateway: Gateway, spot: Spot, attempt: Attempt) -> Party | None:
-    """The issuer that was asked, if it may still be."""
+def party_of(
+    gateway: SignInServices, spot: DashboardPaths, attempt: SignInAttempt
+) -> OpenIdClient | None:
+    """Return the issuer of the sign-in, if it is still configured."""
     return gateway.parties(spot).get(short(attempt.issuer))
 
 
 async def _identified(
-    gateway: Gateway, party: Party, attempt: Attempt, spot: Spot, query: Mapping[str, str]
+    gateway: SignInServices,
+    party: OpenIdClient,
+    attempt: SignInAttempt,
+    spot: DashboardPaths,
+    query: Mapping[str, str],
 ) -> TenantContext:
     sender = query.get("iss")
     if sender is None and await party.names_itself():
         raise InvalidToken("no_sender")
     if sender is not None and sender != party.issuer:
-        # Another issuer answers in this one's place and would be sent our code and secret.
+        # Another issuer answered in place of this one and would get our code and secret.
         raise InvalidToken("wrong_sender")
     if "error" in query:
         told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
@@ -222,20 +241,27 @@ async def _identified(
 
 
 async def _welcome(
-    gateway: Gateway, spot: Spot, scope: Scope, reply: Reply, caller: TenantContext, onward: str
+    gateway: SignInServices,
+    spot: DashboardPaths,
+    scope: Scope,
+    reply: ResponseSender,
+    caller: TenantContext,
+    onward: str,
 ) -> None:
     sessions, cookies, target = gateway.sessions, gateway.cookies, spot.target
     try:
         session = sessions.start(caller)
         value = sessions.sealed(session, target)
-    except (LookupError, TooLong) as error:
+    except (LookupError, CookieTooLong) as error:
         log.warning("dashboard_sign_in_failed", issuer=caller.issuer, reason=type(error).__name__)
         raise UNTRUSTED from error
     if not sessions.lives(session):
-        # Cut off, or of a tenant that is suspended: the token is good and its owner is not.
+        # The token is valid, but its owner is revoked or its tenant is suspended.
+        cut_off = RevokedToken("cut_off").about(issuer=caller.issuer, tenant=caller.tenant_id)
+        gateway.failed(scope, cut_off)
         log.warning("dashboard_sign_in_refused", issuer=caller.issuer, reason="cut_off")
         raise UNTRUSTED
-    # Whoever was signed in before in this browser is so no more (session fixation).
+    # End the earlier session of this browser (session fixation).
     before = sessions.read(cookie_of(scope["headers"], cookies.name("session", target)), target)
     if before is not None and sessions.lives(before):
         await sessions.end(before)
@@ -246,5 +272,5 @@ async def _welcome(
 
 
 def short(issuer: str) -> str:
-    """A name for an issuer in links: fixed, and without its characters."""
+    """Return a short, stable name of an issuer for links."""
     return hashlib.sha256(issuer.encode()).hexdigest()[:12]

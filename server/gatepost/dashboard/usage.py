@@ -1,27 +1,29 @@
-"""How much is called, what comes of it, and how far limits are used up."""
+"""The usage page: calls, their outcomes, and the current use of limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from gatepost.audit.trail import Trail
-from gatepost.dashboard.catalogue import Seen
-from gatepost.dashboard.chart import Meter, Slot, columns
-from gatepost.dashboard.sheet import Sheet
-from gatepost.dashboard.visit import Answer, Visit
-from gatepost.limits.levels import BucketLevel, PlaceLevel
-from gatepost.limits.stage import Limits
-from gatepost.stores.audit import Count
+from gatepost.audit.search import AuditSearch
+from gatepost.dashboard.chart import TimeSlot, UsageMeter, columns
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.tools import Seen
+from gatepost.policy.limits.local_counters import BucketUsage, ConcurrencyUsage
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.storage.audit import Count
+from gatepost.storage.revocations import RevocationRecord
+from gatepost_authz.reasons import NO_RULE, RULES, RefusalReason
 
 KINDS = ("answered", "asked", "failed", "refused")
 ASKED = frozenset({"approval_pending", "input_required"})
-"""Outcomes of calls that wait for somebody: their client comes back."""
+"""Outcomes of calls that wait for approval or input."""
 CALLERS = 20
 
 
-class Span(msgspec.Struct, frozen=True):
-    """A time that the charts show, in columns of *step_s*."""
+class UsagePeriod(msgspec.Struct, frozen=True):
+    """A time span of the charts, in columns of *step_s*."""
 
     key: str
     label: str
@@ -30,30 +32,30 @@ class Span(msgspec.Struct, frozen=True):
 
 
 SPANS = (
-    Span("day", "24 hours", 86_400, 3_600),
-    Span("week", "7 days", 7 * 86_400, 6 * 3_600),
+    UsagePeriod("day", "24 hours", 86_400, 3_600),
+    UsagePeriod("week", "7 days", 7 * 86_400, 6 * 3_600),
 )
 
 
 class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of the calls of one tool."""
+    """The outcomes of the calls of one tool."""
 
     tool: str
     counts: tuple[int, ...]
     """By `KINDS`."""
     outcomes: tuple[tuple[str, int], ...]
-    """What failed or was refused, the most frequent outcome first."""
+    """Failed and refused outcomes, the most frequent first."""
     share: float
-    """Of the tool that is called most, 0 to 1."""
+    """The calls relative to the most called tool, from 0 to 1."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Return the number of all calls."""
         return sum(self.counts)
 
     @property
     def bars(self) -> list[tuple[str, float, float]]:
-        """Kind, begin and width of each part of a bar that is 160 wide at most."""
+        """Return kind, start and width of each part of a bar that is at most 160 wide."""
         parts: list[tuple[str, float, float]] = []
         begin, scale = 0.0, 160 * self.share / max(self.total, 1)
         for kind, count in zip(KINDS, self.counts, strict=True):
@@ -63,29 +65,31 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
         return parts
 
 
-class Usage:
-    """The page of limits and usage; *several*: its database is one for many processes."""
+class UsagePage:
+    """Render the usage page; *several* says that many processes share the database."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
-        sheet: Sheet,
+        sheet: PageLayout,
         *,
-        trail: Trail,
-        limits: Limits,
+        trail: AuditSearch,
+        limits: LimitStage,
         tools: Callable[[], Iterable[str]],
         seen: Seen,
         several: bool,
+        holds: Callable[[str], list[RevocationRecord]],
     ) -> None:
         self._sheet, self._trail, self._limits = sheet, trail, limits
         self._tools, self._seen, self._several = tools, seen, several
+        self._holds = holds
 
-    async def show(self, visit: Visit) -> Answer:
-        """The last day, or the last week."""
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show the last day or the last week."""
         span = next((one for one in SPANS if one.key == visit.query.get("span")), SPANS[0])
         now = self._sheet.clock()
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
         counts = await self._trail.usage(visit.tenant, since=since, bucket_s=span.step_s)
-        # One bucket each, whatever clients and tokens they use.
+        # A caller has one bucket, whatever clients and tokens it uses.
         seen = await self._seen(visit.tenant, CALLERS)
         callers = list({one.principal_key: one for one in seen}.values())
         levels = await self._limits.levels(
@@ -103,25 +107,29 @@ class Usage:
             places=[place_meter(one) for one in levels.places],
             levels=levels,
             refused=refused_by(counts),
+            tokens=tokens_of(counts),
             several=self._several,
+            holds=self._holds(visit.tenant),
         )
 
 
-def slots_of(counts: Iterable[Count], since: float, span: Span, now: float) -> list[Slot]:
-    """One slot for each step, also where nothing was called."""
+def slots_of(
+    counts: Iterable[Count], since: float, span: UsagePeriod, now: float
+) -> list[TimeSlot]:
+    """Return one slot for each step, including empty ones."""
     by_slot: Counter[tuple[int, str]] = Counter()
     for one in counts:
         if (kind := kind_of(one)) is not None:
             by_slot[int((one.at / 1000 - since) // span.step_s), kind] += one.number
     number = int((now - since) // span.step_s) + 1
     return [
-        Slot(since + at * span.step_s, tuple(by_slot[at, kind] for kind in KINDS))
+        TimeSlot(since + at * span.step_s, tuple(by_slot[at, kind] for kind in KINDS))
         for at in range(number)
     ]
 
 
 def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
-    """What came of the calls of each tool, the most called first."""
+    """Return the outcomes of the calls of each tool, the most called first."""
     kinds: dict[str, Counter[str]] = {}
     outcomes: dict[str, Counter[str]] = {}
     for one in counts:
@@ -144,7 +152,7 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
 
 
 def refused_by(counts: Iterable[Count]) -> list[tuple[str, int]]:
-    """How many calls each kind of limit has refused, the most first; "": none of `[limits]`."""
+    """Return how many calls each limit refused, most first; "" for limits outside `[limits]`."""
     refused: Counter[str] = Counter()
     for one in counts:
         if (one.kind, one.outcome) == ("refusal", "rate_limit"):
@@ -152,8 +160,19 @@ def refused_by(counts: Iterable[Count]) -> list[tuple[str, int]]:
     return refused.most_common()
 
 
+def tokens_of(counts: Iterable[Count]) -> list[tuple[str, int, RefusalReason]]:
+    """Return refused tokens by reason, most first, each with its rule."""
+    refused: Counter[str] = Counter()
+    for one in counts:
+        if one.kind == "token":
+            refused[one.outcome] += one.number
+    return [
+        (reason, number, RULES.get(reason, NO_RULE)) for reason, number in refused.most_common()
+    ]
+
+
 def kind_of(count: Count) -> str | None:
-    """Which of `KINDS` these count as; None: they are about no call."""
+    """Return the kind of these calls in `KINDS`; None if they are not calls."""
     if count.kind not in {"call", "refusal"}:
         return None
     if count.outcome in ASKED:
@@ -163,17 +182,17 @@ def kind_of(count: Count) -> str | None:
     return "answered" if count.outcome == "success" else "failed"
 
 
-def bucket_meter(level: BucketLevel) -> tuple[Meter, BucketLevel]:
-    """How much of a bucket is used up."""
+def bucket_meter(level: BucketUsage) -> tuple[UsageMeter, BucketUsage]:
+    """Return how much of a token bucket is used."""
     used = max(level.burst - level.held, 0.0)
-    return Meter(label=_label(level.kind, level.name), used=used, most=level.burst), level
+    return UsageMeter(label=_label(level.kind, level.name), used=used, most=level.burst), level
 
 
-def place_meter(level: PlaceLevel) -> tuple[Meter, PlaceLevel]:
-    """How many of the places are taken."""
+def place_meter(level: ConcurrencyUsage) -> tuple[UsageMeter, ConcurrencyUsage]:
+    """Return how much of a concurrency limit is used."""
     label = _label(level.kind, level.name)
-    return Meter(label=label, used=level.taken, most=level.most), level
+    return UsageMeter(label=label, used=level.taken, most=level.most), level
 
 
 def _label(kind: str, name: str) -> str:
-    return {"tenant": "All of the tenant"}.get(kind, name)
+    return {"tenant": "Whole tenant"}.get(kind, name)

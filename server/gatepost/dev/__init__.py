@@ -1,1 +1,1 @@
-"""Everything on one laptop: the endpoint, sample tools, and an issuer that knows three users."""
+"""The development server: endpoint, sample tools, and an issuer with three users."""

@@ -1,15 +1,15 @@
-"""`gatepost dev`: everything on one laptop, reachable from this machine only."""
+"""`gatepost dev`: run a development server that only this machine can reach."""
 
 import os
 from pathlib import Path
 
 import click
 
-from gatepost.commands.configuration import show
-from gatepost.commands.serve import listening, running
-from gatepost.commands.token import DEFAULT_STATE
-from gatepost.config.judgement import problems
-from gatepost.config.toolbox import load
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.cli.configuration import show
+from gatepost.cli.serve import listening, running
+from gatepost.cli.token import DEFAULT_STATE
 from gatepost.dev.composition import (
     HOST,
     dev_config,
@@ -17,14 +17,15 @@ from gatepost.dev.composition import (
     dev_ring,
     dev_secret,
     forget_state,
+    limits_of,
     locked,
     make_state_folder,
     write_settings,
     write_state,
 )
 from gatepost.dev.welcome import lines
-from gatepost.keyring import KeyRingError
-from gatepost.serve import Job
+from gatepost.secrets.keyring import KeyRingError
+from gatepost.serve import ServeJob
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
 
@@ -35,37 +36,38 @@ from gatepost_keys.issuer.mount import routes
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
-    help="The port on 127.0.0.1; 0 takes a free one.",
+    help="Port on 127.0.0.1. 0 picks a free port.",
 )
 @click.option(
     "--tools",
     "files",
     multiple=True,
     metavar="FILE.py",
-    help="A file with tools of your own; may be given several times.",
+    help="Python file with your own tools. Can be given several times.",
 )
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
     default=DEFAULT_STATE,
     show_default=True,
-    help="Where workspaces and the state for `gatepost token` are kept.",
+    help="Directory for workspaces, the database and the state for `gatepost token`.",
 )
 @click.option(
     "--auto-approve",
     is_flag=True,
-    help="Sign the first user in without showing pages, for tests.",
+    help="Sign in the first user without showing pages. For tests.",
 )
 def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> None:
-    """Run everything on this machine: the endpoint, sample tools, an issuer, three users."""
+    """Run a complete development server: endpoint, sample tools, issuer and three users."""
     sock = listening(HOST, port, "--port")
-    config = dev_config(sock.getsockname()[1], tools=files, state=state)
+    limits, mistakes = limits_of(os.environ)
+    config = dev_config(sock.getsockname()[1], tools=files, state=state, limits=limits)
     toolbox = load(config.tools, config.packs, config.network)
     scopes = toolbox.declared_scopes
     if reasons := locked(config, dev_issuer(config, scopes, auto_approve=auto_approve), os.environ):
         raise click.ClickException("; ".join(reasons))
     secret = prepared(state)
-    errors = [one for one in problems(config, toolbox) if one.level == "error"]
+    errors = [one for one in (*mistakes, *problems(config, toolbox)) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
@@ -86,7 +88,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
-    job = Job(
+    job = ServeJob(
         config=config,
         toolbox=toolbox,
         keyring=keyring,
@@ -101,7 +103,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
 
 
 def prepared(state: Path) -> str:
-    """Make the state folder, and answer the secret of the dashboard's client that it holds."""
+    """Create the state folder and return the dashboard's client secret in it."""
     try:
         make_state_folder(state)
         return dev_secret(state)
@@ -110,7 +112,7 @@ def prepared(state: Path) -> str:
 
 
 def unusable(state: Path, error: OSError) -> click.ClickException:
-    """What is told of a state folder that cannot be used."""
+    """Return the error for a state folder that cannot be used."""
     return click.ClickException(
         f"the state directory {state} cannot be used: {error.strerror}; choose one with --state"
     )

@@ -1,17 +1,18 @@
-"""What `gatepost dev` runs: a configuration for this machine, its issuer, and its state."""
+"""The configuration, issuer and state of `gatepost dev`."""
 
 import contextlib
 import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from gatepost.commands.token import STATE_FILE, DevState
-from gatepost.keyring import KeyRing, create
-from gatepost.settings import (
+from gatepost.cli.token import STATE_FILE, DevState
+from gatepost.config.environment import PREFIX, overlay
+from gatepost.config.settings import (
     Config,
     LimitsSettings,
     Listen,
@@ -21,7 +22,9 @@ from gatepost.settings import (
     ToolsSettings,
     WorkspaceSettings,
 )
-from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
+from gatepost.permissions import close_to_others
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost_authz.config import DashboardClient, Issuer, Problem, RoleRule, TenantRule
 from gatepost_keys.issuer.locks import problems
 from gatepost_keys.issuer.settings import IssuerSettings, StaticClient
 from gatepost_keys.issuer.state import CLI_CLIENT
@@ -32,10 +35,22 @@ RING_FILE = "keyring.json"
 SETTINGS_FILE = "dev.toml"
 SECRET_FILE = "dashboard.secret"  # noqa: S105 - the file's name
 DASHBOARD_CLIENT = "gatepost-dashboard"
+LIMITS_PREFIX = f"{PREFIX}LIMITS__"
 
 
-def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
-    """The configuration of a laptop: loopback only, one issuer, tenants as they come."""
+def limits_of(environ: Mapping[str, str]) -> tuple[LimitsSettings, list[Problem]]:
+    """Return the default limits, with those of `GATEPOST_LIMITS__…` applied."""
+    tree: dict[str, Any] = {}
+    found: list[Problem] = []
+    named = {name: text for name, text in environ.items() if name.startswith(LIMITS_PREFIX)}
+    overlay(tree, named, found)
+    return msgspec.convert(tree.get("limits", {}), LimitsSettings), found
+
+
+def dev_config(
+    port: int, *, tools: tuple[str, ...], state: Path, limits: LimitsSettings | None = None
+) -> Config:
+    """Return the development configuration: loopback only, one issuer, tenants on first use."""
     origin = f"http://{HOST}:{port}"
     return Config(
         resource=f"{origin}/mcp",
@@ -59,8 +74,7 @@ def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
         storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
         tools=ToolsSettings(packs=("demo",), load=tools),
-        # One person with a test suite at hand is no flood.
-        limits=LimitsSettings(requests_per_second=200.0, burst=400),
+        limits=limits or LimitsSettings(),
         log=LogSettings(format="console"),
     )
 
@@ -69,9 +83,9 @@ def dev_issuer(
     config: Config, scopes: frozenset[str], *, auto_approve: bool, dashboard_secret: str = ""
 ) -> IssuerSettings:
     """
-    The issuer's settings for that configuration; *scopes* are what its tools ask for.
+    Return the issuer's settings for that configuration; *scopes* are the scopes of its tools.
 
-    Without *dashboard_secret* nobody can sign in to the dashboard.
+    Without *dashboard_secret*, dashboard sign-in does not work.
     """
     return IssuerSettings(
         issuer=config.issuers[0].issuer,
@@ -91,7 +105,7 @@ def dev_issuer(
 
 
 def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -> list[str]:
-    """Why the issuer must not run with this configuration, as sentences; empty: it may."""
+    """Return the reasons why the issuer must not run with this configuration; empty if it can."""
     listen = config.listen
     return problems(
         issuer.issuer,
@@ -106,12 +120,29 @@ def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -
 
 
 def make_state_folder(folder: Path) -> None:
-    """The folder for state, closed to others; raises OSError."""
+    """Create the state folder, closed to other users; OSError, also for another user's folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        close_to_others(handle, str(folder))
+        for name in (SECRET_FILE, STATE_FILE, SETTINGS_FILE):
+            with contextlib.suppress(FileNotFoundError):
+                _close(folder / name)
+    finally:
+        os.close(handle)
+
+
+def _close(path: Path) -> None:
+    """Close a file of the state folder that other users can access."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        close_to_others(file, str(path))
+    finally:
+        os.close(file)
 
 
 def dev_secret(folder: Path) -> str:
-    """The secret of the dashboard's client, made where there is none; raises OSError."""
+    """Return the dashboard's client secret, created if missing; raises OSError."""
     path = folder / SECRET_FILE
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -122,9 +153,9 @@ def dev_secret(folder: Path) -> str:
 
 def dev_ring(folder: Path) -> KeyRing:
     """
-    The ring in the state folder, made when there is none: what it seals is kept there as well.
+    Return the key ring of the state folder, created if missing.
 
-    Raises KeyRingError.
+    What the keys encrypt is stored in the same folder. Raises KeyRingError.
     """
     path = folder / RING_FILE
     if not path.exists():
@@ -133,7 +164,7 @@ def dev_ring(folder: Path) -> KeyRing:
 
 
 def write_settings(folder: Path, config: Config) -> None:
-    """Write a file for `--config` of commands that work on this server's database; OSError."""
+    """Write a file for `--config` of commands that use this server's database; OSError."""
     quoted = msgspec.json.encode
     place = folder.resolve()
     lines = [
@@ -150,7 +181,7 @@ def write_settings(folder: Path, config: Config) -> None:
 
 
 def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
-    """Tell `gatepost token` how to reach the issuer; the file holds a secret."""
+    """Write the state that `gatepost token` uses to reach the issuer; it contains a secret."""
     state = DevState(
         resource=config.resource,
         token_endpoint=f"{issuer.issuer}/token",
@@ -167,7 +198,7 @@ def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
 
 
 def forget_state(path: Path, issuer: IssuerSettings) -> None:
-    """Remove what `write_state` wrote, unless another server has put its own there since."""
+    """Remove what `write_state` wrote, unless another server has replaced it."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=DevState)
         if found.client_secret == issuer.cli_secret:

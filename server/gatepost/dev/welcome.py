@@ -1,4 +1,4 @@
-"""What `gatepost dev` prints: a dozen lines that show a call that works and one that does not."""
+"""The lines that `gatepost dev` prints, with a call that works and one that is refused."""
 
 import os
 import shlex
@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from gatepost.commands.token import DEFAULT_STATE
+from gatepost.cli.token import DEFAULT_STATE
 
 CALL = (
     '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo",'
@@ -17,7 +17,7 @@ CALL = (
 
 
 def program() -> str:
-    """How this very program is typed in the shell it was started from."""
+    """Return the command that starts this program in the current shell."""
     started = Path(sys.argv[0])
     if started.name == "__main__.py":
         return f"{shlex.quote(sys.executable)} -m gatepost"
@@ -27,7 +27,7 @@ def program() -> str:
 
 
 def lines(resource: str, tools: list[str], state: Path) -> list[str]:
-    """The lines before the ready line."""
+    """Return the lines before the ready line."""
     origin = resource.removesuffix("/mcp")
     where = "" if state == DEFAULT_STATE else f" --state {shlex.quote(str(state))}"
     token = f"$({program()} token --tenant acme{where})"
@@ -38,13 +38,13 @@ def lines(resource: str, tools: list[str], state: Path) -> list[str]:
     )
     shown = ", ".join(tools[:8]) + (", …" if len(tools) > 8 else "")
     return [
-        f"Gatepost for development, on this machine only: {origin}/ tells more, Ctrl+C ends it.",
-        f"Tools: {shown}. Sign in as alice or dave (tenant acme) or bob (globex), no password.",
+        f"Gatepost development server, on this machine only: see {origin}/, stop with Ctrl+C.",
+        f"Tools: {shown}. Sign in as alice or dave (tenant acme) or bob (globex); no password.",
         "This call works:",
         f"  curl -s -w '\\n' {resource} -H \"Authorization: Bearer {token}\" {headers} -d '{CALL}'",
-        "This one is refused with 401 and a challenge, because it brings no token:",
+        "This call has no token and is refused with 401 and a challenge:",
         f"  curl -i -w '\\n' {resource} {headers} -d '{CALL}'",
-        f"The dashboard, where alice and dave decide what waits: {origin}/dashboard",
-        "To connect Claude Code (other clients: paste the URL):",
+        f"Dashboard, where alice and dave approve calls: {origin}/dashboard",
+        "Connect Claude Code (in other clients, paste the URL):",
         f"  claude mcp add --transport http gatepost {resource}",
     ]

@@ -1,7 +1,7 @@
-"""Walks a client's way to any MCP server and says in one sentence what is wrong."""
+"""Connect to any MCP server as a client would, and say in one sentence what is wrong."""
 
+from gatepost.doctor.examination import examine
 from gatepost.doctor.report import Report, Step
-from gatepost.doctor.token import Credentials
-from gatepost.doctor.walk import examine
+from gatepost.doctor.token import DoctorCredentials
 
-__all__ = ["Credentials", "Report", "Step", "examine"]
+__all__ = ["DoctorCredentials", "Report", "Step", "examine"]

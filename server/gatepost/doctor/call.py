@@ -1,9 +1,9 @@
-"""The first request of a client: without a token, and with one."""
+"""The first request of a client, without and with a token."""
 
 import msgspec
 
+from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable
 from gatepost.doctor.report import CLIENT, SERVER, Findings
-from gatepost.doctor.wire import Answer, Unreachable, Wire
 
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
@@ -11,8 +11,8 @@ INFO = {"name": "gatepost-doctor", "version": "1"}
 NAME = "first call"
 
 
-async def discover(wire: Wire, url: str, token: str = "") -> Answer:
-    """`server/discover`, as clients of 2026-07-28 begin."""
+async def discover(wire: HttpProbe, url: str, token: str = "") -> HttpAnswer:
+    """Send `server/discover`, the first request of clients of 2026-07-28."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": MODERN,
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -27,16 +27,16 @@ async def discover(wire: Wire, url: str, token: str = "") -> Answer:
     )
 
 
-async def initialize(wire: Wire, url: str, token: str = "") -> Answer:
-    """`initialize`, as clients of 2025-11-25 and before begin."""
+async def initialize(wire: HttpProbe, url: str, token: str = "") -> HttpAnswer:
+    """Send `initialize`, the first request of clients of 2025-11-25 and before."""
     params = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": INFO}
     message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
     return await _post(wire, url, message, {}, token)
 
 
 async def _post(
-    wire: Wire, url: str, message: object, headers: dict[str, str], token: str
-) -> Answer:
+    wire: HttpProbe, url: str, message: object, headers: dict[str, str], token: str
+) -> HttpAnswer:
     sent = {
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
@@ -46,20 +46,20 @@ async def _post(
     return await wire.send("POST", url, headers=sent, body=msgspec.json.encode(message))
 
 
-async def knock(wire: Wire, url: str, findings: Findings) -> Answer | None:
-    """Ask without a token; answers the 401, or None when there is nothing to go on with."""
+async def knock(wire: HttpProbe, url: str, findings: Findings) -> HttpAnswer | None:
+    """Send a request without a token; return the 401, or None if the examination ends here."""
     name = "without a token"
     try:
         answer = await discover(wire, url)
         if answer.status in {400, 404, 405, 406, 415}:
-            # A server of the older revisions may look at the message before the caller.
+            # A server of the older revisions may check the message before the token.
             answer = await initialize(wire, url)
     except Unreachable as unreachable:
         findings.fail(
             "connect",
             f"{url} cannot be reached ({unreachable})",
             where=SERVER,
-            fix="start it, or open the way to it, or correct the URL",
+            fix="start the server, allow connections to it, or correct the URL",
         )
         return None
     findings.ok("connect", f"{url} answers")
@@ -71,18 +71,17 @@ async def knock(wire: Wire, url: str, findings: Findings) -> Answer | None:
     return None
 
 
-def _not_refused(url: str, answer: Answer) -> tuple[str, str]:
+def _not_refused(url: str, answer: HttpAnswer) -> tuple[str, str]:
     status = answer.status
     if 200 <= status < 300:
         return (
-            f"{url} answers {status} without a token, so anybody can use it and no client will "
-            "sign in",
+            f"{url} answers {status} without a token, so it is public and clients do not sign in",
             "refuse requests without a token with 401 and a challenge",
         )
     if 300 <= status < 400:
         return (
             f"{url} redirects to {answer.header('location')!r}, which clients do not follow",
-            "answer at this URL, or give clients the other one",
+            "answer at this URL, or give clients the other URL",
         )
     if status in {404, 405}:
         return (
@@ -91,17 +90,17 @@ def _not_refused(url: str, answer: Answer) -> tuple[str, str]:
         )
     if status in {403, 421}:
         return (
-            f"{url} answers {answer.described} where 401 is due: Host or address is not allowed",
+            f"{url} answers {answer.described} instead of 401: the host or address is not allowed",
             "allow the host name that clients use",
         )
     return (
-        f"{url} answers {answer.described} where 401 with a challenge is due",
-        "look into its log for the reason",
+        f"{url} answers {answer.described} instead of 401 with a challenge",
+        "check its log for the reason",
     )
 
 
-async def call(wire: Wire, url: str, token: str, findings: Findings) -> None:
-    """The first call with a token, in the newer era, else in the older one."""
+async def call(wire: HttpProbe, url: str, token: str, findings: Findings) -> None:
+    """Make the first call with a token, in the newer era, else in the older one."""
     try:
         answer = await discover(wire, url, token)
         if not _has_result(answer) and answer.status not in {401, 403, 503}:
@@ -111,7 +110,7 @@ async def call(wire: Wire, url: str, token: str, findings: Findings) -> None:
             NAME,
             f"no answer to the first call ({unreachable})",
             where=SERVER,
-            fix="look into its log for the reason",
+            fix="check its log for the reason",
         )
         return
     if _has_result(answer):
@@ -120,43 +119,43 @@ async def call(wire: Wire, url: str, token: str, findings: Findings) -> None:
     _judge_refusal(answer, findings)
 
 
-def _judge_refusal(answer: Answer, findings: Findings) -> None:
+def _judge_refusal(answer: HttpAnswer, findings: Findings) -> None:
     challenge = answer.header("www-authenticate")
     if answer.status == 401:
         findings.fail(
             NAME,
             f"the token is refused with 401 ({challenge})",
             where=SERVER,
-            fix="trust this issuer and audience, or see in its log what is wrong with the token",
+            fix="trust this issuer and audience, or check its log for the reason",
         )
     elif answer.status == 403:
         findings.fail(
             NAME,
             f"the token is refused with 403 ({challenge})",
             where=CLIENT,
-            fix="ask for the scopes that the challenge names",
+            fix="request the scopes named in the challenge",
         )
     elif answer.status == 503:
         findings.fail(
             NAME,
             "the token cannot be checked (503)",
             where=SERVER,
-            fix="see that it reaches the issuer's key set or introspection endpoint",
+            fix="make sure that it can reach the issuer's key set or introspection endpoint",
         )
     else:
         findings.fail(
             NAME,
             f"the first call ends with {answer.described}",
             where=SERVER,
-            fix="look into its log for the reason",
+            fix="check its log for the reason",
         )
 
 
-def _has_result(answer: Answer) -> bool:
+def _has_result(answer: HttpAnswer) -> bool:
     return answer.status == 200 and isinstance((answer.message() or {}).get("result"), dict)
 
 
-def _summary(answer: Answer) -> str:
+def _summary(answer: HttpAnswer) -> str:
     result = (answer.message() or {})["result"]
     if not isinstance(result, dict):
         return "the server answers"

@@ -1,17 +1,17 @@
-"""The `WWW-Authenticate` answer, read by the rules of the clients that have to live with it."""
+"""Check the `WWW-Authenticate` header by the rules of real clients."""
 
 import re
 
+from gatepost.doctor.http import HttpAnswer, problem_of_address
 from gatepost.doctor.report import SERVER, Findings
-from gatepost.doctor.wire import Answer, problem_of_address
 
 NAME = "challenge"
 PARAMETER = re.compile(r'([A-Za-z_][\w-]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 WELL_FORMED = 'answer `WWW-Authenticate: Bearer resource_metadata="…"`'
 
 
-def read_challenge(answer: Answer, findings: Findings) -> dict[str, str]:
-    """Judge the challenge of a 401 and answer the parameters of its Bearer part."""
+def read_challenge(answer: HttpAnswer, findings: Findings) -> dict[str, str]:
+    """Check the challenge of a 401 and return the parameters of its Bearer part."""
     fields = answer.fields("www-authenticate")
     if not fields:
         findings.fail(
@@ -37,7 +37,7 @@ def _bearer_part(fields: tuple[str, ...], findings: Findings) -> str:
     if scheme.lower() == "bearer":
         findings.fail(
             NAME,
-            f"the scheme is spelt `{scheme}`, which VS Code does not take for `Bearer`",
+            f"the scheme is spelt `{scheme}`, which VS Code does not recognise as `Bearer`",
             where=SERVER,
             fix="spell it `Bearer`",
         )
@@ -46,7 +46,7 @@ def _bearer_part(fields: tuple[str, ...], findings: Findings) -> str:
     if later is None:
         findings.fail(
             NAME,
-            f"the challenge offers only `{scheme}`, which MCP clients do not speak",
+            f"the challenge offers only `{scheme}`, which MCP clients do not support",
             where=SERVER,
             fix=WELL_FORMED,
         )
@@ -67,9 +67,9 @@ def _parameters(text: str, findings: Findings) -> dict[str, str]:
         if quoted is None:
             findings.warn(
                 NAME,
-                f"the value of `{name}` in the challenge stands without quotes",
+                f"the value of `{name}` in the challenge is without quotes",
                 where=SERVER,
-                fix="put every value into double quotes",
+                fix="put every value in double quotes",
             )
         parameters.setdefault(name.lower(), bare if quoted is None else quoted)
     _judge_quotes(text, findings)
@@ -94,7 +94,7 @@ def _judge_order(parameters: dict[str, str], findings: Findings) -> None:
     if re.search(r"\b(?:scope|error|resource_metadata)=", description):
         findings.fail(
             NAME,
-            "the error_description contains text that the SDKs take for a parameter",
+            "the error_description contains text that the SDKs read as a parameter",
             where=SERVER,
             fix="keep `scope=`, `error=` and `resource_metadata=` out of descriptions",
         )
@@ -112,14 +112,14 @@ def _judge_metadata(parameters: dict[str, str], findings: Findings) -> None:
     if where is None:
         findings.warn(
             NAME,
-            "the challenge names no resource_metadata, so clients have to guess its address",
+            "the challenge has no resource_metadata, so clients have to guess the metadata URL",
             where=SERVER,
             fix="add the absolute URL of the metadata document as the first parameter",
         )
     elif problem := problem_of_address(where):
         findings.fail(
             NAME,
-            f"the resource_metadata address {where!r} {problem}",
+            f"the resource_metadata URL {where!r} {problem}",
             where=SERVER,
-            fix="name the document by an absolute https URL",
+            fix="use the absolute https URL of the document",
         )

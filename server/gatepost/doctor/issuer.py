@@ -1,9 +1,9 @@
-"""The authorization server, as far as a client and this resource depend on it."""
+"""Check the authorization server, as far as clients and the resource depend on it."""
 
 from urllib.parse import urlsplit
 
+from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
 from gatepost.doctor.report import CLIENT, ISSUER, SERVER, Findings
-from gatepost.doctor.wire import Unreachable, Wire, problem_of_address
 from gatepost_authz.jwk import ALGORITHMS, UnusableKeySet, import_set
 
 METADATA = "issuer metadata"
@@ -12,7 +12,9 @@ KEYS = "key set"
 
 
 def locations(issuer: str) -> tuple[str, ...]:
-    """Where an issuer's metadata may be, in the order of MCP clients (RFC 8414, OpenID Connect)."""
+    """
+    Return the metadata URLs of an issuer in the order of MCP clients (RFC 8414, OpenID Connect).
+    """
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     if not path:
@@ -27,22 +29,22 @@ def locations(issuer: str) -> tuple[str, ...]:
     )
 
 
-class Issuer:
+class ExaminedIssuer:
     """One authorization server under examination."""
 
-    def __init__(self, wire: Wire, issuer: str, findings: Findings) -> None:
+    def __init__(self, wire: HttpProbe, issuer: str, findings: Findings) -> None:
         self.wire = wire
         self.issuer = issuer
         self.findings = findings
 
     async def find(self) -> dict[str, object]:
-        """Judge metadata, PKCE, registration and keys; answers the metadata, or {}."""
+        """Check metadata, PKCE, registration and keys; return the metadata, or {}."""
         if problem := problem_of_address(self.issuer):
             self.findings.fail(
                 METADATA,
                 f"the authorization server {self.issuer!r} {problem}",
                 where=SERVER,
-                fix="name the issuer by its https URL in `authorization_servers`",
+                fix="use the issuer's https URL in `authorization_servers`",
             )
             return {}
         document = await self._document()
@@ -83,7 +85,7 @@ class Issuer:
             METADATA,
             f"the authorization server {self.issuer} cannot be reached ({reason})",
             where=ISSUER,
-            fix="start it or open the way to it, or correct the issuer that the MCP server names",
+            fix="start it, allow connections to it, or correct the issuer in the server's metadata",
         )
 
     def _judge_name(self, document: dict[str, object]) -> None:
@@ -97,7 +99,7 @@ class Issuer:
             f"the MCP server names the issuer {self.issuer!r}, but its metadata says {named!r}"
             + (" (a trailing slash counts)" if slash else ""),
             where=SERVER,
-            fix="name the issuer exactly as its own metadata does",
+            fix="write the issuer exactly as in its own metadata",
         )
 
     def _judge_endpoints(self, document: dict[str, object]) -> None:
@@ -119,8 +121,8 @@ class Issuer:
             return
         self.findings.fail(
             "PKCE",
-            f"the metadata of {self.issuer} does not offer PKCE with S256, without which "
-            "MCP clients must not go on",
+            f"the metadata of {self.issuer} does not offer PKCE with S256, which MCP clients "
+            "require",
             where=ISSUER,
             fix="support it and list S256 in `code_challenge_methods_supported`",
         )
@@ -131,11 +133,10 @@ class Issuer:
         elif not isinstance(document.get("registration_endpoint"), str):
             self.findings.warn(
                 REGISTRATION,
-                f"{self.issuer} registers no clients by itself, so each needs a pre-registered "
-                "client id",
+                f"{self.issuer} does not support client registration, so each client needs a "
+                "pre-registered client id",
                 where=CLIENT,
-                fix="enter the id of a client that you have registered there with the client's "
-                "redirect URI",
+                fix="register the client there with its redirect URI, and enter the client id",
             )
             return
         else:
@@ -153,7 +154,7 @@ class Issuer:
         url = document.get("jwks_uri")
         if not isinstance(url, str):
             if isinstance(document.get("introspection_endpoint"), str):
-                self.findings.note(KEYS, "none: tokens have to be introspected")
+                self.findings.note(KEYS, "none: the server has to introspect tokens")
             else:
                 self._no_keys("publishes neither `jwks_uri` nor `introspection_endpoint`")
             return
@@ -175,7 +176,7 @@ class Issuer:
                 document, allowed=ALGORITHMS, skipped=lambda _kid, reason: skipped.append(reason)
             )
         except UnusableKeySet as error:
-            self._no_keys(f"has an unusable key set at {url} ({error})")
+            self._no_keys(f"publishes an unusable key set at {url} ({error})")
             return
         if not usable:
             self._no_keys(f"has no usable key at {url} ({', '.join(sorted(set(skipped)))})")
@@ -186,7 +187,7 @@ class Issuer:
     def _no_keys(self, problem: str) -> None:
         self.findings.fail(
             KEYS,
-            f"{self.issuer} {problem}, so no token of it can be checked",
+            f"{self.issuer} {problem}, so its tokens cannot be checked",
             where=ISSUER,
             fix="publish a key set with an RSA, EC or Ed25519 public key for signatures",
         )

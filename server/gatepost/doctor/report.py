@@ -1,4 +1,4 @@
-"""What an examination finds: steps, each with a level, and one sentence at the end."""
+"""The result of an examination: steps with levels, and one sentence."""
 
 from typing import Literal
 
@@ -10,12 +10,12 @@ SERVER = "the MCP server"
 ISSUER = "the authorization server"
 CLIENT = "the client"
 LONGEST = 600
-"""Characters of one finding."""
+"""Maximum number of characters of one finding."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """
-    One thing a client does, and how it went.
+    One step of a client and its result.
 
     `note` is something to know that stops no client; `warn` stops some clients; `fail` stops all.
     For those two, ``detail`` is what is wrong, ``where`` the side that has to change, and ``fix``
@@ -30,25 +30,25 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Every step of an examination, in the order taken."""
+    """All steps of an examination, in order."""
 
     url: str
     steps: tuple[Step, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether a client gets through as far as was tried."""
+        """Return whether a client can connect, as far as was tried."""
         return all(step.level != "fail" for step in self.steps)
 
     @property
     def sentence(self) -> str:
-        """One sentence: fine, or what is wrong, where, and what to change at which side."""
-        # The first failure: what comes after it is often its consequence.
-        for level, opening in (("fail", ""), ("warn", "A client can get through, but ")):
+        """Return one sentence: no problems, or what is wrong, where, and how to fix it."""
+        # Report the first failure, because later ones are often its consequence.
+        for level, opening in (("fail", ""), ("warn", "Clients can connect, but ")):
             for step in self.steps:
                 if step.level == level:
                     return _sentence(f"{opening}{step.detail}: at {step.where}, {step.fix}.")
-        return f"Everything that a client needs is in place at {self.url}."
+        return f"No problems found at {self.url}."
 
 
 def _sentence(text: str) -> str:
@@ -56,8 +56,8 @@ def _sentence(text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    # Most of it comes from servers that may not be friendly: nothing of theirs is to move the
-    # cursor of the operator's terminal or to fill it.
+    # The text comes from untrusted servers: it must not move the cursor of the terminal or fill
+    # the screen.
     clean = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )
@@ -65,23 +65,23 @@ def _shown(text: str) -> str:
 
 
 class Findings:
-    """Collects steps while an examination goes on."""
+    """Collect the steps of an examination."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
     def ok(self, name: str, detail: str) -> None:
-        """Record what a client can rely on."""
+        """Record a step that works."""
         self.steps.append(Step(name, "ok", _shown(detail)))
 
     def note(self, name: str, detail: str) -> None:
-        """Record something to know that stops no client."""
+        """Record information that stops no client."""
         self.steps.append(Step(name, "note", _shown(detail)))
 
     def warn(self, name: str, detail: str, *, where: str, fix: str) -> None:
-        """Record what stops some clients."""
+        """Record a problem that stops some clients."""
         self.steps.append(Step(name, "warn", _shown(detail), where, fix))
 
     def fail(self, name: str, detail: str, *, where: str, fix: str) -> None:
-        """Record what stops every client."""
+        """Record a problem that stops every client."""
         self.steps.append(Step(name, "fail", _shown(detail), where, fix))

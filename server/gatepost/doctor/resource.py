@@ -1,9 +1,9 @@
-"""The protected resource's metadata (RFC 9728), at every place where clients look for it."""
+"""Check the protected resource metadata (RFC 9728) at every location that clients use."""
 
 from urllib.parse import urlsplit
 
+from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable, normal, problem_of_address
 from gatepost.doctor.report import SERVER, Findings
-from gatepost.doctor.wire import Answer, Unreachable, Wire, normal, problem_of_address
 
 NAME = "resource metadata"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -11,28 +11,28 @@ INSPECTOR = "http://localhost:6274"
 
 
 def inserted(url: str) -> str:
-    """Where RFC 9728 section 3.1 puts the document: between host and path."""
+    """Return the location of RFC 9728 section 3.1: between host and path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
 
 
 def appended(url: str) -> str:
-    """The suffix location, which some servers use beside it."""
+    """Return the suffix location, which some servers also use."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}{WELL_KNOWN}"
 
 
-class Documents:
-    """What the server says about itself, as found at each address."""
+class ResourceDocuments:
+    """The metadata documents of the server, by location."""
 
-    def __init__(self, wire: Wire, url: str, findings: Findings) -> None:
+    def __init__(self, wire: HttpProbe, url: str, findings: Findings) -> None:
         self.wire = wire
         self.url = url
         self.findings = findings
         self._found: dict[str, tuple[dict[str, object] | None, str]] = {}
 
     async def find(self, advertised: str) -> dict[str, object]:
-        """Judge the document and its places; answers the one that clients will use, or {}."""
+        """Check the document and its locations; return the one that clients use, or {}."""
         document = await self._advertised(advertised) if advertised else None
         guessed = await self._guessed(document, known=bool(advertised))
         chosen = document if document is not None else guessed
@@ -64,10 +64,9 @@ class Documents:
         if document is None:
             self.findings.fail(
                 NAME,
-                f"the resource_metadata address of the challenge, {url}, gives no document "
-                f"({problem})",
+                f"the resource_metadata URL of the challenge, {url}, gives no document ({problem})",
                 where=SERVER,
-                fix="serve the JSON document there to everybody, or name the right address",
+                fix="serve the JSON document there without authentication, or correct the URL",
             )
         else:
             self.findings.ok(NAME, f"{url} answers")
@@ -84,7 +83,7 @@ class Documents:
                 f"{inserted(self.url)} gives no metadata document ({problem}), and "
                 "clients without the challenge look there",
                 where=SERVER,
-                fix="serve the document at the location that RFC 9728 section 3.1 prescribes",
+                fix="serve the document at the location required by RFC 9728 section 3.1",
             )
         second, problem = await self._fetch(appended(self.url))
         if second is None:
@@ -95,7 +94,7 @@ class Documents:
                 NAME,
                 "the metadata documents at the different locations differ",
                 where=SERVER,
-                fix="serve one and the same document at each",
+                fix="serve the same document at each location",
             )
         elif len(found) > 1:
             self.findings.ok(NAME, "the locations agree")
@@ -106,10 +105,10 @@ class Documents:
         if not isinstance(resource, str) or normal(resource) != normal(self.url):
             self.findings.fail(
                 "resource",
-                f"the metadata says that the resource is {resource!r}, not {self.url}, and clients "
+                f"the metadata names the resource {resource!r}, not {self.url}, and clients "
                 "compare the two",
                 where=SERVER,
-                fix="set `resource` to the URL that clients call, or give clients the one it names",
+                fix="set `resource` to the URL that clients call, or give clients the URL it names",
             )
         else:
             self.findings.ok("resource", resource)
@@ -117,20 +116,20 @@ class Documents:
         if not isinstance(methods, list) or "header" not in methods:
             self.findings.fail(
                 "resource",
-                "the metadata's bearer_methods_supported lacks `header`, all that MCP clients use",
+                "the metadata lacks `header` in bearer_methods_supported, which MCP clients use",
                 where=SERVER,
-                fix='list "header" there',
+                fix='add "header" to it',
             )
 
-    def _judge_cors(self, answer: Answer) -> None:
+    def _judge_cors(self, answer: HttpAnswer) -> None:
         if not answer.header("access-control-allow-origin"):
             self.findings.note(
-                "browsers", f"{answer.url} carries no CORS header: pages cannot read it"
+                "browsers", f"{answer.url} has no CORS header, so web pages cannot read it"
             )
 
 
 def issuers_of(document: dict[str, object], findings: Findings) -> list[str]:
-    """The authorization servers that the document names; the first is the one that clients use."""
+    """Return the authorization servers that the document names."""
     servers = document.get("authorization_servers")
     listed = (
         [server for server in servers if isinstance(server, str)]
@@ -140,7 +139,7 @@ def issuers_of(document: dict[str, object], findings: Findings) -> list[str]:
     if not listed:
         findings.fail(
             "authorization servers",
-            "the metadata document names no authorization server, so there is nowhere to sign in",
+            "the metadata document names no authorization server, so clients cannot sign in",
             where=SERVER,
             fix="list the issuer's identifier in `authorization_servers`",
         )
@@ -150,7 +149,7 @@ def issuers_of(document: dict[str, object], findings: Findings) -> list[str]:
             f"the metadata names {len(listed)} authorization servers, and some clients use "
             f"only the first, {listed[0]}",
             where=SERVER,
-            fix="give each issuer a resource of its own, or put the one for everybody first",
+            fix="give each issuer its own resource, or list the issuer for all clients first",
         )
     else:
         findings.ok("authorization servers", listed[0])

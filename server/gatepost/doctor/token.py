@@ -1,21 +1,21 @@
-"""A token from the authorization server, and whether it is one for this resource."""
+"""Get a token from the authorization server, and check whether it fits this resource."""
 
 from base64 import urlsafe_b64decode
 from urllib.parse import urlencode
 
 import msgspec
 
+from gatepost.doctor.http import HttpAnswer, HttpProbe, Unreachable
 from gatepost.doctor.report import CLIENT, ISSUER, Findings
-from gatepost.doctor.wire import Answer, Unreachable, Wire
 
 NAME = "token"
 
 
-class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What to try the way in with: a token, or a client that may have one of its own.
+    A token, or a client with the client credentials grant.
 
-    ``scopes`` are space-delimited and asked for at the token endpoint.
+    ``scopes`` are separated by spaces and sent to the token endpoint.
     """
 
     token: str = ""
@@ -25,19 +25,19 @@ class Credentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def request_token(
-    wire: Wire,
+    wire: HttpProbe,
     issuer: dict[str, object],
     resource: str,
-    credentials: Credentials,
+    credentials: DoctorCredentials,
     findings: Findings,
 ) -> str:
-    """A token by client credentials with `resource` (RFC 8707), or the empty string."""
+    """Return a token by client credentials with `resource` (RFC 8707), or the empty string."""
     endpoint = str(issuer.get("token_endpoint"))
     form = {"grant_type": "client_credentials", "resource": resource}
     if credentials.scopes:
         form["scope"] = credentials.scopes
     methods = issuer.get("token_endpoint_auth_methods_supported")
-    # RFC 8414 section 2: without the list, client_secret_basic is what the server takes.
+    # RFC 8414 section 2: without the list, the server accepts client_secret_basic.
     basic = not isinstance(methods, list) or "client_secret_basic" in methods
     auth = (credentials.client_id, credentials.client_secret) if basic else None
     if not basic:
@@ -52,13 +52,13 @@ async def request_token(
             NAME,
             f"the token endpoint {endpoint} cannot be reached ({unreachable})",
             where=ISSUER,
-            fix="open the way to it",
+            fix="allow connections to it",
         )
         return ""
     return _granted(answer, credentials, findings)
 
 
-def _granted(answer: Answer, credentials: Credentials, findings: Findings) -> str:
+def _granted(answer: HttpAnswer, credentials: DoctorCredentials, findings: Findings) -> str:
     body = answer.json_object() or {}
     token = body.get("access_token")
     if answer.status == 200 and isinstance(token, str):
@@ -68,9 +68,9 @@ def _granted(answer: Answer, credentials: Credentials, findings: Findings) -> st
     side, fix = {
         "invalid_client": (CLIENT, "correct the client id or its secret"),
         "unauthorized_client": (ISSUER, "allow this client the client credentials grant"),
-        "invalid_scope": (ISSUER, "allow this client the scopes it asks for"),
+        "invalid_scope": (ISSUER, "allow this client the scopes that it requests"),
         "invalid_target": (ISSUER, "register the MCP server's URL as a resource"),
-    }.get(str(error), (ISSUER, "look into its log for the reason"))
+    }.get(str(error), (ISSUER, "check its log for the reason"))
     findings.fail(
         NAME,
         f"the token endpoint refuses {credentials.client_id} with {error}",
@@ -81,10 +81,10 @@ def _granted(answer: Answer, credentials: Credentials, findings: Findings) -> st
 
 
 def judge_token(token: str, issuer: str, resource: str, now: float, findings: Findings) -> None:
-    """Say whom a token was issued by and for; opaque ones keep that to themselves."""
+    """Check issuer, audience and expiry of a token; opaque tokens cannot be checked."""
     claims = _claims_of(token)
     if claims is None:
-        findings.note(NAME, "opaque: the MCP server has to ask the issuer about it (introspection)")
+        findings.note(NAME, "opaque: the MCP server has to introspect it at the issuer")
         return
     if claims.get("iss") != issuer:
         findings.fail(
@@ -100,19 +100,19 @@ def judge_token(token: str, issuer: str, resource: str, now: float, findings: Fi
             NAME,
             f"the token's audience is {audience!r}, not {resource!r}",
             where=ISSUER,
-            fix="make it honour `resource` (RFC 8707), or put this URL into the token's audience",
+            fix="support the `resource` parameter (RFC 8707), or add this URL to the audience",
         )
     else:
         findings.ok(NAME, f"audience is {resource}")
     expires = claims.get("exp")
     if not isinstance(expires, int | float) or expires <= now:
         findings.fail(
-            NAME, "the token has expired or never does", where=CLIENT, fix="get a fresh one"
+            NAME, "the token has expired or has no expiry", where=CLIENT, fix="get a new token"
         )
 
 
 def _claims_of(token: str) -> dict[str, object] | None:
-    # Unverified, to be shown to whoever holds the token anyway; nothing is decided by it.
+    # Unverified: the claims are only shown to the holder of the token.
     parts = token.split(".")
     if len(parts) != 3:
         return None

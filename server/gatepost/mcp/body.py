@@ -1,22 +1,31 @@
-"""The bytes of a request: within a size, within a time, of the right type."""
+"""Check the type of a request's body and read it within its size and time limits."""
+
+import asyncio
+from collections.abc import Mapping
 
 from starlette.types import Receive
 
-from gatepost import intake
-from gatepost.intake import TooLarge
-from gatepost.mcp.exchange import Headers
-from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
+from gatepost.http import body
+from gatepost.http.body import TooLarge
+from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError, too_deeply
+from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.json_shape import excess, too_deep
+from gatepost_authz.caller import TenantContext
 
 JSON = b"application/json"
 
 
-TOO_SLOW = Refused(
+TOO_SLOW = JsonRpcError(
     INVALID_REQUEST, "The body did not arrive in time", status=408, legacy_status=408
 )
 
 
-def check_type(headers: Headers) -> None:
-    """Only JSON: a form or plain text is what a foreign web page can post without asking (T-17)."""
+def check_type(headers: Mapping[bytes, bytes]) -> None:
+    """
+    Refuse bodies that are not JSON.
+
+    A web page of another origin can post a form or plain text without a preflight request (T-17).
+    """
     declared = headers.get(b"content-type", b"")
     if declared != JSON and declared.partition(b";")[0].strip().lower() != JSON:
         raise _refused(415, "Content-Type must be application/json")
@@ -24,13 +33,38 @@ def check_type(headers: Headers) -> None:
         raise _refused(415, "The body must not be compressed")
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """Read the whole body; raises Refused when it is too large, Gone when the rest never comes."""
+async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
+    """
+    Read the whole body.
+
+    Raises JsonRpcError if it is too large or too slow, Gone if the client leaves before its end.
+    """
     try:
-        return await intake.read_body(receive, limit)
+        # One deadline for all of it: a byte now and then must not keep a request alive.
+        async with asyncio.timeout(within_s):
+            return await body.read_body(receive, limit)
     except TooLarge:
         raise _refused(413, f"The body is larger than {limit} bytes") from None
+    except TimeoutError:
+        raise TOO_SLOW from None
 
 
-def _refused(status: int, message: str) -> Refused:
-    return Refused(INVALID_REQUEST, message, status=status, legacy_status=status)
+async def too_much(caller: TenantContext, body: bytes, most_values: int) -> JsonRpcError | None:
+    """
+    Return a refusal if a long body holds too many values or is nested too deeply.
+
+    The check runs in a thread, so that other requests are served meanwhile; raises TooManyWaiting
+    if too many long bodies of the caller are waiting. For a body that is not JSON the answer means
+    nothing.
+    """
+    return await in_cpu_thread(caller, _too_much, body, most_values)
+
+
+def _too_much(body: bytes, most_values: int) -> JsonRpcError | None:
+    if found := excess(body, most_values):
+        return _refused(413, found)
+    return too_deeply() if too_deep(body) else None
+
+
+def _refused(status: int, message: str) -> JsonRpcError:
+    return JsonRpcError(INVALID_REQUEST, message, status=status, legacy_status=status)

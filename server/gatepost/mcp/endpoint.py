@@ -1,79 +1,60 @@
-"""One HTTP exchange: verb, body, era, and the leg that serves it."""
+"""The MCP endpoint: reads a request, serves those of the modern era, and sends the answer."""
 
-from collections import Counter
-from collections.abc import Awaitable, Iterable, Set
+from collections.abc import Awaitable, Sequence, Set
 
 import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
-from gatepost.intake import Gone
-from gatepost.mcp import modern
-from gatepost.mcp.body import JSON, TOO_SLOW, check_type, read_body
-from gatepost.mcp.conversation import Desk
-from gatepost.mcp.era import MODERN, Kind, Ruling, decide, is_modern
-from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Head, Headers
-from gatepost.mcp.jsonrpc import (
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    TENANT_SUSPENDED,
-    Message,
-    Refused,
-    read,
+from gatepost.http.body import Gone, UntilDisconnect
+from gatepost.http.scope import REQUEST_ID, WHOLE_BODY
+from gatepost.mcp.body import read_body, too_much
+from gatepost.mcp.dispatch import DOUBLED, Dispatch
+from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events
+from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, read
+from gatepost.mcp.methods import Method, served
+from gatepost.mcp.request import (
+    NO_META,
+    UNMARKED,
+    Exchange,
+    Meta,
+    Params,
+    arguments_in,
+    check_mirrors,
+    check_routed,
+    exchange_of,
+    marks_of,
+    name_in,
+    no_meta,
+    read_params,
+    read_whole,
 )
-from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.line import Line
-from gatepost.mcp.methods import INITIALIZE
-from gatepost.mcp.params import NO_META, NONE, Params, read_params, read_whole
-from gatepost.mcp.reply import SUSPENDED, Replies
-from gatepost.mcp.server import Server
-from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
-from gatepost.mcp.stateless import Stateless
-from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, Field, peer_of, tell
-from gatepost.stores.api import StoreUnavailable
-from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
+from gatepost.mcp.request_wrappers import Serve, WrapRequest
+from gatepost.mcp.responses import SUSPENDED, ExchangeResponse, Replies, rate_limited
+from gatepost.mcp.revisions import MODERN
+from gatepost.mcp.round_trips import RoundTripClient
+from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.sessions.client import PendingClientRequests
+from gatepost.mcp.sessions.requests import SessionEndpoint
+from gatepost.mcp.sessions.session import McpSessions
+from gatepost.mcp.tool_calls import unknown_tool
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.client import NOBODY
+from gatepost.tools.cpu_thread import TooManyWaiting
+from gatepost.tools.json_shape import MOST_VALUES
+from gatepost.tools.registry import UnknownTool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.sending import send_response
 
-VERSION_HEADER = b"mcp-protocol-version"
-MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")
 JSON_ALONE = (JSON_BODY,)
 
-STREAM_REFUSED = Refused(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
-NOT_ALLOWED = Refused(
-    INVALID_REQUEST,
-    "This revision has POST only",
-    legacy_status=405,
-    headers=((b"allow", b"POST"),),
-)
-NO_SUCH_VERB = Refused(
-    INVALID_REQUEST,
-    "Only POST, GET and DELETE are served here",
-    legacy_status=405,
-    headers=((b"allow", b"GET, POST, DELETE"),),
-)
-LEGACY_REFUSALS = {
-    Ruling.NO_SESSION: NO_SESSION,
-    Ruling.SESSION: LOST,
-    Ruling.LISTEN: LOST,
-    Ruling.END: LOST,
-    Ruling.BATCH: LOST,
-    Ruling.RESPONSE: LOST,
-    Ruling.NO_BATCH: NO_BATCH,
-    Ruling.NO_RESPONSE: NOT_ASKED,
-}
-DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
-EXACTLY = "surrogateescape"
-"""How bytes become a text that equals no other's."""
-DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
-
-class Limits(msgspec.Struct, frozen=True):
+class EndpointLimits(msgspec.Struct, frozen=True):
     """What one request may cost before it means anything."""
 
     max_body_bytes: int = 4_194_304
@@ -81,60 +62,75 @@ class Limits(msgspec.Struct, frozen=True):
     questions_per_caller: int = 20
     """Requests to its client that may wait for an answer at once."""
     question_timeout_s: float = 300.0
+    max_body_values: int = MOST_VALUES
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = EndpointLimits()
 
 
 class Endpoint:
     """
     The MCP endpoint, an ASGI app behind the gate.
 
-    Both eras meet the caller that the gate left in the scope; nothing here reads a token. *mirrors*
-    says whether there are headers that repeat what a message says, to be compared with it.
+    The caller is in the scope already. *mirrors*: whether headers that repeat members are compared.
+    *around* stands around each request, the last one outermost.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
-        server: Server,
+        server: McpServer,
         *,
         challenge: Challenge,
         resource: Resource,
-        sessions: Sessions,
+        sessions: McpSessions,
         suspended: Set[str] = frozenset(),
-        limits: Limits = DEFAULT_LIMITS,
+        limits: EndpointLimits = DEFAULT_LIMITS,
         mirrors: bool = True,
+        around: Sequence[WrapRequest] = (),
     ) -> None:
         self._suspended = suspended
-        self._underway = server.underway
+        self._server = server
         self._limits = limits
+        # A value takes two bytes, so that shorter bodies cannot hold too many.
+        self._short_bytes = min(limits.max_body_bytes, 2 * limits.max_body_values)
         self._modern = Replies(challenge, resource, modern=True)
-        self._legacy = Replies(challenge, resource, modern=False)
-        self._stateless = Stateless(server, self._modern, mirrors=mirrors)
-        desk = Desk(
+        legacy = Replies(challenge, resource, modern=False)
+        pending = PendingClientRequests(
             server.keyring,
             most_per_caller=limits.questions_per_caller,
             limit_s=limits.question_timeout_s,
             stopping=server.stopping,
         )
-        self._handshake = Handshake(server, sessions, self._legacy, desk)
+        self._handshake = SessionEndpoint(server, sessions, legacy, pending)
+        self._dispatch = Dispatch(
+            server,
+            modern=self._modern,
+            legacy=legacy,
+            sessions=self._handshake,
+            suspended=suspended,
+        )
+        serve: Serve = Stateless(server, self._modern, mirrors=mirrors).serve
+        other: Serve = self._dispatch.request
+        for wrap in around:
+            serve, other = wrap(serve), wrap(other)
+        self._modern_request, self._other_request = serve, other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["method"] != "POST":
-                answer: Answer | Line | None = await self._other_verb(scope, receive, send)
+                answer: ExchangeResponse | EventStream | None = await self._dispatch.other_verb(
+                    scope, receive, send
+                )
             else:
-                head = self._head(scope)
+                exchange = exchange_of(scope, receive, send)
                 body: bytes | None = scope.get(WHOLE_BODY)
-                if body is None or len(body) > self._limits.max_body_bytes:
-                    body = await self._body(scope[CALLER], receive)
-                found = self._answer(scope, receive, send, head, body)
-                answer = found if isinstance(found, Answer) else await found
-        except Refused as refusal:
+                refusal = None
+                if body is None or len(body) > self._short_bytes:
+                    body, refusal = await self._long(exchange, body)
+                answer = await self._answer(exchange, body, refusal)
+        except JsonRpcError as refusal:
             # Refused before a message was understood: no era, no id.
-            answer = self._modern.refused(None, refusal)
-        except DeadlinePassed:
-            answer = self._modern.refused(None, TOO_SLOW)
+            answer = await self._refused(scope[CALLER], None, refusal)
         except StoreUnavailable as outage:
             answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
         except RevokedToken as revoked:
@@ -144,218 +140,194 @@ class Endpoint:
         if answer is None:
             return
         # Asked this way round because nearly all are, and to ask of a Line costs five times that.
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, ExchangeResponse):
             # Everything that the request brought is let go of: it could weigh megabytes, and the
             # stream may stay for days.
             scope.pop(WHOLE_BODY, None)
             await answer.run(receive, send)
             return
-        await tell(send, answer.status, _fields(answer), answer.body)
-
-    def _head(self, scope: Scope) -> Head:
-        """What the headers say, worked out once for heads that are the same; raises Refused."""
-        heads = scope.get(SAME_HEAD)
-        head: Head | None = None if heads is None else heads.get(self)
-        if head is None:
-            headers = _checked_headers(scope)
-            raw = scope["headers"]
-            named = headers.get(b"mcp-name")
-            head = Head(
-                version=_version(headers),
-                method=headers.get(b"mcp-method", b"").strip(b" \t").decode(errors=EXACTLY),
-                name=None if named is None else modern.decode_value(named),
-                is_marked=IDEMPOTENCY in headers or CORRELATION in headers,
-                is_doubled=len(headers) != len(raw) and _doubled(raw),
-                peer=peer_of(scope),
-            )
-            if heads is not None:
-                heads[self] = head
-        return head
+        fields = answer.headers
+        if answer.body:
+            fields = (*fields, JSON_BODY) if fields else JSON_ALONE
+        await send_response(send, answer.status, fields, answer.body)
 
     def _answer(
-        self, scope: Scope, receive: Receive, send: Send, head: Head, body: bytes
-    ) -> Answer | Awaitable[Answer | Line | None]:
-        exchange = Exchange(
-            scope[CALLER],
-            scope["path"],
-            scope.get(REQUEST_ID, ""),
-            scope.get(FOLDED) or dict(scope["headers"]),
-            receive,
-            send,
-            head,
-            scope if HELD in scope else None,
-        )
-        refusal: Refused | None = None
+        self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
+    ) -> Awaitable[ExchangeResponse | EventStream | None]:
         if exchange.caller.tenant_id in self._suspended:
             refusal = SUSPENDED
-        if head.is_doubled:
+        if exchange.is_doubled:
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = DOUBLED
-        usual = read_whole(body) if refusal is None and head.version == MODERN else None
+        usual = read_whole(body) if refusal is None and exchange.version == MODERN else None
         if usual is None:
             return self._in_parts(exchange, body, refusal)
+        # DE-01 without asking the table: most requests are this.
         message, identity, params = usual
-        return self._request(exchange, message, identity, params, None)
+        return self._modern_request(exchange, message, identity, params, None)
 
     def _in_parts(
-        self, exchange: Exchange, body: bytes, refusal: Refused | None
-    ) -> Answer | Awaitable[Answer | Line | None]:
-        """Whatever a body may be: a batch, a notification, a response, or no message at all."""
-        message = read(body)
+        self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
+    ) -> Awaitable[ExchangeResponse | EventStream | None]:
+        """Serve whatever a body may be: a batch, a notification, a response, or no message."""
+        message = read(body, bounded=len(body) > self._short_bytes)
         if isinstance(message, list):
             if refusal is not None:
-                return self._modern.refused(None, refusal)
-            return self._batch(exchange, message)
+                return self._refused(exchange.caller, None, refusal)
+            return self._dispatch.batch(exchange, message)
         refusal = message.refusal or refusal
         if refusal is not None:
-            return self._modern.refused(message.id, refusal)
+            return self._refused(exchange.caller, message.id, refusal)
         if message.method is None:
-            return self._response(exchange, message)
+            return self._dispatch.response(exchange, message)
         params, problem = read_params(message.params)
         if message.id is None:
-            return self._notification(exchange, message, params)
-        return self._request(exchange, message, message.id, params, problem)
+            return self._dispatch.notification(exchange, message, params)
+        version = None if params.meta is UNSET else params.meta.version
+        is_modern = version == exchange.version == MODERN
+        serve = self._modern_request if is_modern else self._other_request
+        return serve(exchange, message, message.id, params, problem)
 
-    async def _body(self, caller: TenantContext, receive: Receive) -> bytes:
+    async def _refused(
+        self, caller: TenantContext, identity: bytes | None, refusal: JsonRpcError
+    ) -> ExchangeResponse:
+        """Return the answer to a request that no era serves; it counts like any other."""
+        return self._modern.refused(identity, await self._server.counted(caller, refusal))
+
+    async def _long(
+        self, exchange: Exchange, body: bytes | None
+    ) -> tuple[bytes, JsonRpcError | None]:
+        """Return a body that is longer than most or not here yet, and why it holds too much."""
         limits = self._limits
-        # One deadline for all of it: a byte now and then must not keep a request alive.
-        body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
-        if self._underway.is_revoked(caller):
-            # Since the gate let it pass: a body may take its time.
-            raise RevokedToken
-        return body
+        if body is None or len(body) > limits.max_body_bytes:
+            body = await read_body(exchange.receive, limits.max_body_bytes, limits.body_timeout_s)
+            if self._server.underway.is_revoked(exchange.caller):
+                # Since the gate let it pass: a body may take its time.
+                raise RevokedToken
+        if len(body) <= self._short_bytes:
+            return body, None
+        try:
+            return body, await too_much(exchange.caller, body, limits.max_body_values)
+        except TooManyWaiting as busy:
+            refusal = rate_limited(busy.failure)
+            refusal.is_counted = False  # by no rate limit yet
+            return body, refusal
 
-    async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
-        """GET and DELETE, which only sessions have (DE-12, DE-13)."""
-        headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
-        version, session = _version(headers), SESSION_HEADER in headers
-        ruling = decide(scope["method"], header=version, session=session)
-        if ruling is Ruling.NOT_ALLOWED:
-            modern_one = version is not None and is_modern(version)
-            return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
-        if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
-            return self._legacy.refused(None, DOUBLED)
-        path, request_id = scope["path"], scope.get(REQUEST_ID, "")
-        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, Head(version))
-        if exchange.caller.tenant_id in self._suspended:
-            return self._legacy.refused(None, STREAM_REFUSED)
-        room = await self._handshake.find(exchange) if session else None
-        if room is None:
-            return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
-        if ruling is Ruling.END:
-            return await self._handshake.end(exchange, room)
-        return await self._handshake.listen(exchange, room)
 
-    def _request(
+class Stateless:
+    """Serves requests of 2026-07-28, in the order of checks that H-13 gives."""
+
+    def __init__(self, server: McpServer, replies: Replies, *, mirrors: bool = True) -> None:
+        self._server = server
+        self._asking = server.asking
+        self._replies = replies
+        self._mirrors = mirrors
+        self._methods = served(server.modern_capabilities, modern=True)
+        tools = server.registry.tools.items() if mirrors else ()
+        self._routed = frozenset(name for name, tool in tools if tool.routed)
+
+    async def serve(
         self,
         exchange: Exchange,
-        message: Message,
+        message: IncomingMessage,
         identity: bytes,
         params: Params,
-        problem: Refused | None,
-    ) -> Awaitable[Answer | Line | None]:
-        version = None if params.meta is UNSET else params.meta.version
-        if version == MODERN and exchange.head.version == MODERN:
-            # DE-01 without asking the table: most requests are this, and pay for no more coroutine.
-            return self._stateless.serve(exchange, message, identity, params, problem)
-        return self._ruled(exchange, message, identity, params)
+        problem: JsonRpcError | None,
+    ) -> ExchangeResponse | EventStream | None:
+        """
+        Answer one request, or start a stream that stays open.
 
-    async def _ruled(
-        self, exchange: Exchange, message: Message, identity: bytes, params: Params
-    ) -> Answer | Line | None:
-        """What the table says of a request."""
-        version = None if params.meta is UNSET else params.meta.version
-        header = exchange.head.version
-        ruling = decide(
-            "POST",
-            Kind.REQUEST,
-            header=header,
-            body=None if version is UNSET else version,
-            session=SESSION_HEADER in exchange.headers,
-            handshake=message.method == INITIALIZE,
+        Return None if the answer was sent as a stream, or if the client no longer waits for it.
+        """
+        is_counted = False
+        try:
+            meta = params.meta
+            if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
+                raise no_meta(NO_META if meta is UNSET else meta)
+            method = self._check(exchange, message, params, problem)
+            if not method.runs:
+                await self._server.count(exchange.caller)
+                is_counted = True
+            is_marked = exchange.is_marked or meta.retry is not UNSET
+            retry, correlation = marks_of(exchange.headers, params) if is_marked else UNMARKED
+            if method.handler is None:
+                return await self._open(exchange, identity, params, method)
+            client = self._client(exchange, method, params, meta)
+        except JsonRpcError as refusal:
+            if not is_counted:
+                refusal = await self._server.counted(exchange.caller, refusal)
+            return self._replies.refused(identity, refusal)
+        except StoreUnavailable as outage:
+            return self._replies.unavailable(exchange.request_id, identity, outage)
+        caller, request_id = exchange.caller, exchange.request_id
+        server, peer = self._server, exchange.peer
+        stream = questions = None
+        if client is not None:
+            stream, questions = client.stream, client.questions
+        asked = NOBODY if client is None else client
+        ask = McpRequest(caller, request_id, MODERN, params, asked, None, retry, correlation, peer)
+        handled = method.handler(server, ask)
+        if client is not None and stream is not None:
+            handled = client.answered(handled)
+        work = UntilDisconnect(exchange.receive, handled, caller, server.underway)
+        return await self._replies.to(exchange, identity, stream, work, questions)
+
+    async def _open(
+        self, exchange: Exchange, identity: bytes, params: Params, method: Method
+    ) -> ExchangeResponse | EventStream | None:
+        if method.opener is None:
+            return None
+        return await method.opener(self._server, exchange, identity, params)
+
+    def _client(
+        self, exchange: Exchange, method: Method, params: Params, meta: Meta
+    ) -> RoundTripClient | None:
+        """Return the client to send messages and requests to; None if there can be none."""
+        tells = (
+            meta.progress_token is not UNSET
+            or meta.log_level is not UNSET
+            # A call that may wait for an approval gets signs of life even if it asks for none.
+            or (params.name in self._asking and method.name == "tools/call")
         )
-        if ruling is Ruling.HANDSHAKE:
-            return self._handshake.initialize(exchange, message, identity)
-        if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
-            try:
-                room = await self._handshake.find(exchange)
-            except StoreUnavailable as outage:
-                return self._legacy.unavailable(exchange.request_id, identity, outage)
-            if room is not None:
-                return await self._handshake.request(exchange, message, identity, room)
-        return self._refuse(ruling, exchange.headers, identity, params)
-
-    async def _notification(self, exchange: Exchange, message: Message, params: Params) -> Answer:
-        version = None if params.meta is UNSET else params.meta.version
-        ruling = decide(
-            "POST",
-            Kind.NOTIFICATION,
-            header=exchange.head.version,
-            body=None if version is UNSET else version,
-            session=SESSION_HEADER in exchange.headers,
+        goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
+        if not (tells or goes_on or meta.capabilities):
+            return None
+        client = RoundTripClient(
+            self._server, exchange.caller, method.name, params, asks=method.asks
         )
-        if ruling is Ruling.DROP:
-            return ACCEPTED
-        if ruling is Ruling.SESSION and (room := await self._handshake.find(exchange)):
-            return await self._handshake.notify(exchange, message, room)
-        return self._refuse(ruling, exchange.headers, None, params)
+        if tells:
+            events = reads_events(exchange.headers.get(b"accept", b""))
+            client.hear(SseResponse(exchange.send) if events else None)
+        if goes_on and method.asks:
+            client.remember()
+        return client
 
-    async def _response(self, exchange: Exchange, message: Message) -> Answer:
-        """A client's answer, to what its session was asked anywhere."""
-        headers = exchange.headers
-        session = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.RESPONSE, header=exchange.head.version, session=session)
-        if ruling is Ruling.RESPONSE and (room := await self._handshake.find(exchange)):
-            return await self._handshake.respond(message, room)
-        return self._refuse(ruling, headers, None, NONE)
+    def _check(
+        self,
+        exchange: Exchange,
+        message: IncomingMessage,
+        params: Params,
+        problem: JsonRpcError | None,
+    ) -> Method:
+        """Do the checks of H-13 before dispatch; the version has already been checked."""
+        name = message.method or ""
+        method = self._methods.get(name)
+        member = None if method is None else method.mirrors
+        mirrored = None if member is None else getattr(params, member)
+        if self._mirrors:
+            check_mirrors(exchange, name, mirrored, member)
+        if method is None:
+            raise JsonRpcError(METHOD_NOT_FOUND, "Method not found", status=404)
+        if problem is not None:
+            raise problem
+        if params.name in self._routed and name == "tools/call":
+            self._check_routed(exchange, params)
+        return method
 
-    async def _batch(self, exchange: Exchange, batch: list[bytes]) -> Answer:
-        headers = exchange.headers
-        session_named = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.BATCH, header=exchange.head.version, session=session_named)
-        if ruling is Ruling.BATCH and (room := await self._handshake.find(exchange)):
-            return await self._handshake.batch(exchange, batch, room)
-        return self._refuse(ruling, headers, None, NONE)
-
-    def _refuse(
-        self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params
-    ) -> Answer:
-        """The answer to what the table does not serve, or serves only a session that is not."""
-        if ruling in LEGACY_REFUSALS:
-            return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
-        meta = NO_META if params.meta is UNSET else params.meta
-        named = _version(headers) if meta.version is UNSET else meta.version
-        if ruling is Ruling.NO_META:
-            refusal = modern.no_meta(meta)
-        elif ruling is Ruling.MISMATCH:
-            refusal = modern.mismatch("MCP-Protocol-Version", "the version in params._meta")
-        else:
-            refusal = modern.unserved(named or "")
-        return self._modern.refused(identity, refusal)
-
-
-def _fields(answer: Answer) -> tuple[Field, ...]:
-    """What the answer's head says; the same object where that is nothing but its type."""
-    if not answer.body:
-        return answer.headers
-    return (*answer.headers, JSON_BODY) if answer.headers else JSON_ALONE
-
-
-def _checked_headers(scope: Scope) -> Headers:
-    """The headers of a request that may have a body to read; raises Refused."""
-    headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
-    if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
-        check_type(headers)
-    return headers
-
-
-def _version(headers: Headers) -> str | None:
-    value = headers.get(VERSION_HEADER)
-    if value == MODERN_HEADER:
-        return MODERN
-    return None if value is None else value.strip(b" \t").decode("latin-1")
-
-
-def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    counted = Counter(name for name, _ in headers)
-    return any(n > 1 and name.startswith(DECIDING) for name, n in counted.items())
+    def _check_routed(self, exchange: Exchange, params: Params) -> None:
+        try:
+            tool = self._server.registry.find(exchange.caller, name_in(params))
+        except UnknownTool as unknown:
+            # Check this before the headers: a mismatch would reveal that the tool exists.
+            raise unknown_tool(unknown.name) from None
+        check_routed(exchange.headers, tool, arguments_in(params))

@@ -1,4 +1,4 @@
-"""What a caller is shown: lists, encoded once per permission set and revision, page by page."""
+"""Answer the lists: definitions of tools, prompts, resources and skills, in pages."""
 
 import hashlib
 from bisect import bisect_right
@@ -8,17 +8,91 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from gatepost.keyring import KeyRing
-from gatepost.mcp.definition import described
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import Params
-from gatepost.mcp.project import completed
-from gatepost.tools.api import Offer
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.request import Params
+from gatepost.mcp.responses import completed
+from gatepost.mcp.revisions import MODERN
+from gatepost.secrets.keyring import KeyRing
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.registry import Registry, Visible
 from gatepost_authz.caller import TenantContext
 
+SINCE = {
+    "title": "2025-06-18",
+    "outputSchema": "2025-06-18",
+    "_meta": "2025-06-18",
+    "lastModified": "2025-06-18",
+    "icons": "2025-11-25",
+}
+"""The revision that added a member of a definition; all other members are older."""
+
+
+def described(offer: Offer, revision: str) -> Mapping[str, Any]:
+    """Return the definition of an offer in the form of one revision."""
+    if isinstance(offer, Skill):
+        return offer.entry
+    shown: dict[str, Any] = {"name": offer.name, "description": offer.description}
+    if offer.title:
+        shown["title"] = offer.title
+    if isinstance(offer, Tool):
+        shown |= _tool(offer, revision)
+    elif isinstance(offer, ResourceOffer | Template):
+        shown |= _document(offer)
+    elif isinstance(offer, Prompt) and offer.arguments:
+        shown["arguments"] = msgspec.to_builtins(offer.arguments)
+    if offer.icons:
+        shown["icons"] = msgspec.to_builtins(offer.icons)
+    return known(shown, revision)
+
+
+def known(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
+    """Return a definition without the members that *revision* does not know."""
+    # Revisions are dates, so comparing their names compares their age.
+    late = {member for member, since in SINCE.items() if revision < since}
+    if not late:
+        return definition
+    shown = {name: value for name, value in definition.items() if name not in late}
+    if "uri" in shown or "uriTemplate" in shown:
+        hints = shown.pop("annotations", {})
+        if kept := {name: value for name, value in hints.items() if name not in late}:
+            shown["annotations"] = kept
+    if "arguments" in shown:
+        shown["arguments"] = [known(argument, revision) for argument in shown["arguments"]]
+    return shown
+
+
+def offers_output(schema: Mapping[str, Any], revision: str) -> bool:
+    """Return whether a revision allows this output schema: before 2026 only objects."""
+    return revision == MODERN or schema.get("type") == "object"
+
+
+def _tool(tool: Tool, revision: str) -> dict[str, Any]:
+    shown: dict[str, Any] = {"inputSchema": tool.input_schema}
+    if tool.output_schema is not None and offers_output(tool.output_schema, revision):
+        shown["outputSchema"] = tool.output_schema
+    if annotations := msgspec.to_builtins(tool.annotations):
+        shown["annotations"] = annotations
+    return shown
+
+
+def _document(offer: ResourceOffer | Template) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    if isinstance(offer, ResourceOffer):
+        shown["uri"] = offer.uri
+        if offer.size is not None:
+            shown["size"] = offer.size
+    else:
+        shown["uriTemplate"] = offer.template.text
+    if offer.mime_type is not None:
+        shown["mimeType"] = offer.mime_type
+    if relevance := msgspec.to_builtins(offer.relevance):
+        shown["annotations"] = relevance
+    return shown
+
+
 TTL_MS = 300_000
-"""How long a client may keep a list; offers change when the server is configured anew."""
+"""How long a client may keep a list; lists change when the server reloads its configuration."""
 
 PAGE_SIZE = 500
 REMEMBERED_LISTS = 256
@@ -30,23 +104,23 @@ Member = Literal["tools", "prompts", "resources", "resourceTemplates", "skills"]
 _encode = msgspec.json.encode
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """One list, encoded: each definition by its key, in the order of the keys."""
+class EncodedList(msgspec.Struct, frozen=True):
+    """One encoded list: the keys in order, and the definition of each."""
 
     keys: tuple[str, ...]
     definitions: tuple[bytes, ...]
     version: bytes
-    """Digest of the list: a cursor of another one is not good here."""
+    """Digest of the list; a cursor is valid only for the list it was issued for."""
     whole: bytes
-    """The result, where one page holds it all."""
+    """The whole result, if the list fits in one page."""
 
 
-class Listing:
+class OfferLists:
     """
-    Lists what a permission set reaches, in the order of names and URIs.
+    Lists what a permission set can reach, sorted by name or URI.
 
-    *tail* are the encoded members that end every modern result. All hints are `private`: what is
-    listed depends on the caller's scopes (C-06).
+    *tail* holds the encoded members at the end of every modern result. All cache hints are
+    `private`, because the lists depend on the caller's scopes (C-06).
     """
 
     def __init__(
@@ -56,10 +130,10 @@ class Listing:
         self._keyring = keyring
         self._tail = tail
         self._page_size = page_size
-        self._encoded: dict[tuple[Visible, Member, str], Listed] = {}
+        self._encoded: dict[tuple[Visible, Member, str], EncodedList] = {}
 
     def page(self, member: Member, caller: TenantContext, params: Params, revision: str) -> bytes:
-        """One page of a list; Refused for a cursor that was not given out for exactly this."""
+        """Return one page of a list; raises JsonRpcError for a cursor issued for another list."""
         listed = self.listed(member, caller, revision)
         if len(listed.keys) <= self._page_size and params.cursor in (UNSET, None):
             return listed.whole
@@ -72,17 +146,17 @@ class Listing:
         revision: str,
         entries: Mapping[str, Mapping[str, Any]],
     ) -> bytes:
-        """One page of the resources there are anyway and those found just now, by URI."""
+        """Return one page of the fixed resources together with *entries*, sorted by URI."""
         fixed = self.listed("resources", caller, revision)
         found = {uri: _encode(entry) for uri, entry in entries.items()}
-        # What stands fixed wins, as it does when the URI is read.
+        # A fixed resource wins, as it does when the URI is read.
         found |= dict(zip(fixed.keys, fixed.definitions, strict=True))
         keys = tuple(sorted(found))
-        listed = Listed(keys, tuple(found[key] for key in keys), fixed.version, b"")
+        listed = EncodedList(keys, tuple(found[key] for key in keys), fixed.version, b"")
         return self._paged("resources", caller, params, revision, listed, ttl_ms=0)
 
-    def listed(self, member: Member, caller: TenantContext, revision: str) -> Listed:
-        """The list, encoded when a permission set first asks for it."""
+    def listed(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
+        """Return the list; it is encoded at a permission set's first request."""
         key = (self._registry.visible(caller), member, revision)
         listed = self._encoded.get(key)
         if listed is None:
@@ -92,13 +166,13 @@ class Listing:
             self._encoded[key] = listed
         return listed
 
-    def _list(self, member: Member, offers: Sequence[Offer], revision: str) -> Listed:
+    def _list(self, member: Member, offers: Sequence[Offer], revision: str) -> EncodedList:
         definitions = tuple(_encode(described(offer, revision)) for offer in offers)
         version = hashlib.sha256(b"\n".join(definitions)).digest()
         whole = b""
         if len(offers) <= self._page_size:
             whole = self._result(member, definitions, None, revision, TTL_MS)
-        return Listed(tuple(offer.key for offer in offers), definitions, version, whole)
+        return EncodedList(tuple(offer.key for offer in offers), definitions, version, whole)
 
     def _paged(
         self,
@@ -106,7 +180,7 @@ class Listing:
         caller: TenantContext,
         params: Params,
         revision: str,
-        listed: Listed,
+        listed: EncodedList,
         *,
         ttl_ms: int = TTL_MS,
     ) -> bytes:
@@ -115,8 +189,8 @@ class Listing:
         if params.cursor is not UNSET and params.cursor is not None:
             after = self._keyring.open(PURPOSE, params.cursor, context=context)
             if after is None:
-                raise Refused(INVALID_PARAMS, "Invalid cursor")
-            # Behind the last one shown, also when that one is gone meanwhile.
+                raise JsonRpcError(INVALID_PARAMS, "Invalid cursor")
+            # Continue after the last entry shown, even if that entry no longer exists.
             start = bisect_right(listed.keys, after.decode())
         end = start + self._page_size
         cursor = None
@@ -150,6 +224,6 @@ def _offers(visible: Visible, member: Member) -> Sequence[Offer]:
 
 
 def _bound_to(caller: TenantContext, member: Member, revision: str, version: bytes) -> bytes:
-    """Whose cursor it is and in which list it points (C-10)."""
-    owner = (*caller.principal_key, caller.client_id, caller.resource)
+    """Return the caller and the list that a cursor is bound to (C-10)."""
+    owner = (*caller.identity_key, caller.resource)
     return _encode((*owner, member, revision, version))

@@ -1,89 +1,92 @@
-"""The method table: name → who may ask it in which era, and what answers."""
+"""The method table: for each method name, the eras that serve it and its handler."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from gatepost.mcp.calling import call_tool
 from gatepost.mcp.completion import complete
-from gatepost.mcp.documents import list_documents, list_templates, read_document
-from gatepost.mcp.exchange import Exchange
-from gatepost.mcp.level import set_level
-from gatepost.mcp.line import Line
-from gatepost.mcp.params import SKILLS, TASKS, Params
+from gatepost.mcp.event_stream import EventStream
 from gatepost.mcp.prompts import get_prompt, list_prompts
-from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.request import SKILLS, TASKS, Exchange, Params
+from gatepost.mcp.resources import list_documents, list_templates, read_document
+from gatepost.mcp.responses import MethodResult
+from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.sessions.settings import set_level, subscribe, unsubscribe
 from gatepost.mcp.skills import get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
-from gatepost.mcp.tasks import cancel_task, get_task, update_task
-from gatepost.mcp.watching import subscribe, unsubscribe
+from gatepost.mcp.tasks.methods import cancel_task, get_task, update_task
+from gatepost.mcp.tool_calls import call_tool
 
-Handler = Callable[[Server, Ask], Awaitable[bytes]]
-Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
+Handler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
+Opener = Callable[[McpServer, Exchange, bytes, Params], Awaitable[EventStream]]
 
 
-async def discover(server: Server, ask: Ask) -> bytes:
-    """`server/discover`."""
+async def discover(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `server/discover`."""
     return server.discovery
 
 
-async def ping(server: Server, ask: Ask) -> bytes:
-    """`ping`: an empty object, with nothing in it at all."""
+async def ping(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `ping` with an empty object, without `_meta`."""
     return b"{}"
 
 
-async def list_tools(server: Server, ask: Ask) -> bytes:
-    """`tools/list`."""
+async def list_tools(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `tools/list`."""
     return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One method: where it is served, and what a client may learn from its headers."""
+    """One method: the eras that serve it, its handler and the header that repeats its name."""
 
     name: str
     handler: Handler | None
-    """None for a method whose answer is a stream that stays open."""
+    """None if the method is answered with a stream that stays open."""
     modern: bool = True
     legacy: bool = True
     needs: str = ""
-    """The server capability without which nobody has heard of the method (V-08)."""
+    """The server capability without which the method does not exist (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
-    """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
+    """The parameter that `Mcp-Name` repeats, by its name in Params."""
     asks: bool = False
-    """Whether its answer may be questions (M-01)."""
+    """Whether it may be answered with requests for input (M-01)."""
     opener: Opener | None = None
-    """What opens that stream."""
+    """Opens the stream of a method without a handler."""
+    in_session: bool = False
+    """Whether it needs a session."""
+    runs: bool = False
+    """Whether the runner counts it against the rate limits; others are counted before dispatch."""
 
 
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
-    Method("logging/setLevel", set_level, modern=False, needs="logging"),
+    Method("logging/setLevel", set_level, modern=False, needs="logging", in_session=True),
     Method("tools/list", list_tools, needs="tools"),
-    Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True),
+    Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True, runs=True),
     Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("tasks/update", update_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("tasks/cancel", cancel_task, legacy=False, needs=TASKS, mirrors="task_id"),
-    Method("resources/list", list_documents, needs="resources"),
+    Method("resources/list", list_documents, needs="resources", runs=True),
     Method("resources/templates/list", list_templates, needs="resources"),
-    Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True),
-    Method("resources/subscribe", subscribe, modern=False, needs="resources"),
-    Method("resources/unsubscribe", unsubscribe, modern=False, needs="resources"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True, runs=True),
+    Method("resources/subscribe", subscribe, modern=False, needs="resources", in_session=True),
+    Method("resources/unsubscribe", unsubscribe, modern=False, needs="resources", in_session=True),
     Method("prompts/list", list_prompts, needs="prompts"),
-    Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True),
-    Method("completion/complete", complete, needs="completions"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True, runs=True),
+    Method("completion/complete", complete, needs="completions", runs=True),
     Method("skills/list", list_skills, legacy=False, needs=SKILLS),
-    Method("skills/get", get_skill, legacy=False, needs=SKILLS),
-    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS),
+    Method("skills/get", get_skill, legacy=False, needs=SKILLS, runs=True),
+    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS, runs=True),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
-"""Served by the endpoint itself: its answer carries the session id."""
+"""Served by the endpoint itself, because its answer carries the session id."""
 
 
 def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method]:
-    """The methods of one era that a server with these capabilities has, by name."""
+    """Return the methods, by name, that a server with these capabilities has in one era."""
     has = {*capabilities, *capabilities.get("extensions", ())}
     return {
         method.name: method

@@ -1,24 +1,25 @@
-"""The prompts of the protocol: listed, and filled in through the runner."""
+"""List prompts, and fill them in through the runner."""
 
 import msgspec
 
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import arguments_in, name_in
-from gatepost.mcp.project import block, completed, failed
-from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.request import arguments_in, name_in
+from gatepost.mcp.responses import block, completed, failed
+from gatepost.mcp.server import McpRequest, McpServer, counted
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Unknown
 
 _encode = msgspec.json.encode
 
 
-async def list_prompts(server: Server, ask: Ask) -> bytes:
-    """`prompts/list`."""
+async def list_prompts(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `prompts/list`."""
     return server.listing.page("prompts", ask.caller, ask.params, ask.revision)
 
 
-async def get_prompt(server: Server, ask: Ask) -> bytes:
-    """`prompts/get`."""
+@counted
+async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `prompts/get`."""
     name = name_in(ask.params)
     call = Call(
         caller=ask.caller,
@@ -32,7 +33,7 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
     try:
         outcome = await server.runner.run(call)
     except Unknown as unknown:
-        raise unknown_prompt(unknown.name) from None
+        raise unknown_prompt(unknown.name).counted() from None
     if outcome.failure is not None:
         raise failed(outcome.failure)
     messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]
@@ -41,6 +42,6 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
     return completed(body, ask.revision, server.tail)
 
 
-def unknown_prompt(name: str) -> Refused:
-    """The same words for one that is not there and one that this caller cannot reach."""
-    return Refused(INVALID_PARAMS, f"Unknown prompt: {name[:64]}")
+def unknown_prompt(name: str) -> JsonRpcError:
+    """Return the refusal of a prompt; it is the same if the caller cannot reach the prompt."""
+    return JsonRpcError(INVALID_PARAMS, f"Unknown prompt: {name[:64]}")

@@ -1,19 +1,17 @@
-"""What every method answers from, and the request it answers."""
+"""The state that all methods share, and the request that a method answers."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
+from functools import wraps
 from typing import Any
 
 import msgspec
-from starlette.types import Scope
 
-from gatepost.changes import Feed
-from gatepost.keyring import KeyRing
-from gatepost.mcp.era import SERVED
-from gatepost.mcp.keeper import Keeper
-from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
-from gatepost.mcp.params import (
+from gatepost.http.open_streams import OpenStreams
+from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.jsonrpc import JsonRpcError
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, OfferLists
+from gatepost.mcp.request import (
     CLIENT_CREDENTIALS,
     ENTERPRISE_MANAGED,
     SERVER_INFO,
@@ -21,47 +19,49 @@ from gatepost.mcp.params import (
     TASKS,
     Params,
 )
-from gatepost.mcp.register import Register
-from gatepost.streams import Streams
+from gatepost.mcp.responses import MethodResult, rate_limited
+from gatepost.mcp.revisions import SERVED
+from gatepost.mcp.sessions.channel import SessionRegistry
+from gatepost.mcp.sessions.session import McpSession
+from gatepost.mcp.tasks.runner import TaskRunner
+from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
-from gatepost.tools.underway import Underway
+from gatepost.tools.running_requests import RunningRequests
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
 
 
 class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the server introduces itself (schema Implementation)."""
+    """The server's name and version (schema Implementation)."""
 
     name: str
     version: str
     title: str | None = None
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
-    """One request, ready for its method."""
+class McpRequest(msgspec.Struct, frozen=True):
+    """One request, checked and ready for its method."""
 
     caller: TenantContext
     request_id: str
     revision: str
     params: Params
     client: Client = NOBODY
-    session: Session | None = None
-    """Of the older revisions; None in the modern era."""
+    session: McpSession | None = None
+    """A session of an older revision; None in the modern era and for a request without one."""
     retry: Retry | None = None
     correlation: str | None = None
-    """The caller's own id for what this is part of."""
-    holder: Scope | None = None
-    """See `Exchange`; None also where the answer is a stream, which waits by itself."""
+    """The caller's correlation id."""
     peer: str = ""
-    """See `Head`."""
+    """The client's address (`Exchange.peer`)."""
 
 
-class Server:
-    """What the methods answer from; everything that no request changes is encoded once."""
+class McpServer:
+    """The state that all methods share; answers that no request changes are encoded once."""
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
@@ -70,11 +70,11 @@ class Server:
         registry: Registry,
         info: ServerInfo,
         keyring: KeyRing,
-        feed: Feed,
-        streams: Streams,
-        keeper: Keeper,
-        register: Register,
-        underway: Underway | None = None,
+        feed: ChangeFeed,
+        streams: OpenStreams,
+        keeper: TaskRunner,
+        register: SessionRegistry,
+        underway: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
         asking: Collection[str] = (),
     ) -> None:
@@ -85,18 +85,18 @@ class Server:
         self.feed = feed
         self.streams = streams
         self.asking = frozenset(asking)
-        """The tools whose calls may have to wait until a person has decided."""
+        """The tools whose calls may have to wait for an approval."""
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         self.lengthy = lasting | self.asking
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
-        self.underway = Underway() if underway is None else underway
+        self.underway = RunningRequests() if underway is None else underway
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
+        self.listing = OfferLists(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
@@ -109,11 +109,40 @@ class Server:
 
     @property
     def stopping(self) -> asyncio.Event:
-        """Set when the server is about to stop, so that nothing should be waited for."""
+        """Set when the server is about to stop; waits then end early."""
         return self.streams.stopping
 
+    async def count(self, caller: TenantContext) -> None:
+        """Count a request against its caller's rate limit; raises JsonRpcError above it."""
+        limited = await self.runner.requests.spend(caller)
+        if limited is not None and limited.failure is not None:
+            raise rate_limited(limited.failure)
+
+    def count_message(self, caller: TenantContext) -> None:
+        """Count a notification or a response; raises JsonRpcError with status 429."""
+        limited = self.runner.requests.spend_message(caller)
+        if limited is not None and limited.failure is not None:
+            raise _by_status(rate_limited(limited.failure))
+
+    async def count_verb(self, caller: TenantContext) -> None:
+        """Count a GET or DELETE; raises JsonRpcError with status 429."""
+        try:
+            await self.count(caller)
+        except JsonRpcError as refusal:
+            raise _by_status(refusal) from None
+
+    async def counted(self, caller: TenantContext, refusal: JsonRpcError) -> JsonRpcError:
+        """Count a refused request; return *refusal*, or the rate limit's if it is exceeded."""
+        if not refusal.is_counted:
+            try:
+                await self.count(caller)
+            except JsonRpcError as limited:
+                refusal.forget()
+                return limited
+        return refusal
+
     def introduction(self, version: str) -> bytes:
-        """The result of `initialize`."""
+        """Return the result of `initialize`."""
         shown: dict[str, Any] = {
             "protocolVersion": version,
             "capabilities": self.capabilities,
@@ -124,7 +153,7 @@ class Server:
         return _encode(shown)
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
-        """Whether the caller may read the document of this URI, and so hear that it changed."""
+        """Return whether the caller may read this document, and so hear of its changes."""
         try:
             offer = self.registry.offer("document", uri, caller)
         except Unknown:
@@ -133,7 +162,7 @@ class Server:
 
 
 def capabilities(registry: Registry) -> dict[str, Any]:
-    """What is declared in both eras: exactly what has handlers that work (V-08)."""
+    """Return the capabilities of both eras: only those with a working handler (V-08)."""
     declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
@@ -147,16 +176,38 @@ def capabilities(registry: Registry) -> dict[str, Any]:
 
 
 def may_last(tool: Tool) -> bool:
-    """Whether calls of this tool may become tasks."""
+    """Return whether calls of this tool may become tasks."""
     return tool.task_support != "forbidden"
 
 
 def extensions(registry: Registry, *, tasks: bool) -> dict[str, Any]:
-    """What the newest revision negotiates beside its core (X-01)."""
-    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    """Return the extensions that the newest revision negotiates (X-01)."""
+    # Tokens from client credentials and from an enterprise's grant are checked like all others.
     declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
     if tasks:
         declared[TASKS] = {}
     return {"extensions": declared}
+
+
+def _by_status(refusal: JsonRpcError) -> JsonRpcError:
+    """Give *refusal* status 429; without a JSON-RPC request the client reads only the status."""
+    refusal.status = refusal.legacy_status = 429
+    return refusal
+
+
+Handler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
+
+
+def counted(handler: Handler) -> Handler:
+    """Wrap *handler* to count its refusals, unless they are marked as counted already."""
+
+    @wraps(handler)
+    async def answer(server: McpServer, ask: McpRequest) -> MethodResult:
+        try:
+            return await handler(server, ask)
+        except JsonRpcError as refusal:
+            raise await server.counted(ask.caller, refusal) from None
+
+    return answer

@@ -1,8 +1,8 @@
 """
-The endpoint over lines: each message that comes is one exchange, each that goes out one line.
+Serve the endpoint over lines: each incoming message is one exchange, each outgoing one a line.
 
-What HTTP says in headers is taken from the message itself or from the one session that a process
-has; so every method, era and feature is the endpoint's, and works here as it does there.
+The values that HTTP has in headers come from the message or from the process's single session.
+All methods, eras and features are those of the endpoint and work as they do over HTTP.
 """
 
 import asyncio
@@ -15,27 +15,87 @@ from msgspec import UNSET
 from starlette.types import Message as Event
 from starlette.types import Scope
 
+from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.mcp.body import JSON
-from gatepost.mcp.endpoint import VERSION_HEADER, Endpoint
-from gatepost.mcp.exchange import Headers
-from gatepost.mcp.frames import Frames
+from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.jsonrpc import (
     INTERNAL_ERROR,
-    INVALID_REQUEST,
     RATE_LIMITED,
-    Message,
-    Refused,
+    IncomingMessage,
+    JsonRpcError,
     error,
     read,
     read_id,
+    read_part,
 )
 from gatepost.mcp.methods import INITIALIZE
-from gatepost.mcp.params import Params, read_params
-from gatepost.mcp.session import CANCELLED, LAST_EVENT_HEADER, SESSION_HEADER
+from gatepost.mcp.request import VERSION_HEADER, Headers, Params, read_params
+from gatepost.mcp.sessions.requests import CANCELLED, LAST_EVENT_HEADER, SESSION_HEADER
 from gatepost.mcp.subscriptions import LISTEN
-from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
+
+EVENTS = b"text/event-stream"
+
+Take = Callable[[bytes], Awaitable[None]]
+
+
+class Frames:
+    """
+    An ASGI `send` that passes on messages: a JSON body is one, the data of each event is one.
+
+    ``paused`` is true if the stream ended without the response to *identity* and named a time
+    after which to reconnect for the rest.
+    """
+
+    def __init__(self, take: Take, identity: bytes | None = None) -> None:
+        self._take = take
+        self._identity = identity
+        self._events = False
+        self._begun = b""
+        self._answered = False
+        self._wants_back = False
+        self.status = 0
+        self.session: bytes | None = None
+        self.last_event = b""
+        self.retry_s = 0.0
+        self.paused = False
+
+    async def send(self, event: Event) -> None:
+        """Read one ASGI event of the response and pass on the messages that it completes."""
+        if event["type"] == "http.response.start":
+            headers = dict(event["headers"])
+            self.status = event["status"]
+            self.session = headers.get(SESSION_HEADER, self.session)
+            self._events = headers.get(b"content-type") == EVENTS
+            return
+        body: bytes = event.get("body", b"")
+        over = not event.get("more_body", False)
+        if self._events:
+            await self._cut(body)
+            self.paused = over and self._wants_back and not self._answered
+        elif body:
+            await self._take(body)
+
+    async def _cut(self, body: bytes) -> None:
+        *frames, self._begun = (self._begun + body).split(b"\n\n")
+        for frame in frames:
+            for line in frame.split(b"\n"):
+                name, _, value = line.partition(b": ")
+                if name == b"id":
+                    self.last_event = value
+                elif name == b"retry":
+                    self.retry_s, self._wants_back = int(value) / 1000, True
+                elif name == b"data" and value:
+                    await self._message(value)
+
+    async def _message(self, data: bytes) -> None:
+        if self._identity is not None:
+            message = read_part(data)
+            is_response = message.method is None and message.id == self._identity
+            self._answered = self._answered or is_response
+        await self._take(data)
+
 
 log = structlog.get_logger("gatepost.stdio")
 
@@ -44,20 +104,17 @@ MOST_AT_ONCE = 100
 LISTEN_AGAIN_S = 5.0
 LAST_WORD_S = 2.0
 BACK_WITHIN_S = 1.0
-"""After which time the rest of a stream is fetched, however much later its call wants it to be."""
+"""The longest delay before the rest of a stream is fetched, even if its call asks for more."""
 
-UNFORESEEN = Refused(INTERNAL_ERROR, "Something unforeseen happened; the log tells more")
-TOO_MANY = Refused(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
-STOPPING = Refused(INTERNAL_ERROR, "The server is about to stop")
-NOT_BEGUN = Refused(
-    INVALID_REQUEST, "Send `initialize` first, or name the protocol version in params._meta"
-)
+UNFORESEEN = JsonRpcError(INTERNAL_ERROR, "An unexpected error occurred; see the server's log")
+TOO_MANY = JsonRpcError(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
+STOPPING = JsonRpcError(INTERNAL_ERROR, "The server is about to stop")
 
 Write = Callable[[bytes], Awaitable[object]]
 
 
 class Stdio:
-    """One client at the other end of two pipes, who is *caller*; *path* is the resource's."""
+    """Serves one client over two pipes as *caller*; *path* is the path of the resource."""
 
     def __init__(
         self, endpoint: Endpoint, *, caller: TenantContext, path: str, write: Write
@@ -75,10 +132,10 @@ class Stdio:
         self._numbers = itertools.count(1)
 
     async def take(self, line: bytes) -> None:
-        """Take one message; requests go on by themselves, all else is done when this returns."""
+        """Handle one message; a request runs in the background, anything else is done here."""
         try:
             message = read(line)
-        except Refused as refusal:
+        except JsonRpcError as refusal:
             await self._write(error(None, refusal))
             return
         if isinstance(message, list):
@@ -90,12 +147,12 @@ class Stdio:
         else:
             await self._tell(line, message)
 
-    async def refuse(self, refusal: Refused) -> None:
-        """Answer something that is no message."""
+    async def refuse(self, refusal: JsonRpcError) -> None:
+        """Send a refusal for input that is not a message."""
         await self._write(error(None, refusal))
 
     async def finish(self, limit_s: float, *, end_streams: Callable[[], object]) -> None:
-        """Let calls come to their end, for a while; then end who only listens, and the rest."""
+        """Wait up to *limit_s* for calls to finish; then end the streams and all other work."""
         self._closing = True
         if self._listener is not None:
             self._listener.cancel()
@@ -107,20 +164,17 @@ class Stdio:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop what runs."""
+        """Cancel everything that runs and wait for it to end."""
         for task in self._running:
             task.cancel()
         if self._running:
             await asyncio.wait(self._running)
 
-    async def _request(self, line: bytes, message: Message, identity: bytes) -> None:
+    async def _request(self, line: bytes, message: IncomingMessage, identity: bytes) -> None:
         params, _ = read_params(message.params)
         headers = self._headers(params)
-        begins = message.method == INITIALIZE or VERSION_HEADER in headers
-        if self._session is None and not begins:
-            await self._write(error(identity, NOT_BEGUN))
-        elif message.method == INITIALIZE and VERSION_HEADER not in headers:
-            # In order: what follows belongs to the session that this opens.
+        if message.method == INITIALIZE and VERSION_HEADER not in headers:
+            # Wait for this one: the messages after it belong to the session that it opens.
             await self._exchange(line, identity, headers)
         else:
             task = await self._begin(line, identity, headers)
@@ -132,7 +186,7 @@ class Stdio:
         self, line: bytes, identity: bytes | None, headers: Headers
     ) -> "asyncio.Task[None] | None":
         if self._closing or len(self._running) >= MOST_AT_ONCE:
-            # Not by reading no further: the answers that the others wait for come the same way.
+            # Reading must go on, because the answers that running calls wait for arrive here too.
             await self._write(error(identity, STOPPING if self._closing else TOO_MANY))
             return None
         task = asyncio.create_task(self._exchange(line, identity, headers))
@@ -149,8 +203,8 @@ class Stdio:
             self._running[answer] = None
             answer.add_done_callback(self._running.pop)
 
-    async def _tell(self, line: bytes, message: Message) -> None:
-        """A notification or a response; neither is ever answered (J-05)."""
+    async def _tell(self, line: bytes, message: IncomingMessage) -> None:
+        """Handle a notification or a response; neither is ever answered (J-05)."""
         params, _ = read_params(message.params)
         if message.method == CANCELLED and params.request_id is not UNSET:
             self._cancel(read_id(params.request_id))
@@ -160,7 +214,7 @@ class Stdio:
             self._listener = asyncio.create_task(self._listen())
 
     def _cancel(self, identity: bytes | None) -> None:
-        """On these pipes there is one client, so an id is enough to know what it takes back."""
+        """Cancel the request with this id; the pipes have one client, so its id is enough."""
         for task, running in tuple(self._running.items()):
             if identity is not None and running == identity:
                 task.cancel()
@@ -180,15 +234,15 @@ class Stdio:
         if frames.session is not None:
             self._session = frames.session
         while identity is not None and frames.paused and self._session is not None:
-            # The server let go of a stream to go on later (S-06): what follows is fetched.
-            # A call lets go to spare a connection; pipes have none to spare.
+            # The server ended a stream to continue later (S-06), so fetch the rest. It does this
+            # to save connections, which pipes do not need.
             await asyncio.sleep(min(frames.retry_s, BACK_WITHIN_S))
             frames.paused = False
             resumed = {**self._headers(None), LAST_EVENT_HEADER: frames.last_event}
             await self._run("GET", b"", resumed, frames)
 
     async def _listen(self) -> None:
-        """Pass on what belongs to no request, as long as the session has a stream for it."""
+        """Pass on messages that belong to no request, as long as the session streams them."""
         status = 200
         while status == 200:
             frames = Frames(self._write)
@@ -210,17 +264,17 @@ class Stdio:
         await self._endpoint(scope, _never_gone, frames.send)
 
     async def _write(self, message: bytes) -> None:
-        # JSON has line ends only between its parts, where a space does as well.
+        # JSON has line ends only between tokens, where a space means the same.
         if b"\n" in message or b"\r" in message:
             message = message.replace(b"\n", b" ").replace(b"\r", b" ")
         await self._write_line(message)
 
 
 async def _never_gone() -> Event:
-    """Whoever leaves closes the pipe, which ends everything."""
+    """Wait forever; a client that leaves closes the pipe, which ends everything."""
     never: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
     return await never
 
 
 async def _nowhere(message: bytes) -> None:
-    """What must not be answered."""
+    """Discard an answer to a message that must not be answered."""

@@ -1,4 +1,4 @@
-"""`subscriptions/listen`: a stream of the changes that its client wants to hear of."""
+"""Answer `subscriptions/listen` with a stream of the changes that the client asks for."""
 
 from contextlib import ExitStack
 from typing import Annotated
@@ -6,30 +6,28 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from gatepost.changes import Change, Interest
-from gatepost.mcp.exchange import Exchange
+from gatepost.http.open_streams import Closing, TooMany
+from gatepost.mcp.change_notifications import ChangeNotification, ChangeSubscription
+from gatepost.mcp.event_stream import EventStream, frame, reads_events
 from gatepost.mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     RATE_LIMITED,
-    Refused,
+    JsonRpcError,
     result,
 )
-from gatepost.mcp.line import Line
-from gatepost.mcp.params import PREFIX, SERVER_INFO, Params
-from gatepost.mcp.server import Server
-from gatepost.mcp.stream import frame, reads_events
-from gatepost.mcp.tasks import UNDECLARED, declared
-from gatepost.stores.api import StoreUnavailable
-from gatepost.streams import Closing, TooMany
-from gatepost.tools.surroundings import Listed
+from gatepost.mcp.request import PREFIX, SERVER_INFO, Exchange, Params
+from gatepost.mcp.server import McpServer
+from gatepost.mcp.tasks.methods import UNDECLARED, declared
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.context import Listed
 from gatepost_authz.caller import TenantContext
 
 LISTEN = "subscriptions/listen"
 SUBSCRIPTION = PREFIX + "subscriptionId"
 
 MOST_NAMES = 100
-"""URIs, and task ids, that one stream may watch."""
+"""How many URIs, and how many task ids, one stream may watch."""
 NAME_CHARACTERS = 2048
 RETRY_AFTER_S = 30
 
@@ -38,7 +36,7 @@ Names = Annotated[list[Name], Meta(max_length=MOST_NAMES)]
 
 
 class Filter(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a client wants to hear of (schema SubscriptionFilter), and what of it is honoured."""
+    """The changes that a client asks for, or that are granted (schema SubscriptionFilter)."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -56,14 +54,16 @@ LISTS: dict[Listed, str] = {
     "resources": "resources_list_changed",
 }
 
-NO_EVENTS = Refused(INVALID_REQUEST, f"{LISTEN} is answered with text/event-stream", status=406)
-TOO_MANY = Refused(
+NO_EVENTS = JsonRpcError(
+    INVALID_REQUEST, f"{LISTEN} is answered with text/event-stream", status=406
+)
+TOO_MANY = JsonRpcError(
     RATE_LIMITED,
     "Too many open streams: close one, or try again later",
     status=200,
     headers=((b"retry-after", b"%d" % RETRY_AFTER_S),),
 )
-STOPPING = Refused(
+STOPPING = JsonRpcError(
     RATE_LIMITED,
     "The server is about to stop: listen again",
     status=503,
@@ -71,8 +71,10 @@ STOPPING = Refused(
 )
 
 
-async def listen(server: Server, exchange: Exchange, identity: bytes, params: Params) -> "Listener":
-    """Open a stream as asked; whatever is wrong is said before it (raises Refused)."""
+async def listen(
+    server: McpServer, exchange: Exchange, identity: bytes, params: Params
+) -> "ListenStream":
+    """Open a stream for the requested changes; raises JsonRpcError before it opens."""
     asked = _asked(params)
     if asked.task_ids is not UNSET and not declared(params):
         raise UNDECLARED
@@ -80,7 +82,7 @@ async def listen(server: Server, exchange: Exchange, identity: bytes, params: Pa
         raise NO_EVENTS
     caller = exchange.caller
     honoured = await _honoured(server, caller, asked)
-    listener = Listener(server, caller, identity, honoured)
+    listener = ListenStream(server, caller, identity, honoured)
     try:
         server.streams.enter(listener)
     except TooMany:
@@ -96,18 +98,18 @@ async def listen(server: Server, exchange: Exchange, identity: bytes, params: Pa
 
 def _asked(params: Params) -> Filter:
     if params.notifications is UNSET:
-        raise Refused(INVALID_PARAMS, "params.notifications is required")
+        raise JsonRpcError(INVALID_PARAMS, "params.notifications is required")
     try:
         return _decode(params.notifications)
     except msgspec.DecodeError as error:
-        raise Refused(INVALID_PARAMS, f"Invalid params.notifications: {error}") from None
+        raise JsonRpcError(INVALID_PARAMS, f"Invalid params.notifications: {error}") from None
 
 
-async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Filter:
+async def _honoured(server: McpServer, caller: TenantContext, asked: Filter) -> Filter:
     """
-    What of the filter this server and this caller's permissions allow.
+    Return the part of the filter that this server and the caller's scopes allow.
 
-    A URI or a task out of the caller's reach is left out like one that does not exist.
+    A URI or a task that the caller cannot reach is omitted like one that does not exist.
     """
     offered = server.capabilities
     honoured = Filter()
@@ -122,20 +124,26 @@ async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Fil
     return honoured
 
 
-def _wanted(honoured: Filter) -> frozenset[Change]:
-    lists = [Change(what) for what, member in LISTS.items() if getattr(honoured, member)]
+def _wanted(honoured: Filter) -> frozenset[ChangeNotification]:
+    lists = [
+        ChangeNotification(what) for what, member in LISTS.items() if getattr(honoured, member)
+    ]
     uris = honoured.resource_subscriptions or ()
     tasks = honoured.task_ids or ()
-    wanted = [*lists, *(Change("document", u) for u in uris), *(Change("task", t) for t in tasks)]
+    wanted = [
+        *lists,
+        *(ChangeNotification("document", u) for u in uris),
+        *(ChangeNotification("task", t) for t in tasks),
+    ]
     return frozenset(wanted)
 
 
-class Listener(Line):
+class ListenStream(EventStream):
     """
     One listen stream.
 
-    What is new is remembered as a set: however often something changes while a client does not
-    read, it is told once, and a set of what was asked for cannot grow.
+    Changes are kept as a set: if something changes several times while the client does not read,
+    the client is told once. The set cannot outgrow what the client asked for.
     """
 
     __slots__ = (
@@ -150,24 +158,24 @@ class Listener(Line):
     )
 
     def __init__(
-        self, server: Server, caller: TenantContext, identity: bytes, honoured: Filter
+        self, server: McpServer, caller: TenantContext, identity: bytes, honoured: Filter
     ) -> None:
         super().__init__(caller, server.streams)
         self._server = server
         self._identity = identity
         self._honoured = honoured
         self._wanted = _wanted(honoured)
-        self._new: dict[Change, None] = {}
+        self._new: dict[ChangeNotification, None] = {}
         self._moved: dict[str, None] | None = None
         self._shown: bytes | None = None
-        self._interest: Interest | None = None
+        self._interest: ChangeSubscription | None = None
 
-    def follow(self, interest: Interest) -> None:
-        """Take what brings the changes, to end it with the stream."""
+    def follow(self, interest: ChangeSubscription) -> None:
+        """Remember the subscription, so that it ends with the stream."""
         self._interest = interest
 
-    def hear(self, change: Change) -> None:
-        """Take a change, if it is one that was asked for."""
+    def hear(self, change: ChangeNotification) -> None:
+        """Queue a change if the client asked for it."""
         if change not in self._wanted:
             return
         if change.what == "task":
@@ -178,16 +186,16 @@ class Listener(Line):
 
     @property
     def watches(self) -> bool:
-        """See `Line`."""
+        """Whether the stream reports changes of documents or tasks."""
         return bool(self._honoured.resource_subscriptions or self._honoured.task_ids)
 
     def greeting(self) -> bytes:
-        """See `Line`; what of the filter is honoured (SU-03)."""
+        """Return the acknowledgement with the granted part of the filter (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
         return self._event("subscriptions/acknowledged", shown)
 
     def news(self) -> bytes | None:
-        """See `Line`."""
+        """Return the next notification, or None; end the stream if the token has expired."""
         if not self._new and self._shown is None:
             return None
         if self._streams.is_over(self.caller):
@@ -204,11 +212,11 @@ class Listener(Line):
 
     @property
     def must_look_up(self) -> bool:
-        """See `Line`; what is told of a task is how it stands, not how it was."""
+        """Whether a changed task has to be read; the client is sent its current state."""
         return self._moved is not None
 
     async def look_up(self) -> None:
-        """See `Line`; one task at a time, since a result may weigh megabytes."""
+        """Read one changed task; only one at a time, because a result may have megabytes."""
         moved = self._moved
         if moved is None:
             return
@@ -219,7 +227,7 @@ class Listener(Line):
         try:
             self._shown = await self._server.tasks.shown(self.caller, task_id)
         except StoreUnavailable:
-            # Saying nothing would pass for no change: the client listens anew when it can.
+            # Silence would look like no change. The client listens again when it can.
             self.end()
 
     def _event(self, name: str, members: bytes) -> bytes:
@@ -236,12 +244,12 @@ class Listener(Line):
         )
 
     def farewell(self) -> bytes:
-        """See `Line`; the result of the request (SU-07)."""
+        """Return the last event, which is the result of the request (SU-07)."""
         meta = {SERVER_INFO: self._server.info, SUBSCRIPTION: Raw(self._identity)}
         body = _encode({"resultType": "complete", "_meta": meta})
         return frame(result(self._identity, body))
 
     def release(self) -> None:
-        """See `Line`."""
+        """End the subscription."""
         if self._interest is not None:
             self._interest.end()

@@ -1,1 +1,1 @@
-"""The one client by which tools speak HTTP to others."""
+"""The HTTP client of tools."""

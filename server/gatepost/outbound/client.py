@@ -1,4 +1,4 @@
-"""HTTP to others on behalf of calls: checked, pinned, bounded, and told in a model's words."""
+"""Send HTTP requests for calls: to checked and pinned addresses, with bounded answers."""
 
 import asyncio
 import re
@@ -12,39 +12,39 @@ from weakref import WeakValueDictionary
 import httpx2
 import msgspec
 
-from gatepost.outbound import answer as answers
+from gatepost.outbound import response as answers
+from gatepost.outbound.addresses import checked
+from gatepost.outbound.connections import ConnectionPools
 from gatepost.outbound.failure import (
     HARMLESS,
     failure_of,
     refused_url,
     too_late,
 )
-from gatepost.outbound.lines import Lines
-from gatepost.outbound.lookup import checked
 from gatepost.outbound.redirect import STATUSES, following, place
-from gatepost.outbound.request import CORRELATION, OPEN, Draft, drafted, plain
+from gatepost.outbound.request import CORRELATION, OPEN, OutboundRequest, drafted, plain
 from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Reply, Sending
+from gatepost.tools.context import OutboundReply, Sending
+from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.config import Network
 from gatepost_authz.pinning import GuardedTransport, Resolver, SystemResolver
-from gatepost_authz.reach import ToolReach
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
 CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, keepalive_expiry=5)
-"""Of one tenant, so that slow servers of one leave the others theirs."""
+"""The limits of one tenant, so that one tenant's slow servers do not block the others."""
 LOOKUPS = 16
-"""Names that one tenant may have looked up at once."""
+"""The most DNS lookups that one tenant may have at once."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
-class Client:
+class OutboundClient:
     """
-    The only way by which tools reach other servers; one per process.
+    The only way for tools to reach other servers; one per process.
 
-    *tls* makes the context that certificates are judged by, on first use; *resolver* stands in for
-    the system's. Only the origins of *traced* are told the trace context of a call.
+    *tls* creates the context that verifies certificates, at first use. *resolver* replaces the
+    system's. Only the origins in *traced* get the trace context of a call.
     """
 
     def __init__(
@@ -58,38 +58,38 @@ class Client:
         self._tls = tls
         self.traced = frozenset(traced)
         self.resolver = resolver
-        # Held by whoever connects, and by lookups as long as they hang.
+        # Kept alive by connections, and by lookups as long as they hang.
         self._resolvers = WeakValueDictionary[str, SystemResolver]()
-        self._retiring: dict[Lines, asyncio.Task[None]] = {}
+        self._retiring: dict[ConnectionPools, asyncio.Task[None]] = {}
         self._take_up(network)
 
     def _take_up(self, network: Network) -> None:
         self._network = network
-        self.reach = ToolReach(network.allow_hosts)
-        self.lines = Lines(partial(self._transport, network, self.reach))
+        self.reach = ToolAddressPolicy(network.allow_hosts)
+        self.lines = ConnectionPools(partial(self._transport, network, self.reach))
 
     def apply(self, network: Network) -> None:
-        """Take up other `allow_hosts`; requests under way keep the connections they have."""
+        """Apply new `allow_hosts`; running requests keep their connections."""
         if network.allow_hosts == self._network.allow_hosts:
             return
-        # Kept connections were opened under rules that are no longer in force.
+        # The open connections were made under the old rules.
         before = self.lines
         self._take_up(msgspec.structs.replace(self._network, allow_hosts=network.allow_hosts))
         self._retiring[before] = asyncio.create_task(before.retire())
         self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
 
     def resolver_of(self, tenant: str) -> Resolver:
-        """Looks up names for one tenant, whose hanging lookups leave the others theirs."""
+        """Return the resolver of one tenant, so that its hanging lookups do not block others."""
         if self.resolver is not None:
             return self.resolver
         return self._resolvers.setdefault(tenant, SystemResolver(LOOKUPS))
 
     def _transport(
-        self, network: Network, reach: ToolReach, tenant: str, secure: bool
+        self, network: Network, reach: ToolAddressPolicy, tenant: str, secure: bool
     ) -> GuardedTransport:
         return GuardedTransport(
             reach=reach,
-            # A hundred certificates take long to read, and plain http within a network needs none.
+            # Reading a hundred certificates takes long, and plain http needs none.
             tls=self._tls() if secure or network.proxy.startswith("https:") else None,
             proxy=network.proxy,
             resolver=self.resolver_of(tenant),
@@ -97,12 +97,12 @@ class Client:
         )
 
     def of(self, tenant: str, correlation: str | None = None) -> "Sender":
-        """HTTP for one call of *tenant*."""
+        """Return the HTTP client for one call of *tenant*."""
         return Sender(self, tenant, correlation)
 
     @property
     def network(self) -> Network:
-        """The settings that are in force."""
+        """The current settings."""
         return self._network
 
     async def aclose(self) -> None:
@@ -113,9 +113,9 @@ class Client:
 
 
 class Sender:
-    """See `Outbound`; for one call."""
+    """The HTTP client of one call (`Outbound`)."""
 
-    def __init__(self, client: Client, tenant: str, correlation: str | None) -> None:
+    def __init__(self, client: OutboundClient, tenant: str, correlation: str | None) -> None:
         self._reach, self._lines, self._traced = client.reach, client.lines, client.traced
         self._lookups = client.resolver_of(tenant)
         self._tenant = tenant
@@ -123,8 +123,11 @@ class Sender:
         if correlation is not None and VISIBLE.fullmatch(correlation):
             self._ours[CORRELATION] = correlation
 
-    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
-        """See `Outbound`."""
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
+        """Send one request with the call's correlation id, and return the answer."""
+        if unknown := options.keys() - Sending.__annotations__.keys():
+            # A misspelt `confidential` would send a secret in the clear.
+            raise TypeError(f"a request has no option {', '.join(sorted(unknown))}")
         url = plain(url)
         if problem := self._reach.problem(url):
             raise refused_url(problem)
@@ -133,8 +136,8 @@ class Sender:
         timeout_s = options.get("timeout_s", TIMEOUT_S)
         max_bytes = options.get("max_bytes", MAX_BYTES)
         try:
-            # Around all of it: a server that sends a byte a second keeps every single read within
-            # its own timeout, and each hop would begin anew.
+            # One limit for the whole request: a server that sends a byte per second passes every
+            # read timeout, and each hop would start a new one.
             async with asyncio.timeout(timeout_s):
                 most = options.get("redirects", 0)
                 for hop in range(most + 1):
@@ -145,7 +148,7 @@ class Sender:
                     except httpx2.TransportError as error:
                         at = httpx2.URL(draft.url).host
                         raise failure_of(error, at, draft.method, sent=hop > 0) from error
-                    if isinstance(sent, Reply):
+                    if isinstance(sent, OutboundReply):
                         return sent
                     draft = sent
         except TimeoutError:
@@ -153,20 +156,20 @@ class Sender:
         raise AssertionError("the last hop answers a Reply")
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
-        """See `Outbound`."""
+        """Return the addresses of *host* for a program that connects by itself."""
         return await checked(self._reach, self._lookups, scheme, host, port)
 
     def _fields(self, url: str) -> Mapping[str, str]:
-        """What goes out under our name; our trace context to those who are to know it only."""
+        """Return the client's own headers; only configured origins get the trace context."""
         parent = outgoing() if self._traced else None
         if parent is None or origin_of(httpx2.URL(url)) not in self._traced:
             return self._ours
         return {**self._ours, "traceparent": parent}
 
     async def _hop(
-        self, draft: Draft, follows: bool, timeout_s: float, max_bytes: int
-    ) -> Reply | Draft:
-        """One request: what is to be asked next, or the answer."""
+        self, draft: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int
+    ) -> OutboundReply | OutboundRequest:
+        """Send one request; return the answer, or the next request of a redirect."""
         url = httpx2.URL(draft.url)
         async with self._lines.of(self._tenant, secure=url.scheme == "https") as transport:
             answer = await transport.handle_async_request(
@@ -182,14 +185,14 @@ class Sender:
             finally:
                 await answer.aclose()
 
-    def _judge(self, draft: Draft) -> None:
-        """ToolFailure unless *draft* may be sent where it is addressed."""
+    def _judge(self, draft: OutboundRequest) -> None:
+        """Raise ToolFailure unless *draft* may be sent to its URL."""
         if problem := self._reach.problem(draft.url):
             raise refused_url(problem)
         url = httpx2.URL(draft.url)
         if url.scheme == "https" or self._reach.allows_http(*place(url)):
             return
-        # Everybody on the way reads what goes by http, and may answer in the server's place.
+        # Anyone on the network path can read http and can answer in the server's place.
         if draft.confidential or draft.method not in HARMLESS or draft.headers.keys() - OPEN:
             raise ToolFailure(
                 "denied",
@@ -198,7 +201,7 @@ class Sender:
 
 
 def origin_of(url: httpx2.URL) -> str:
-    """Scheme, host and port, without the port that its scheme has anyway."""
+    """Return scheme, host and port, without the scheme's default port."""
     port = "" if url.port is None else f":{url.port}"
     return f"{url.scheme}://{url.host}{port}"
 

@@ -1,4 +1,4 @@
-"""Why there is no answer: each cause as a failure that helps a model and tells of no address."""
+"""Convert transport errors into failures that help an agent and reveal no addresses."""
 
 import ssl
 
@@ -17,21 +17,21 @@ NOT_SENT = (
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
 )
-"""What happens before a request is on its way."""
+"""Errors that occur before a request is sent."""
 
 
 def refused_url(problem: str) -> ToolFailure:
-    """A URL whose text tells that it is not sent to."""
+    """Return the failure for a URL that is not allowed."""
     return ToolFailure("denied", f"The URL is not allowed: {problem}.")
 
 
 def unsent(message: str, *, field: str | None = None) -> ToolFailure:
-    """A request that cannot be made as it is asked for."""
+    """Return the failure for a request that cannot be sent."""
     return ToolFailure("validation", message, field=field)
 
 
 def too_late(host: str, method: str) -> ToolFailure:
-    """The time for all of it is over."""
+    """Return the failure for a request that took too long."""
     message = f"{host} did not answer in time."
     if method not in HARMLESS:
         message += " It may have done what was asked: look before you ask again."
@@ -40,9 +40,10 @@ def too_late(host: str, method: str) -> ToolFailure:
 
 def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bool) -> ToolFailure:
     """
-    What went wrong between here and *host*; *sent*: an earlier request of the call got through.
+    Return the failure for a transport error; *sent* says whether an earlier hop was sent.
 
-    `upstream_unavailable` promises that nothing was done, so what may have been done is another.
+    `upstream_unavailable` promises that nothing was done, so a request that may have had effects
+    gets another kind.
     """
     if isinstance(error, AddressRefused):
         message = (
@@ -54,7 +55,7 @@ def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bo
         return refused_url("tools may not reach it")
     if isinstance(error, httpx2.PoolTimeout):
         return ToolFailure(
-            "rate_limit", "Too many requests of yours are under way: wait.", retry_after=1
+            "rate_limit", "Too many of your requests are running: wait.", retry_after=1
         )
     if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
         return too_late(host, method)
@@ -73,9 +74,9 @@ def _cause(error: httpx2.TransportError) -> str:
     if _is_tls(error):
         return "has no certificate that is valid for it and trusted here"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return "cannot be reached: there is no such host, or it takes no connections"
+        return "cannot be reached: there is no such host, or it accepts no connections"
     if isinstance(error, httpx2.ProtocolError):
-        return "gave an answer that is no HTTP"
+        return "sent an answer that is not HTTP"
     return "broke the connection before its answer was complete"
 
 

@@ -1,4 +1,4 @@
-"""Where an answer sends us on, and what goes along."""
+"""Follow redirects, and decide what a redirected request may contain."""
 
 from urllib.parse import urljoin
 
@@ -6,27 +6,28 @@ import httpx2
 import msgspec
 
 from gatepost.outbound.failure import refused_url
-from gatepost.outbound.request import OPEN, Draft, plain
+from gatepost.outbound.request import OPEN, OutboundRequest, plain
 from gatepost.tools.api import ToolFailure
+from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import PRINTABLE, USUAL_PORTS
-from gatepost_authz.reach import ToolReach
 
 STATUSES = frozenset({301, 302, 303, 307, 308})
 
 
 def place(url: httpx2.URL) -> tuple[str, int]:
-    """Host and port."""
+    """Return the host and port."""
     return url.host, url.port or USUAL_PORTS[url.scheme]
 
 
-def following(draft: Draft, answer: httpx2.Response, reach: ToolReach) -> Draft | None:
+def following(
+    draft: OutboundRequest, answer: httpx2.Response, reach: ToolAddressPolicy
+) -> OutboundRequest | None:
     """
-    The request that a redirect asks for (RFC 9110 section 15.4); None when it is not followed.
+    Return the request that a redirect asks for (RFC 9110 section 15.4); None if not followed.
 
-    Never from https to http, and never with a body or what is confidential to another origin: both
-    would hand on what was meant for one server alone. For the same reason only headers without
-    secrets leave an origin.
-    ToolFailure when it leads where tools may not go.
+    A redirect from https to http is not followed, nor one that would take a body or confidential
+    data to another origin: these are meant for one server only. For the same reason only headers
+    without secrets are sent to another origin. Raises ToolFailure if the target is not allowed.
     """
     location = answer.headers.get("location", "")
     if answer.status_code not in STATUSES or not location:
@@ -36,31 +37,31 @@ def following(draft: Draft, answer: httpx2.Response, reach: ToolReach) -> Draft 
     if before.scheme == "https" and after.scheme == "http":
         return None
     if reach.allows(*place(after)) and not reach.allows(*place(before)):
-        # Whoever is outside does not choose what is asked inside.
-        raise refused_url("a server outside leads to a host inside")
+        # A public server must not choose requests to internal hosts.
+        raise refused_url("a redirect leads from a public server to an internal host")
     moved = (before.scheme, *place(before)) != (after.scheme, *place(after))
     headers = {n: v for n, v in draft.headers.items() if not moved or n in OPEN}
     if _becomes_get(draft.method, answer.status_code):
-        return Draft("GET", str(after), headers)
+        return OutboundRequest("GET", str(after), headers)
     if moved and draft.confidential:
         return None
     return msgspec.structs.replace(draft, url=str(after), headers=headers)
 
 
 def _becomes_get(method: str, status: int) -> bool:
-    """As the Fetch standard has it (HTTP-redirect fetch), which RFC 9110 allows."""
+    """Follow the Fetch standard (HTTP-redirect fetch), which RFC 9110 allows."""
     if status == 303:
         return method not in {"GET", "HEAD"}
     return status in {301, 302} and method == "POST"
 
 
-def _target(base: str, location: str, reach: ToolReach) -> httpx2.URL:
+def _target(base: str, location: str, reach: ToolAddressPolicy) -> httpx2.URL:
     try:
         text = plain(urljoin(base, plain(location)))
         if not PRINTABLE.fullmatch(plain(location)):
-            raise refused_url("a redirect leads to what is no URL")
+            raise refused_url("a redirect has an invalid URL")
         if problem := reach.problem(text):
             raise refused_url(f"a redirect leads to another, and {problem}")
         return httpx2.URL(text)
     except (ValueError, httpx2.InvalidURL) as error:
-        raise ToolFailure("denied", "A redirect leads to what is no URL.") from error
+        raise ToolFailure("denied", "A redirect has an invalid URL.") from error

@@ -1,4 +1,4 @@
-"""What is sent: checked before anything leaves, with nothing in it that a model could smuggle."""
+"""Build outbound requests, with checks against header injection and other smuggling."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 
 from gatepost.outbound.failure import refused_url, unsent
-from gatepost.tools.surroundings import Sending, Upload
+from gatepost.tools.context import Sending, Upload
 
 URL_CHARACTERS = 8_192
 HEADERS = 64
@@ -30,34 +30,34 @@ OURS = frozenset(
     {"accept-encoding", "connection", "content-length", "expect", "host", "http2-settings"}
     | {"keep-alive", "te", "trailer", "transfer-encoding", "upgrade", CORRELATION}
 )
-"""Headers that frame a message, or that this client answers for (RFC 9110 section 7.6.1)."""
+"""Headers that frame a message or that only this client sets (RFC 9110 section 7.6.1)."""
 
 OPEN = frozenset({"accept", "accept-language", "cache-control", "if-modified-since"}) | {
     "if-none-match",
     "range",
     "user-agent",
 }
-"""Headers in which nobody keeps a secret: they may go anywhere, and unencrypted."""
+"""Headers without secrets, which may be sent to any host and unencrypted."""
 
 UNSENT_METHODS = frozenset({"CONNECT", "TRACE", "TRACK"})
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """One request of ours, on the way to its first or a later server."""
+class OutboundRequest(msgspec.Struct, frozen=True):
+    """One outbound request, to the first URL or after a redirect."""
 
     method: str
     url: str
     """Without a fragment."""
     headers: Mapping[str, str]
-    """The tool's own, by lower-case names."""
+    """The tool's own headers, by lower-case names."""
     body: bytes = b""
     body_headers: Mapping[str, str] = {}
-    """What describes the body, and goes where it goes."""
+    """The headers that describe the body, and are sent only with it."""
     confidential: bool = False
-    """Whether something secret is in it, a body always taken for that."""
+    """Whether it contains a secret; a body always counts as one."""
 
     def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
-        """The same for the transport, with what every request of ours has."""
+        """Build the transport's request, with the headers *ours* of every request."""
         request = httpx2.Request(
             self.method,
             self.url,
@@ -75,14 +75,15 @@ class Draft(msgspec.Struct, frozen=True):
         return request
 
 
-def drafted(method: str, url: str, options: Sending) -> Draft:
+def drafted(method: str, url: str, options: Sending) -> OutboundRequest:
     """
-    The request that a tool asks for; ToolFailure when it is none that may be sent.
+    Return the request that a tool asks for; raises ToolFailure if it must not be sent.
 
-    *url* is `plain` and was judged as it is: what parses it here would make it harmless to look at.
+    *url* is `plain` and was checked in this form, because parsing it would normalize it and hide
+    an attack.
     """
     if not TOKEN.fullmatch(method) or method.upper() in UNSENT_METHODS:
-        raise unsent(f"{method[:40]!r} is no method that can be sent.")
+        raise unsent(f"The method {method[:40]!r} cannot be sent.")
     headers = checked_headers(options.get("headers", {}))
     try:
         where = httpx2.URL(url)
@@ -96,7 +97,7 @@ def drafted(method: str, url: str, options: Sending) -> Draft:
     except httpx2.InvalidURL:
         raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.") from None
     except (TypeError, ValueError, RecursionError):
-        raise unsent("What is to be sent holds something that JSON or a form cannot say.") from None
+        raise unsent("The data has a value that JSON or a form cannot express.") from None
     if len(str(where)) > URL_CHARACTERS:
         raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.")
     if len(body) > BODY_BYTES:
@@ -104,7 +105,7 @@ def drafted(method: str, url: str, options: Sending) -> Draft:
     if "uploads" not in options and "content-type" in headers:
         body_headers = {"content-type": headers["content-type"]} if body else {}
     kept = {name: value for name, value in headers.items() if name != "content-type"}
-    return Draft(
+    return OutboundRequest(
         method=method.upper(),
         url=str(where),
         headers=kept,
@@ -115,7 +116,7 @@ def drafted(method: str, url: str, options: Sending) -> Draft:
 
 
 def plain(url: str) -> str:
-    """*url* without its fragment, which no server sees, and with its path and query in ASCII."""
+    """Return *url* without its fragment, and with its path and query in ASCII."""
     url = url.partition("#")[0]
     if len(url) > URL_CHARACTERS:
         raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.")
@@ -128,12 +129,12 @@ def plain(url: str) -> str:
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """A tool's headers by lower-case names; ToolFailure for one that is not its to set."""
+    """Return a tool's headers by lower-case names; raises ToolFailure for forbidden headers."""
     checked: dict[str, str] = {}
     for name, value in headers.items():
         lower = name.lower()
         if not TOKEN.fullmatch(name) or not VALUE.fullmatch(value):
-            # The value may be a secret: only the name is told.
+            # The value may be a secret, so the message has only the name.
             message = f"The header {name[:100]!r} is not printable ASCII, so it cannot be sent."
             raise unsent(message)
         if lower in OURS or lower.startswith("proxy-"):
@@ -148,7 +149,7 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for a query or a form: texts and lists of them; what is None stays out."""
+    """Return values for a query or a form: strings and lists of them, without None."""
     return {
         name: [said(one) for one in value] if isinstance(value, list | tuple) else said(value)
         for name, value in values.items()
@@ -157,7 +158,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said(value: object) -> str:
-    """One value as text; TypeError for what has parts."""
+    """Return one value as a string; raises TypeError for lists and objects."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
@@ -166,7 +167,7 @@ def said(value: object) -> str:
 
 
 def _body(where: httpx2.URL, **options: Unpack[Sending]) -> tuple[bytes, dict[str, str]]:
-    """The bytes that are sent, and the header that says what they are."""
+    """Return the body and its content type."""
     kinds = {"json", "content"} & options.keys()
     if len(kinds) + bool({"form", "uploads"} & options.keys()) > 1:
         raise RuntimeError("a request carries one of json, content, and form with uploads")
@@ -186,7 +187,7 @@ def _body(where: httpx2.URL, **options: Unpack[Sending]) -> tuple[bytes, dict[st
 
 def _part(upload: Upload) -> tuple[str, tuple[str, bytes, str]]:
     if not CONTENT_TYPE.fullmatch(upload.content_type):
-        # It stands in the head of its part, which a line end would leave.
+        # A line end in it would break out of the part's header.
         raise unsent(f"The content type of {upload.filename[:100]!r} is not printable ASCII.")
     if len(upload.data) > BODY_BYTES:
         raise unsent(f"{upload.filename[:100]!r} is larger than {BODY_BYTES} bytes.")

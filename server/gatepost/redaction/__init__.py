@@ -1,1 +1,1 @@
-"""Removes secrets from what leaves: one automaton for all secrets and all their encodings."""
+"""Redacts secrets: one automaton for all secrets and all their encodings."""

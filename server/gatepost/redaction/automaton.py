@@ -1,4 +1,4 @@
-"""One automaton for all that must not leave: what it finds in a text, and the text without it."""
+"""Finds and redacts secrets in texts with one automaton."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -6,42 +6,43 @@ from functools import cache
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.layer import UNREAD, layers, readings
-from gatepost.redaction.mark import Mark, Span
-from gatepost.redaction.shape import shapes
+from gatepost.redaction.matching import SecretMatch, SecretSpan, shapes
+from gatepost.redaction.readings import UNREAD, layers, readings
 
 PATIENCE = 20_000
 """
-How much doubt one text may cause before tokens are taken by their beginnings alone: somebody made
-it to keep the server busy, or to hide something among so many.
+The maximum number of doubtful hits in one text, after which token prefixes alone are redacted.
 """
 EFFORT = 200_000
 """
-What comparing hits may cost for one text, where each costs one and a little for its length. A text
-that costs more repeats what secrets are made of, as nothing but an attack does: none of it is told.
+The maximum cost of comparing hits in one text.
+
+A text that costs more repeats parts of secrets, which only an attack does; it is redacted as a
+whole.
 """
 STEP_BYTES = 16_384
-"""How much is searched at once: each byte may be a hit of several patterns, and each hit takes
-memory."""
+"""
+The bytes that are searched at once; each byte may be a hit of several patterns, which takes memory.
+"""
 
 
 class TooMuch(Exception):
-    """A text is made of hits; *mark* is one that was found in it."""
+    """Raised when a text consists of hits; *mark* is one of them."""
 
-    def __init__(self, mark: Mark) -> None:
+    def __init__(self, mark: SecretMatch) -> None:
         super().__init__(mark.name)
         self.mark = mark
 
 
 class Automaton:
     """
-    Finds marks in bytes, in one pass however many there are (Aho and Corasick, 1975).
+    Finds marks in bytes in one pass, regardless of their number (Aho and Corasick, 1975).
 
     Made once for a set of secrets. Building takes time for each secret, searching does not.
     """
 
-    def __init__(self, marks: Iterable[Mark], *, fast: bool = False) -> None:
-        by_window: dict[bytes, list[Mark]] = {}
+    def __init__(self, marks: Iterable[SecretMatch], *, fast: bool = False) -> None:
+        by_window: dict[bytes, list[SecretMatch]] = {}
         for mark in marks:
             by_window.setdefault(mark.window, []).append(mark)
         self._marks = list(by_window.values())
@@ -51,9 +52,24 @@ class Automaton:
         automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard, implementation=form)
         self.search = automaton.find_matches_as_indexes
 
-    def finds(self, text: bytes) -> list[Span]:
-        """Everything in *text* as it stands, in no order; parts may overlap. Raises TooMuch."""
+    def finds(self, text: bytes) -> list[SecretSpan]:
+        """Return all matches in *text*, unordered; they may overlap. Raises TooMuch."""
         return [*self._checked(text)]
+
+    def values(self, text: bytes) -> list[SecretSpan]:
+        """Return the matches of known values only."""
+        found: list[SecretSpan] = []
+        effort = EFFORT
+        for which, start, _ in self._hits(text):
+            for mark in self._marks[which]:
+                if mark.doubt:
+                    continue
+                effort -= mark.effort
+                if effort < 0:
+                    raise TooMuch(mark)
+                if (span := mark.exact(text, start)) is not None:
+                    found.append(span)
+        return found
 
     def _hits(self, text: bytes) -> Iterator[tuple[int, int, int]]:
         # Overlapping: one that ends first, or begins first, must not hide another.
@@ -66,8 +82,8 @@ class Automaton:
                 if start < STEP_BYTES:  # else the next step finds it as well
                     yield which, step + start, step + end
 
-    def _checked(self, text: bytes) -> Iterator[Span]:
-        until: dict[Mark, int] = {}
+    def _checked(self, text: bytes) -> Iterator[SecretSpan]:
+        until: dict[SecretMatch, int] = {}
         patience, effort = PATIENCE, EFFORT
         for which, start, end in self._hits(text):
             for mark in self._marks[which]:
@@ -78,7 +94,7 @@ class Automaton:
                 if start < until.get(mark, 0):
                     continue
                 if patience < mark.doubt:
-                    yield Span(start, end, mark.name, False)
+                    yield SecretSpan(start, end, mark.name, False)
                     continue
                 span = mark.at(text, start)
                 if span is None:
@@ -91,7 +107,7 @@ class Automaton:
 
 class Redactor:
     """
-    Takes the secrets of one tenant, and tokens of known forms, out of texts.
+    Redacts the secrets of one tenant and well-known tokens in texts.
 
     *fast* is for few secrets that many tenants share.
     """
@@ -107,11 +123,11 @@ class Redactor:
             Automaton([*marks, *_shapes()], fast=fast) if marks else _plain(),
         )
         self.plain = not marks
-        """Whether it knows no secrets."""
+        """Whether the tenant has no secrets."""
         self._search: Callable[[bytes, bool], object] = self._automata[0].search
 
     def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
-        """One that also takes out what a single call was given, by name and value."""
+        """Return a redactor that also redacts values of a single call, by name and value."""
         marks = [
             mark
             for name, value in values
@@ -126,46 +142,67 @@ class Redactor:
         return both
 
     def clear(self, text: bytes) -> bool:
-        """Whether nothing is to be taken out; every call asks, and most answers are short."""
+        """Return whether the text contains nothing to redact; every call uses this."""
         return not (UNREAD(text) or self._search(text, True)) or not self.spans(text)
 
-    def spans(self, text: bytes) -> list[Span]:
-        """Where something is to be taken out: sorted, apart from each other."""
-        try:
-            return self._spans(text)
-        except TooMuch as found:
-            return [Span(0, len(text), found.mark.name, found.mark.doubt == 0)]
+    def spans(self, text: bytes) -> list[SecretSpan]:
+        """Return the spans to redact: sorted and disjoint."""
+        return self._spans(text, Automaton.finds)
 
-    def _spans(self, text: bytes) -> list[Span]:
-        found: list[Span] = []
+    def values(self, text: bytes) -> list[SecretSpan]:
+        """
+        Return the spans of known values only, for a text that was joined from several values.
+
+        A token's form could reach from one value into the next.
+        """
+        if self.plain:
+            return []
+        if len(text) <= STEP_BYTES and not (UNREAD(text) or self._search(text, True)):
+            return []  # nearly always
+        return self._spans(text, Automaton.values)
+
+    def _spans(
+        self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
+    ) -> list[SecretSpan]:
+        try:
+            return self._read(text, find)
+        except TooMuch as found:
+            return [SecretSpan(0, len(text), found.mark.name, found.mark.doubt == 0)]
+
+    def _read(
+        self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
+    ) -> list[SecretSpan]:
+        found: list[SecretSpan] = []
         ways = None
         for depth, layer in enumerate(layers(text)):
             for one in self._automata:
-                for span in one.finds(layer):
+                for span in find(one, layer):
                     if depth == 0:
                         found.append(span)
                         continue
                     ways = ways or readings(text)
                     start, end = ways[depth].source(span.start, span.end)
-                    found.append(Span(start, end, span.name, span.secret))
+                    found.append(SecretSpan(start, end, span.name, span.secret))
         return merged(found) if found else found
 
     def clean(self, text: str) -> str:
-        """*text* with `[REDACTED:NAME]` in place of each; the same object where there is none."""
+        """
+        Return *text* with `[REDACTED:NAME]` for each span, or the same object if there is none.
+        """
         plain = text.encode(errors="surrogatepass")
         spans = self.spans(plain)
         return replaced(plain, spans).decode(errors="replace") if spans else text
 
 
-def merged(spans: Iterable[Span]) -> list[Span]:
+def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
     """
-    Spans that overlap made one, which has the name of the best of them.
+    Merge overlapping spans; the best of them gives the name.
 
     A known value is better than a shape, then the longer, then the one that begins first, then
     the name that sorts first: the same text always reads the same.
     """
-    found: list[Span] = []
-    best: list[Span] = []
+    found: list[SecretSpan] = []
+    best: list[SecretSpan] = []
     for span in sorted(spans):
         if not found or span.start >= found[-1].end:
             found.append(span)
@@ -174,12 +211,14 @@ def merged(spans: Iterable[Span]) -> list[Span]:
         if _rank(span) < _rank(best[-1]):
             best[-1] = span
         last, name = found[-1], best[-1].name
-        found[-1] = Span(last.start, max(last.end, span.end), name, last.secret or span.secret)
+        found[-1] = SecretSpan(
+            last.start, max(last.end, span.end), name, last.secret or span.secret
+        )
     return found
 
 
-def replaced(text: bytes, spans: Iterable[Span]) -> bytes:
-    """The text with a marker for each of these spans, which are as `merged` answers them."""
+def replaced(text: bytes, spans: Iterable[SecretSpan]) -> bytes:
+    """Return the text with a marker for each of these spans, as `merged` returns them."""
     pieces: list[bytes] = []
     position = 0
     for span in spans:
@@ -189,21 +228,21 @@ def replaced(text: bytes, spans: Iterable[Span]) -> bytes:
 
 
 def marker(name: str) -> bytes:
-    """What stands in place of a secret."""
+    """Return the marker that replaces a secret."""
     return b"[REDACTED:%s]" % name.encode()
 
 
-def _rank(span: Span) -> tuple[bool, int, int, str]:
+def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
     return not span.secret, span.start - span.end, span.start, span.name
 
 
 def _found(text: bytes, overlapping: bool) -> bool:
-    """Stands in for the search of several automata: they have to be asked one by one."""
+    """Search with several automata, one after another."""
     return True
 
 
 @cache
-def _shapes() -> tuple[Mark, ...]:
+def _shapes() -> tuple[SecretMatch, ...]:
     return tuple(shapes())
 
 

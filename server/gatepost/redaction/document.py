@@ -1,20 +1,21 @@
-"""Encoded JSON without secrets: in strings, names and numbers, and split over several strings."""
+"""Redacts encoded JSON: strings, names and numbers, and secrets split over members."""
 
 import base64
 import binascii
 import re
-from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import accumulate, compress, count
+from typing import NamedTuple
 
 import msgspec
 
 from gatepost.redaction.automaton import Redactor, marker, merged, replaced
-from gatepost.redaction.mark import Span
+from gatepost.redaction.matching import SecretSpan
+from gatepost.redaction.quoted import LEAST_SPLIT, SEPARATOR, placed, quoted
 
 BINARY = frozenset({b"blob", b"data"})
-"""Members of MCP's blocks whose value is base64."""
+"""The members of MCP's content blocks whose value is base64."""
 PROTOCOL = frozenset(
     {
         *(b"type", b"text", b"image", b"audio", b"resource", b"resource_link", b"uri", b"mimeType"),
@@ -22,17 +23,15 @@ PROTOCOL = frozenset(
         *(b"content", b"annotations", b"_meta"),
     }
 )
-"""Words that content blocks are made of: taken out, they would leave no block."""
-LEAST_SPLIT = 8
-"""How many bytes a secret has at least that is looked for across strings."""
+"""The words of the protocol in content blocks, which are not redacted."""
 
 _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
 
-
-_SEPARATOR, _ESCAPED_SEPARATOR = b"\0", b"\\u0000"
-"""In no token, and in no secret."""
+_ESCAPED_SEPARATOR = b"\\u0000"
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
+_QUOTES = (b"u0022", b"'", b"%22", b"%27", b"&quot", b"&apos", b"&#", b"x22", b"x27")
+"""The encoded quotation marks within a string."""
 
 
 def cleaned(
@@ -43,21 +42,36 @@ def cleaned(
     names: frozenset[bytes] = frozenset(),
 ) -> bytes | None:
     """
-    The JSON document without secrets, or None where it holds none.
+    Return the redacted JSON document, or None if it contains no secrets.
 
     What is not taken out stays byte for byte, but for how quotation marks and backslashes are
     written. *blocks*: it is a list of MCP's content blocks, whose own words stay and whose binary
-    members are looked into. *names* of members stay as well: a schema has told them to everybody.
+    members are looked into. *names* of members stay as well, because a schema publishes them.
     """
     document = _Document(encoded, blocks=blocks, names=names)
-    found = document.spans(redactor)
+    split = document.split(redactor)
+    found = document.spans(redactor, split)
     binary = document.without(redactor)
-    numbers = document.numbers(redactor)
+    numbers = document.numbers(redactor, split)
     return document.changed(found, binary, numbers) if found or binary or numbers else None
 
 
+class DocumentLeaf(NamedTuple):
+    """A string with its index, or a number with its place after the indexes of all strings."""
+
+    at: int
+    raw: bytes
+
+
+class Split(NamedTuple):
+    """The parts of split secrets in each leaf."""
+
+    strings: dict[int, list[SecretSpan]]
+    numbers: list[SecretSpan]
+
+
 class _Document:
-    """JSON as its strings, and what stands between them."""
+    """A JSON document as its strings and the text between them."""
 
     def __init__(self, encoded: bytes, *, blocks: bool, names: frozenset[bytes]) -> None:
         if b"\\" in encoded:
@@ -72,23 +86,103 @@ class _Document:
 
     @cached_property
     def _texts(self) -> list[bytes]:
-        """The strings as they are read; made where something is found in one."""
+        """Return the decoded strings; created when something is found in one."""
         return [*map(_plain, self._strings)] if self._escaped else self._strings
 
-    def spans(self, redactor: Redactor) -> dict[int, list[Span]]:
-        """What is to be taken out of which string."""
-        found: dict[int, list[Span]] = {}
-        alone = redactor.spans(self._joined(self._strings, _SEPARATOR, _ESCAPED_SEPARATOR))
+    def spans(self, redactor: Redactor, split: Split) -> dict[int, list[SecretSpan]]:
+        """Return the spans to redact in each string."""
+        found = split.strings
+        alone = redactor.spans(self._joined(self._strings, SEPARATOR, _ESCAPED_SEPARATOR))
         if alone:
-            self._place(alone, [*range(len(self._strings))], 1, found)
-        values = self._values()
-        strings = [*compress(self._strings, values)]
-        if len(strings) > 1:
-            split = redactor.spans(self._joined(strings, b"", b""))
-            split = [one for one in split if one.secret and one.end - one.start >= LEAST_SPLIT]
-            if split:
-                self._place(split, [*compress(count(), values)], 0, found)
+            for pieces in placed(alone, [*map(len, self._texts)], 1):
+                for index, piece in pieces:
+                    found.setdefault(index, []).append(piece)
         return {index: merged(spans) for index, spans in found.items() if not self._stays(index)}
+
+    def split(self, redactor: Redactor) -> Split:
+        """Return the secrets that are split over consecutive leaves in one of the views."""
+        split = Split({}, [])
+        if redactor.plain:
+            return split
+        for index, string in enumerate(self._strings):
+            # A document within a string of this one.
+            if not any(mark in string for mark in _QUOTES):
+                continue
+            if found := quoted(self._texts[index], redactor):
+                split.strings[index] = found
+        for view in self._views():
+            found = redactor.values(self._joined([raw for _, raw in view], b"", b""))
+            found = [one for one in found if one.end - one.start >= LEAST_SPLIT]
+            if not found:
+                continue
+            texts = [self._texts[at] if at < len(self._strings) else raw for at, raw in view]
+            for pieces in placed(found, [*map(len, texts)]):
+                self._take(split, [(view[nth].at, piece) for nth, piece in pieces])
+        return split
+
+    def _take(self, split: Split, pieces: Sequence[tuple[int, SecretSpan]]) -> None:
+        """Record the spans of one secret."""
+        strings = len(self._strings)
+        if all(index >= strings for index, _ in pieces):
+            return  # numbers beside each other mean nothing together
+        for index, piece in pieces:
+            if index < strings:
+                split.strings.setdefault(index, []).append(piece)
+            else:
+                start = index - strings
+                split.numbers.append(SecretSpan(start, start + 1, piece.name))
+
+    def _views(self) -> Iterator[list[DocumentLeaf]]:
+        """
+        Yield the orders in which a reader may join the leaves.
+
+        These are all values, the values with the numbers between them, and names with their values;
+        in blocks the texts alone, whatever else each of them says of itself.
+        """
+        behind = self._between[1:]
+        leaves = [DocumentLeaf(*each) for each in enumerate(self._strings)]
+        values = [leaf for leaf, text in zip(leaves, behind, strict=True) if text[:1] != b":"]
+        named = len(values) < len(leaves)
+        if self._blocks:
+            values, every = self._unworded(values), self._unworded(leaves)
+            named = len(values) < len(every)
+            leaves, texts = every, self._members(b"text")
+            if 1 < len(texts) < len(values):
+                yield texts
+        if len(values) > 1:
+            yield values
+        if named:
+            yield leaves
+        if values and (numbers := self._numbers()):
+            places = {leaf.at: leaf for leaf in values}
+            both: list[DocumentLeaf] = []
+            for index, between in enumerate(numbers):
+                both += between
+                if index in places:
+                    both.append(places[index])
+            yield both
+
+    def _unworded(self, leaves: list[DocumentLeaf]) -> list[DocumentLeaf]:
+        return [leaf for leaf in leaves if leaf.raw not in PROTOCOL]
+
+    def _members(self, name: bytes) -> list[DocumentLeaf]:
+        """Return the values of all members with that name."""
+        strings = self._strings
+        return [
+            DocumentLeaf(index, strings[index])
+            for index in range(1, len(strings))
+            if strings[index - 1] == name and self._is_name(index - 1)
+        ]
+
+    def _numbers(self) -> list[list[DocumentLeaf]]:
+        """Return the numbers before each string and after the last one."""
+        found: list[list[DocumentLeaf]] = []
+        start, any_there = len(self._strings), False
+        for between in self._between:
+            found.append([DocumentLeaf(start + n.start(), n[0]) for n in _NUMBER.finditer(between)])
+            any_there = any_there or bool(found[-1])
+            start += len(between) + len(SEPARATOR)
+        return found if any_there else []
 
     def _stays(self, index: int) -> bool:
         if self._blocks and self._texts[index] in PROTOCOL:
@@ -96,7 +190,7 @@ class _Document:
         return self._texts[index] in self._names and self._is_name(index)
 
     def without(self, redactor: Redactor) -> dict[int, bytes]:
-        """The binary members that hold something, as they are without it."""
+        """Return the redacted binary members that contain secrets."""
         found: dict[int, bytes] = {}
         if not self._blocks or BINARY.isdisjoint(self._strings):
             return found
@@ -107,17 +201,20 @@ class _Document:
                     found[index + 1] = base64.b64encode(replaced(data, spans))
         return found
 
-    def numbers(self, redactor: Redactor) -> list[Span]:
-        """Secrets that stand as numbers, in what is between the strings."""
-        between = _SEPARATOR.join(self._between)
+    def numbers(self, redactor: Redactor, split: Split) -> list[SecretSpan]:
+        """Return the secrets in numbers between the strings."""
+        between = SEPARATOR.join(self._between)
         if redactor.plain or not any(digit in between for digit in b"0123456789"):
             return []
-        return [one for one in redactor.spans(between) if one.secret]
+        return redactor.values(between) + split.numbers
 
     def changed(
-        self, found: dict[int, list[Span]], binary: dict[int, bytes], numbers: list[Span]
+        self,
+        found: dict[int, list[SecretSpan]],
+        binary: dict[int, bytes],
+        numbers: list[SecretSpan],
     ) -> bytes:
-        """The document with markers."""
+        """Return the document with markers."""
         strings, between = [*self._strings], self._between
         for index, spans in found.items():
             plain = replaced(self._texts[index], spans).decode(errors="replace")
@@ -125,7 +222,7 @@ class _Document:
         for index, data in binary.items():
             strings[index] = data
         if numbers:
-            between = _without_numbers(_SEPARATOR.join(between), numbers).split(_SEPARATOR)
+            between = _without_numbers(SEPARATOR.join(between), numbers).split(SEPARATOR)
         pieces = [b""] * (len(between) + len(strings))
         pieces[::2], pieces[1::2] = between, strings
         return b'"'.join(pieces)
@@ -134,38 +231,13 @@ class _Document:
         return self._between[index + 1].lstrip()[:1] == b":"
 
     def _joined(self, strings: list[bytes], separator: bytes, escaped: bytes) -> bytes:
-        """These strings as they are read, one after another."""
+        """Return these decoded strings, joined."""
         if self._escaped:
             whole = escaped.join(strings)
             with suppress(msgspec.DecodeError):  # half a surrogate pair
                 return _text(b'"%s"' % whole).encode() if b"\\" in whole else whole
             return separator.join(map(_plain, strings))
         return separator.join(strings)
-
-    def _values(self) -> list[bool]:
-        """Which strings are values and may hold anything."""
-        values = [behind[:1] != b":" for behind in self._between[1:]]
-        if self._blocks:
-            words = map(PROTOCOL.__contains__, self._strings)
-            values = [value and not word for value, word in zip(values, words, strict=True)]
-        return values
-
-    def _place(
-        self, spans: list[Span], joined: list[int], apart: int, found: dict[int, list[Span]]
-    ) -> None:
-        """Spans of strings that were joined, *apart* bytes between them, as spans of each."""
-        lengths = [len(self._texts[each]) + apart for each in joined]
-        starts = [0, *accumulate(lengths)]
-        for span in spans:
-            place = bisect_right(starts, span.start) - 1
-            while place < len(joined) and starts[place] < span.end:
-                index, start = joined[place], starts[place]
-                length = len(self._texts[index])
-                first, last = max(span.start - start, 0), min(span.end - start, length)
-                if first < last:
-                    one = Span(first, last, span.name, span.secret)
-                    found.setdefault(index, []).append(one)
-                place += 1
 
 
 def _plain(string: bytes) -> bytes:
@@ -184,8 +256,8 @@ def _binary(string: bytes) -> bytes:
         return b""
 
 
-def _without_numbers(between: bytes, spans: list[Span]) -> bytes:
-    """A number that holds a secret becomes a string that says so."""
+def _without_numbers(between: bytes, spans: list[SecretSpan]) -> bytes:
+    """Replace numbers that contain a secret with strings."""
     pieces: list[bytes] = []
     position = 0
     for number in _NUMBER.finditer(between):

@@ -1,4 +1,4 @@
-"""Every way in which a secret may be written that is no mere escape: see docs/redaction.md."""
+"""The searched encodings of a secret, except plain escapes; see docs/redaction.md."""
 
 import base64
 import itertools
@@ -11,22 +11,23 @@ from urllib.parse import quote
 
 import msgspec
 
-from gatepost.redaction.layer import settled
-from gatepost.redaction.mark import Hex, Literal, Mark, base64_core
+from gatepost.redaction.matching import Hex, Literal, SecretMatch, base64_core
+from gatepost.redaction.readings import settled
 
 LEAST_BYTES = 4
-"""Shorter values are not searched for: half of all text would go."""
+"""The minimum length of a value; shorter ones occur in every text."""
 LINE_BYTES = 16
-"""A line of a value in several lines is a secret of its own from this length on."""
+"""The minimum length of a line that is searched for separately."""
 
 _NAMEABLE = re.compile(r"[^A-Za-z0-9_-]")
+_KEPT = re.compile(r"([a-z][a-z0-9_]*)_[0-9a-f]{32}")
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey|api-key) +(\S.*)", re.IGNORECASE | re.DOTALL)
 _HEX_WINDOW_BYTES = 4
 
 
-def marks_of(name: str, value: str) -> Iterator[Mark]:
-    """The patterns of one secret; none for a value that is too short."""
-    value = value.strip()  # files end in a line break that nobody repeats
+def marks_of(name: str, value: str) -> Iterator[SecretMatch]:
+    """Return the patterns of one secret, or none if the value is too short."""
+    value = value.strip()  # files end in a line break that is not part of the value
     plain = value.encode(errors="surrogatepass")
     if len(plain) < LEAST_BYTES:
         return
@@ -46,7 +47,7 @@ def marks_of(name: str, value: str) -> Iterator[Mark]:
 
 
 def meant_by(value: str) -> list[str]:
-    """A value, and the secret part of one like `Bearer xyz` or `Basic xyz`."""
+    """Return a value and the secret part of values like `Bearer xyz` or `Basic xyz`."""
     found = _SCHEME.fullmatch(value)
     if found is None:
         return [value]
@@ -60,21 +61,25 @@ def meant_by(value: str) -> list[str]:
 
 def shown(name: str) -> str:
     """
-    A secret's name as it may stand in any text.
+    Return a secret's name as shown in redacted texts.
 
-    What follows a point tells apart values that a secret had one after another.
+    What follows a point tells apart values that a secret had one after another, and the digits
+    behind what a pack keeps those of several calls: neither says anything to a reader.
     """
-    return _NAMEABLE.sub("_", name.partition(".")[0])[:64] or "SECRET"
+    name = name.partition(".")[0]
+    if kept := _KEPT.fullmatch(name):
+        name = kept[1].upper()
+    return _NAMEABLE.sub("_", name)[:64] or "SECRET"
 
 
 def _spelt(plain: bytes) -> Iterator[bytes]:
-    """Forms that undoing escapes does not lead back to the value."""
+    """Return the encodings that unescaping does not decode."""
     yield plain.replace(b" ", b"+")
     yield from settled(plain)
 
 
 def _lines(plain: bytes) -> Iterator[bytes]:
-    """Parts that are secrets of their own: of a key in lines, of credentials in JSON."""
+    """Return parts that are searched for separately: lines of keys, members of JSON credentials."""
     if plain[:1] in (b"{", b"["):
         with suppress(ValueError, RecursionError):
             yield from (text for text in _texts(json.loads(plain)) if len(text) >= LINE_BYTES)
@@ -94,7 +99,7 @@ def _texts(value: Any) -> Iterator[bytes]:
 
 
 def _inside(plain: bytes, value: str) -> Iterator[bytes]:
-    """Forms that documents and URLs have, which may be in base64 as a whole."""
+    """Return the encodings in documents and URLs, which base64 may contain."""
     try:
         in_json = msgspec.json.encode(value)[1:-1]
     except UnicodeEncodeError:
@@ -111,7 +116,7 @@ def _swapped(wide: bytes) -> bytes:
     return bytes(swapped)
 
 
-def _base64(name: str, plain: bytes) -> Iterator[Mark]:
+def _base64(name: str, plain: bytes) -> Iterator[SecretMatch]:
     for lead in range(3):
         core, left, right = base64_core(plain, lead)
         if len(core) < LEAST_BYTES:
@@ -122,7 +127,7 @@ def _base64(name: str, plain: bytes) -> Iterator[Mark]:
             yield Literal(name, safe, left=left, right=right)
 
 
-def _hex(name: str, plain: bytes) -> Iterator[Mark]:
+def _hex(name: str, plain: bytes) -> Iterator[SecretMatch]:
     for between in ("", ":", " "):
         whole = plain.hex(between) if between else plain.hex()
         tail = plain[-_HEX_WINDOW_BYTES:]

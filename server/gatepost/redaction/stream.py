@@ -1,35 +1,38 @@
-"""What is said piece by piece, without secrets: also those whose parts come one after another."""
+"""Redacts a stream of messages, including secrets split over consecutive messages."""
 
 from gatepost.redaction.automaton import Redactor, merged, replaced
-from gatepost.redaction.document import LEAST_SPLIT, cleaned
-from gatepost.redaction.mark import Span
+from gatepost.redaction.document import cleaned
+from gatepost.redaction.matching import SecretSpan
+from gatepost.redaction.quoted import LEAST_SPLIT, cleaned_text, quoted
 
 HELD_BYTES = 8192
-"""How much of what was said before is looked at again with each new piece."""
+"""The number of earlier bytes that are searched again with each message."""
 
 
-class Said:
+class RedactedStream:
     """
     One stream of messages.
 
-    Each goes out at once, so of a secret in several pieces the first ones have gone when the last
-    one comes: that one is taken out, and nobody gets the whole.
+    Each message is sent immediately. If a secret is split over several messages, the first parts
+    are already sent, and the last part is redacted.
     """
 
     def __init__(self) -> None:
         self._before = b""
 
     def text(self, message: str, redactor: Redactor) -> str:
-        """A message as it may go out; the same object where nothing is taken out."""
+        """Return the redacted message, or the same object if nothing is redacted."""
         plain = message.encode(errors="surrogatepass")
-        spans = [*redactor.spans(plain), *self._over(plain, redactor)]
+        over = self._over(plain, redactor)
         self._before = (self._before + plain)[-HELD_BYTES:]
-        if not spans:
-            return message
-        return replaced(plain, merged(spans)).decode(errors="replace")
+        if not over:
+            return cleaned_text(message, redactor)
+        return replaced(
+            plain, merged([*redactor.spans(plain), *quoted(plain, redactor), *over])
+        ).decode(errors="replace")
 
     def document(self, encoded: bytes, redactor: Redactor) -> bytes:
-        """A message that is JSON, likewise."""
+        """Return the redacted JSON message, or the same object if nothing is redacted."""
         clean = cleaned(encoded, redactor) or encoded
         if clean[:1] != b'"':
             return clean
@@ -38,14 +41,14 @@ class Said:
         self._before = (self._before + encoded[1:-1])[-HELD_BYTES:]
         return b'"%s"' % replaced(inner, over) if over else clean
 
-    def _over(self, plain: bytes, redactor: Redactor) -> list[Span]:
-        """The ends of secrets that began in an earlier message."""
+    def _over(self, plain: bytes, redactor: Redactor) -> list[SecretSpan]:
+        """Return the ends of secrets that began in an earlier message."""
         if not self._before:
             return []
         before = len(self._before)
-        found: list[Span] = []
-        for span in redactor.spans(self._before + plain):
-            whole = span.secret and span.end - span.start >= LEAST_SPLIT
+        found: list[SecretSpan] = []
+        for span in redactor.values(self._before + plain):
+            whole = span.end - span.start >= LEAST_SPLIT
             if whole and span.start < before < span.end:
-                found.append(Span(0, span.end - before, span.name))
+                found.append(SecretSpan(0, span.end - before, span.name))
         return found

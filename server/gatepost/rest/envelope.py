@@ -1,4 +1,4 @@
-"""What comes around a call's arguments: who it says it is for, what it is part of, its type."""
+"""Read and check the headers of a request and the body with its arguments."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,11 +7,24 @@ import msgspec
 import structlog
 from starlette.types import Scope
 
-from gatepost.intake import NESTING, outside_strings, too_deep
-from gatepost.rest.projection import Refusal
-from gatepost.scope import FOLDED, REQUEST_ID, peer_of
-from gatepost.tools.api import Retry
-from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, correlation_of, retry_of
+from gatepost.http.scope import FOLDED, REQUEST_ID, peer_of
+from gatepost.rest.responses import RestRefusal
+from gatepost.tools.api import Call, Retry
+from gatepost.tools.idempotency_key import (
+    CORRELATION,
+    IDEMPOTENCY,
+    BadKey,
+    correlation_of,
+    retry_of,
+)
+from gatepost.tools.json_shape import (
+    MOST_VALUES,
+    NESTING,
+    decoded,
+    excess,
+    outside_strings,
+    too_deep,
+)
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.rest")
@@ -20,43 +33,39 @@ TENANT_HEADER = b"x-octopus-tenant-id"
 JSON = b"application/json"
 
 SINGLE = frozenset({b"content-type", b"content-encoding", CORRELATION, IDEMPOTENCY, TENANT_HEADER})
-"""Whoever reads the first and whoever reads the last of two would see different requests."""
+"""Headers that must not be repeated, because proxies and the server might read different ones."""
 
 SHOWN_CHARACTERS = 64
 
-_decode = msgspec.json.decode
 _encode = msgspec.json.encode
 
 
-class Envelope(msgspec.Struct, frozen=True):
-    """One request around its body, checked."""
+class RestRequest(msgspec.Struct, frozen=True):
+    """The checked headers of one request."""
 
     request_id: str
     correlation: str | None = None
     retry: Retry | None = None
 
 
-class TenantDiffers(Refusal):
-    """The request says that it is for another tenant than its token; worth a record."""
+class TenantDiffers(RestRefusal):
+    """The request names another tenant than its token does; it gets an audit record."""
 
-    def __init__(
-        self, caller: TenantContext, request_id: str, claimed: str, peer: str = ""
-    ) -> None:
+    def __init__(self, call: Call, claimed: str) -> None:
         message = "X-Octopus-Tenant-Id is not the tenant of the access token."
         super().__init__(403, "denied", message)
-        self.caller, self.request_id, self.claimed = caller, request_id, claimed
-        self.peer = peer
+        self.call, self.claimed = call, claimed
 
 
-def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
-    """The marks of a request behind the gate; raises Refusal."""
+def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
+    """Read and check the headers of an authorized request; raises RestRefusal."""
     headers: dict[bytes, bytes] = scope.get(FOLDED) or dict(scope["headers"])
     request_id = str(scope.get(REQUEST_ID, ""))
     doubled = _doubled(scope["headers"]) if len(headers) != len(scope["headers"]) else frozenset()
     claimed = headers.get(TENANT_HEADER)
     if claimed is not None and (TENANT_HEADER in doubled or not _is_tenant(claimed, caller)):
-        # The tenant is the token's. A client that believes another one is misconfigured or lying,
-        # and doing its work for the token's tenant would mix the two (O13).
+        # The token decides the tenant. A client that names another one is misconfigured or
+        # malicious, and serving it for the token's tenant would mix the two (O13).
         shown = claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace")
         log.warning(
             "tenant_header_differs",
@@ -64,52 +73,58 @@ def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
             tenant=caller.tenant_id,
             claimed=shown,
         )
-        raise TenantDiffers(caller, request_id, shown, peer_of(scope))
+        call = Call(
+            caller=caller, name="", arguments=b"", request_id=request_id, peer=peer_of(scope)
+        )
+        raise TenantDiffers(call, shown)
     if doubled:
         name = min(doubled).decode()
-        raise Refusal(400, "invalid_header", f"The header {name} may be sent once only.")
+        raise RestRefusal(400, "invalid_header", f"The header {name} may be sent only once.")
     try:
         retry = retry_of(headers)
         correlation = correlation_of(headers)
     except BadKey as bad:
-        raise Refusal(400, "invalid_header", f"{bad}.") from None
-    return Envelope(request_id, correlation, retry)
+        raise RestRefusal(400, "invalid_header", f"{bad}.") from None
+    return RestRequest(request_id, correlation, retry)
 
 
 def check_type(scope: Scope) -> None:
-    """Only JSON, and not compressed: what it unpacks to would be bounded by nothing; Refusal."""
+    """Raise RestRefusal unless the body is JSON and not compressed, which would be unbounded."""
     headers: dict[bytes, bytes] = scope.get(FOLDED) or dict(scope["headers"])
     declared = headers.get(b"content-type", b"")
     if declared.partition(b";")[0].strip().lower() != JSON:
-        raise Refusal(415, "unsupported_media_type", "Content-Type must be application/json.")
+        raise RestRefusal(415, "unsupported_media_type", "Content-Type must be application/json.")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Refusal(415, "unsupported_media_type", "The body must not be compressed.")
+        raise RestRefusal(415, "unsupported_media_type", "The body must not be compressed.")
 
 
-def read_arguments(body: bytes) -> bytes:
+def read_arguments(body: bytes, most_values: int = MOST_VALUES) -> bytes:
     """
-    The argument object of a call as it came; raises Refusal.
+    Return the body if it is a valid object of arguments; raises RestRefusal.
 
-    Members that stand there twice are refused: what a proxy in front has looked at would not be
-    what the tool gets.
+    Duplicate members are refused, because a proxy might read one of them and the tool the other.
     """
+    if too_much := excess(body, most_values):
+        raise RestRefusal(413, "body_too_large", f"{too_much}.")
     try:
-        value = _decode(body)
+        value = decoded(body)
     except (ValueError, RecursionError):
-        raise Refusal(400, "invalid_body", "The body is not valid JSON.") from None
+        raise RestRefusal(400, "invalid_body", "The body is not valid JSON.") from None
     if too_deep(body):
-        raise Refusal(400, "invalid_body", f"The body nests deeper than {NESTING} levels.")
+        raise RestRefusal(400, "invalid_body", f"The body nests deeper than {NESTING} levels.")
     if not isinstance(value, dict):
         message = "The body must be a JSON object that holds the tool's arguments by name."
-        raise Refusal(422, "validation_error", message)
-    # Outside of strings, each colon is one member's; a member that was overwritten is gone now.
+        raise RestRefusal(422, "validation_error", message)
+    # Outside strings, each colon belongs to one member. An overwritten duplicate is missing.
     if outside_strings(body).count(b":") != outside_strings(_encode(value)).count(b":"):
-        raise Refusal(400, "invalid_body", "A member of the body is there twice.")
+        raise RestRefusal(400, "invalid_body", "The body has a member twice.")
     return body
 
 
 def _is_tenant(claimed: bytes, caller: TenantContext) -> bool:
-    return claimed.strip(b" \t") == caller.tenant_id.encode()
+    # A platform uses its own name for a tenant, which is in the token's claim.
+    names = (caller.tenant_id, caller.tenant_claim)
+    return claimed.strip(b" \t") in [name.encode() for name in names if name is not None]
 
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

@@ -1,1 +1,5 @@
-"""Programs of the system, run where they reach nothing but what they are given."""
+"""Run programs of the system so that they reach nothing but what they are given."""
+
+from gatepost.sandbox.child import LAUNCHER, SYSTEM, Confined, ProcessResult, confines, run
+
+__all__ = ["LAUNCHER", "SYSTEM", "Confined", "ProcessResult", "confines", "run"]

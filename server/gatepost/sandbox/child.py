@@ -1,4 +1,4 @@
-"""One program at a time: started confined, listened to, and gone with all its children."""
+"""Run one confined program, read its output, and end it with all its children."""
 
 import asyncio
 import contextlib
@@ -14,58 +14,58 @@ from gatepost.sandbox import launch
 
 LAUNCHER = str(Path(launch.__file__))
 GRACE_S = 2.0
-"""How long a program may tidy up before it is killed."""
+"""How long a program may clean up before it is killed."""
 CHUNK = 65_536
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/dev/full", "/dev/tty")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix", "/gnu")
-"""Where the system's programs and libraries are; not /etc, which may hold our own secrets."""
+"""The folders of programs and libraries; without /etc, which may contain the server's secrets."""
 ANSWERS = (
-    # Not all of /etc/ssl and /etc/pki: the machine's own private keys lie there, too.
+    # Only parts of /etc/ssl and /etc/pki, because the machine's private keys are there too.
     *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf"),
     *("/etc/pki/ca-trust", "/etc/pki/tls/certs", "/etc/pki/tls/cert.pem"),
     *("/etc/pki/tls/openssl.cnf", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/gnutls"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
     *("/etc/hosts", "/etc/host.conf", "/etc/services", "/etc/protocols", "/etc/gai.conf"),
 )
-"""What the system's libraries look up, and holds no secret."""
+"""Files without secrets that the system's libraries read."""
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
-    """A program and all that it may use; everything else is refused where the kernel can."""
+    """A program and all that it may use; the kernel refuses the rest, if it supports that."""
 
     argv: tuple[str, ...]
-    """The first is an absolute path."""
+    """The program's absolute path and its arguments."""
     env: Mapping[str, str]
     """The whole environment."""
     root: str
-    """An absolute path; its working directory is *folder* below it, reached without links."""
+    """An absolute path; the working directory is *folder* below it, entered without links."""
     folder: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
-    """Folders and files beside those of the system; nothing below these can be run."""
+    """Folders and files besides those of the system; nothing in them can be executed."""
     ports: tuple[int, ...] = ()
-    """TCP ports it may connect to, at any address: who names addresses checks them."""
+    """TCP ports it may connect to, at any address; the caller has to check the addresses."""
     limits: Mapping[str, int] = {}
-    """By the names of setrlimit(2), without RLIMIT_."""
+    """Limits by the names of setrlimit(2), without RLIMIT_."""
     handles: tuple[tuple[int, int], ...] = ()
-    """Open files that it inherits: ours, and the number that it knows each by."""
+    """Inherited file descriptors: the server's number and the program's number of each."""
     runs: tuple[str, ...] = SYSTEM
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """How a program ended and what it wrote, each as far as it was kept."""
+class ProcessResult(msgspec.Struct, frozen=True):
+    """A program's exit status and the kept part of its output."""
 
     code: int
-    """Its exit status; below zero the signal that ended it."""
+    """The exit status; if negative, the signal that ended the program."""
     out: bytes
     err: bytes
     cut: tuple[bool, bool]
-    """Whether more was written to each of them."""
+    """Whether each of them was cut."""
 
 
-class Kept:
-    """The beginning of a stream; *heard* is told every part, kept or not."""
+class CapturedOutput:
+    """Keeps the beginning of a stream; *heard* gets every part, kept or not."""
 
     def __init__(self, most: int, heard: Callable[[bytes], None] | None = None) -> None:
         self.data = bytearray()
@@ -74,7 +74,7 @@ class Kept:
         self._heard = heard
 
     async def drain(self, stream: asyncio.StreamReader | None) -> None:
-        """Read to the end, so that nobody waits for room in a pipe."""
+        """Read to the end, so that the program never blocks on a full pipe."""
         while stream is not None and (part := await stream.read(CHUNK)):
             if self._heard is not None:
                 self._heard(part)
@@ -84,7 +84,7 @@ class Kept:
 
 
 def confines() -> bool:
-    """Whether the kernel takes rights away from programs (Landlock)."""
+    """Return whether the kernel can restrict programs (Landlock)."""
     return launch.landlock_version() > 0
 
 
@@ -95,13 +95,13 @@ async def run(
     most: int,
     heard: Callable[[bytes], None] | None = None,
     given: bytes = b"",
-) -> Ended:
+) -> ProcessResult:
     """
-    Run it to its end and keep at most *most* bytes of each stream; *heard* gets what it writes to
-    standard error, and it may read *given* from standard input.
+    Run a program to its end and keep at most *most* bytes of each stream.
 
-    TimeoutError when it takes longer. However this ends, the program and all that it started in
-    its process group are gone: asked first, then killed.
+    *heard* gets what it writes to standard error. The program can read *given* from standard
+    input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole process
+    group is ended: with SIGTERM first, then with SIGKILL.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
@@ -113,7 +113,7 @@ async def run(
         pass_fds=[ours for ours, _ in program.handles],
         close_fds=True,
     )
-    out, err = Kept(most), Kept(most, heard)
+    out, err = CapturedOutput(most), CapturedOutput(most, heard)
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(
@@ -124,22 +124,22 @@ async def run(
         await _ask(process)
         raise
     finally:
-        # Also what outlived the program, and without waiting: nobody may be left to wait.
+        # Also kill what outlived the program. Do not wait here, because the call may be cancelled.
         _signal(process, signal.SIGKILL)
-    return Ended(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
+    return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
 
 
 async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
     if stream is None:
         return
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read to the end
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may stop reading
         stream.write(given)
         await stream.drain()
     stream.close()
 
 
 def _told(program: Confined) -> list[str]:
-    """The words that `launch` reads; the environment goes another way, unseen by others."""
+    """Return the arguments for `launch`, without the environment, which others must not see."""
     told = {
         "root": (program.root,),
         "folder": program.folder,
@@ -157,7 +157,7 @@ def _told(program: Confined) -> list[str]:
 
 
 async def _ask(process: asyncio.subprocess.Process) -> None:
-    """Let it remove its lock files; whoever does not listen is killed."""
+    """Send SIGTERM, so that the program can remove its lock files; then kill it."""
     try:
         _signal(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):

@@ -1,10 +1,9 @@
 """
-Runs in a new process: gives up every right that its program does not need, then becomes it.
+Give up every right that a program does not need, and then execute the program.
 
-Started as a file by `python -I -S`, so it stands on the standard library alone, and on as little
-of that as there may be: every program waits for these imports. A fork that does this without a
-new interpreter would run Python between fork and exec, which may deadlock in a process with
-threads.
+This runs in a new process, started as a file by `python -I -S`. It imports only the standard
+library, and little of it, because every program waits for the imports. Doing the same after a
+fork would run Python between fork and exec, which may deadlock in a process with threads.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import resource
 import sys
 
-# What `typing` has, without the hundredth of a second that it takes.
+# The same as in `typing`, whose import takes 10 milliseconds.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,7 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 FIRST = (1 << 13) - 1
-"""All that the first version knows, devices, sockets, pipes and links among it."""
+"""All rights of the first version, including those for devices, sockets, pipes and links."""
 SINCE = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
 BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
 ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
@@ -37,16 +36,16 @@ ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 READS = READ_FILE | READ_DIR
 RUNS = READS | EXECUTE
 WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
-"""No links, no devices, and nothing that was written can be run."""
+"""Without links and devices, and without the right to execute what was written."""
 
 NOT_STARTED = 126
-"""The exit code where the program could not even begin, as in a shell."""
+"""The exit code if the program could not be started, as in a shell."""
 NO_NEW_PRIVS, DEATH_SIGNAL, SIGKILL, SIGPIPE = 38, 1, 9, 13
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def landlock_version() -> int:
-    """Which version of Landlock this kernel offers; 0 where it has none."""
+    """Return the kernel's version of Landlock; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     return max(int(_libc().syscall(CREATE_RULESET, None, 0, VERSION_FLAG)), 0)
@@ -57,7 +56,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def handled(version: int) -> tuple[int, int, int]:
-    """What a version can take away: rights on files, on TCP ports, and beyond the sandbox."""
+    """Return what a version can restrict: files, TCP ports, and access beyond the sandbox."""
     files = FIRST
     for since, right in SINCE.items():
         files |= right if version >= since else 0
@@ -68,9 +67,9 @@ def handled(version: int) -> tuple[int, int, int]:
 
 def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int]) -> None:
     """
-    Take away everything but *paths*, by the rights that each list has, and TCP to *ports*.
+    Restrict the process to *paths*, each list with its rights, and to TCP connections to *ports*.
 
-    OSError when the kernel refuses; a path that does not exist is left out.
+    Raises OSError if the kernel refuses. A path that does not exist is skipped.
     """
     version = landlock_version()
     files, net, scoped = handled(version)
@@ -114,7 +113,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
 
 
 def never_more() -> None:
-    """No program that is run from here gains rights, and all of it ends with the server."""
+    """Keep the process and its programs from gaining rights, and end them with the server."""
     if sys.platform == "linux":
         _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
         if _libc().prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -129,11 +128,11 @@ def _limit(limits: Mapping[str, int]) -> None:
         try:
             resource.setrlimit(kind, (value, value))
         except (ValueError, OSError):
-            continue  # macOS knows some limits and refuses to set them
+            continue  # macOS has some limits that it refuses to set
 
 
 def _go(root: str, folder: Sequence[str]) -> None:
-    """Name by name: a link that stands where a folder was checked leads nowhere."""
+    """Enter the folder name by name, without following a link that replaced a checked folder."""
     handle = os.open(root, DIRECTORY)
     for name in folder:
         below = os.open(name, DIRECTORY, dir_fd=handle)
@@ -145,9 +144,9 @@ def _go(root: str, folder: Sequence[str]) -> None:
 
 def main(words: Sequence[str]) -> None:
     """
-    Become a program: `name=value`, each as often as need be, then `--` and the program's own.
+    Execute a program: *words* are `name=value`, repeated if needed, then `--` and the command.
 
-    The names are those of `Confined`; `handles` and `limits` have a colon within their values.
+    The names are those of `Confined`; values of `handles` and `limits` contain a colon.
     """
     own = list(words).index("--")
     told: dict[str, list[str]] = {}
@@ -161,7 +160,7 @@ def main(words: Sequence[str]) -> None:
             os.close(int(ours))
     _go(told["root"][0], told.get("folder", ()))
     _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
-    # Python ignores it for itself, and a program would go on for a reader that is gone.
+    # Python ignores SIGPIPE, and a program would go on after its reader is gone.
     _libc().signal(SIGPIPE, None)
     never_more()
     if "confine" in told:
@@ -186,6 +185,6 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except OSError as failure:
-        # One line, as a shell has it; where this file is, is nobody's business.
+        # One line, as a shell prints it, without the path of this file.
         sys.stderr.write(f"cannot start: {failure.strerror}\n")
         sys.exit(NOT_STARTED)

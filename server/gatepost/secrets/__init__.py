@@ -1,1 +1,1 @@
-"""What tenants keep from everybody, their own agents included: sealed, and handed to tools only."""
+"""Secrets of tenants: sealed, and given only to tools."""

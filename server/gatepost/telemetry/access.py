@@ -1,20 +1,25 @@
-"""One line per request, kept as a tuple while the request runs and written in batches."""
+"""Records each request as a tuple; writes and counts them in batches, as access log and metrics."""
 
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gatepost.telemetry.logs import LogFormat, printable, timestamp
+from gatepost.config.telemetry import LogFormat
+from gatepost.telemetry.escaping import in_json
+from gatepost.telemetry.logs import printable, timestamp
+from gatepost.telemetry.metrics import Meter
 
 
 class Caller(Protocol):
-    """What the line says of the caller."""
+    """The caller as the access log shows it."""
 
     @property
     def tenant_id(self) -> str: ...
@@ -27,15 +32,16 @@ id that the client gave to what the request is part of.
 """
 
 Clean = Callable[[str | None, str], str]
-"""A text of this tenant's caller without secrets."""
+"""Redacts a text with the secrets of this tenant."""
 
 CORRELATION_BYTES = 128
 
 BAD_REQUEST = 400
 GATHERED_S = 0.02
 """
-How long rows and numbers may wait until all are taken up, on the loop: what gathers in a tenth of a
-second under load would hold up a request for milliseconds (p99 6.1 ms against 3.4).
+The maximum time in seconds until collected rows are processed on the loop.
+
+Longer intervals would block a request for milliseconds under load (p99 6.1 ms against 3.4).
 """
 # What waits for a slow pipe stays below this many lines; beyond it lines are dropped and counted.
 MOST_WAITING = 50_000
@@ -43,8 +49,8 @@ MOST_WAITING = 50_000
 _ENCODER = msgspec.json.Encoder()
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
-    """The row as machines read it."""
+class AccessLine(msgspec.Struct, frozen=True, gc=False):
+    """A row in the JSON format."""
 
     time: str
     method: str
@@ -60,7 +66,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 def as_json(rows: Iterable[Row]) -> bytes:
-    """Each row as a JSON object on a line of its own."""
+    """Return each row as a JSON object on its own line."""
     lines = []
     since = until = 0.0
     clock = ""
@@ -70,7 +76,7 @@ def as_json(rows: Iterable[Row]) -> bytes:
             since = int(at * 1000) / 1000
             until, clock = since + 0.001, timestamp(at)
         lines.append(
-            Line(
+            AccessLine(
                 clock,
                 method,
                 path[:1000],
@@ -82,11 +88,14 @@ def as_json(rows: Iterable[Row]) -> bytes:
                 correlation=UNSET if correlation is None else readable(correlation),
             )
         )
-    return _ENCODER.encode_lines(lines)
+    encoded = _ENCODER.encode_lines(lines)
+    if encoded.isascii() and b"\x7f" not in encoded:
+        return encoded
+    return in_json(encoded.decode()).encode()
 
 
 def as_text(rows: Iterable[Row]) -> bytes:
-    """The rows for a person, each on one line whatever its path holds."""
+    """Return the rows for people, each on one line regardless of its path."""
     return b"".join(shown(row) + b"\n" for row in rows)
 
 
@@ -104,7 +113,7 @@ def shown(row: Row) -> bytes:
 
 
 def without(row: Row, clean: Clean) -> Row:
-    """The row without secrets of its caller's tenant."""
+    """Return the row with the secrets of its caller's tenant redacted."""
     at, method, path, status, duration, request_id, caller, peer, correlation = row
     tenant = None if caller is None else caller.tenant_id
     if correlation is not None:
@@ -120,13 +129,13 @@ def _plain(tenant: str | None, text: str) -> str:
 
 
 def readable(correlation: bytes) -> str:
-    """As much of a client's own word as a line has room for; it may be refused and still stands."""
+    """Return a client's text, shortened for the log line."""
     return correlation[:CORRELATION_BYTES].decode("ascii", "backslashreplace")
 
 
 class AccessLog:
     """
-    Collects rows, and takes them up off the request path.
+    Collects rows and processes them outside the request path.
 
     ``append`` is all that a request pays for. A timer has what has gathered counted and encoded; a
     thread writes the lines, because a pipe whose reader is slow would otherwise stop every request.
@@ -141,7 +150,7 @@ class AccessLog:
         clean: Clean | None = None,
     ) -> None:
         self.counts: Callable[[Sequence[Row]], object] | None = None
-        """Takes up each row once, also where no lines are written; must not raise."""
+        """Called once with each batch of rows, even if no lines are written; must not raise."""
         self._clean = clean or _plain
         self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
@@ -150,13 +159,14 @@ class AccessLog:
         self._unwritten: list[Row] = []
         self._dropped = 0
         self.dropped = 0
-        """Lines that were never written, since the start."""
+        """The number of dropped lines since the start."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="access-log")
+        self._closed = False
 
     def append(self, row: Row) -> None:
-        """Keep the row; it is counted and written within a fraction of a second."""
+        """Add the row; it is counted and written within a fraction of a second."""
         self._rows.append(row)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHERED_S, self._flush)
@@ -164,6 +174,11 @@ class AccessLog:
     def _flush(self) -> None:
         self._timer = None
         self._take_up()
+        if self._closed:
+            # A request that a stop has abandoned ends after it, and the thread is gone by then.
+            if batch := self._batch():
+                self._deliver(batch)
+            return
         if self._writing is not None and not self._writing.done():
             if (excess := len(self._unwritten) - MOST_WAITING) > 0:
                 self._dropped += excess
@@ -184,10 +199,12 @@ class AccessLog:
 
     def _batch(self) -> bytes:
         rows, self._unwritten = self._unwritten, []
+        # Refused requests come in crowds, and mostly to the same few paths.
+        clean = cache(self._clean)
         # A path that was served is one of ours; whatever else stands in a line a client has chosen.
         lines = self._encode(
             [
-                row if 0 < row[3] < BAD_REQUEST and row[8] is None else without(row, self._clean)
+                row if 0 < row[3] < BAD_REQUEST and row[8] is None else without(row, clean)
                 for row in rows
             ]
         )
@@ -201,7 +218,7 @@ class AccessLog:
         self._write(batch)
 
     async def aclose(self) -> None:
-        """Write what is left."""
+        """Write the remaining lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -211,10 +228,31 @@ class AccessLog:
         if batch := self._batch():
             await asyncio.get_running_loop().run_in_executor(self._thread, self._deliver, batch)
         self._thread.shutdown()
+        self._closed = True
+
+
+class RequestMetrics:
+    """
+    Counts the rows of the access log as requests.
+
+    *route_of* knows the route of a path; a path is never a label.
+    """
+
+    def __init__(self, meter: Meter, route_of: Callable[[str], str]) -> None:
+        self._meter = meter
+        self._route_of = route_of
+
+    def __call__(self, rows: Sequence[Row]) -> None:
+        """Count a batch of rows."""
+        found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        for row in rows:
+            found[row[2], row[3]].append(row[4])
+        for (path, status), seconds in found.items():
+            self._meter.answered(self._route_of(path), status, *seconds)
 
 
 def write_to_stderr(data: bytes) -> None:
-    """All of it, or nothing more once the reader is gone."""
+    """Write everything, or stop once the reader is gone."""
     view = memoryview(data)
     try:
         while view:

@@ -1,20 +1,32 @@
-"""`GET /metrics` as an ASGI app: no gate before it, so it has an address of its own."""
+"""Serves `GET /metrics` as an ASGI app without authentication, on its own address."""
 
 import asyncio
+import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import accumulate, product
+from operator import add
 
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector, CollectorRegistry
 from starlette.types import Receive, Scope, Send
 
 from gatepost.telemetry.access import GATHERED_S
+from gatepost.telemetry.metric_families import BUILD, FAMILIES, MetricFamily
+from gatepost.telemetry.shared_memory import OFFSETS, SharedMetrics, values_of
 
 FRESH_S = 0.2
-"""How long an answer counts: whoever asks all the time costs no more than five answers a second."""
+"""The time in seconds for which a response is reused, which bounds the cost of frequent scrapes."""
 OWN_VISIT = b"none"
-"""`Sec-Fetch-Site` of somebody who typed the address."""
+"""The `Sec-Fetch-Site` value of an address that the user typed."""
 
 OPEN, PLAIN = "application/openmetrics-text", "text/plain"
 FORMATS: dict[str, tuple[str, Callable[[CollectorRegistry], bytes]]] = {
@@ -25,12 +37,15 @@ FORMATS: dict[str, tuple[str, Callable[[CollectorRegistry], bytes]]] = {
     PLAIN: (CONTENT_TYPE_PLAIN_0_0_4, generate_latest),
 }
 
+COMBINED: dict[str, Callable[[int, int], int]] = {"sum": add, "max": max, "min": min}
+NANOSECOND = 1e-9
+
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
 class Exposition:
     """
-    Answers `GET /metrics` in the format that is asked for, and `GET /health`.
+    Answers `GET /metrics` in the requested format, and `GET /health`.
 
     A page of another site that makes a browser ask is refused: the address may be one that only
     the browser's machine reaches.
@@ -76,10 +91,67 @@ class Exposition:
         async with self._making:
             made = self._made.get(kind)
             if made is None or self._clock() - made[0] >= FRESH_S:
-                # What ended before somebody asked is in the answer, whichever worker has it still.
+                # The response includes everything that ended before the scrape, in any worker.
                 await asyncio.sleep(2 * GATHERED_S)
                 made = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
         return made[1], ((b"content-type", FORMATS[kind][0].encode()),)
 
 
 TEXT: Headers = ((b"content-type", b"text/plain; charset=utf-8"),)
+
+
+def registry_of(metrics: SharedMetrics, *, version: str) -> CollectorRegistry:
+    """Return a registry with the metrics of all processes, and no others."""
+    registry = CollectorRegistry()
+    registry.register(SharedMetricsCollector(metrics, version=version))
+    return registry
+
+
+class SharedMetricsCollector(Collector):
+    """Reads the shared memory at every scrape; safe in any thread."""
+
+    def __init__(self, metrics: SharedMetrics, *, version: str) -> None:
+        self._metrics = metrics
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        """Return every family with its current values."""
+        for family in FAMILIES:
+            yield metric_of(family, self._metrics)
+        info = InfoMetricFamily(BUILD.name.removesuffix("_info"), BUILD.help)
+        info.add_metric([], {"version": self._version, "python": platform.python_version()})
+        yield info
+
+
+def metric_of(family: MetricFamily, metrics: SharedMetrics) -> Metric:
+    """Return one family with its samples sorted by label."""
+    totals = sorted(totals_of(family, metrics).items())
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(family.name, family.help, labels=family.label_names)
+        bounds = [*(repr(float(bound)) for bound in family.buckets), "+Inf"]
+        for values, (*counts, nanoseconds) in totals:
+            cumulative = [*zip(bounds, map(float, accumulate(counts)), strict=True)]
+            histogram.add_metric(values, cumulative, nanoseconds * NANOSECOND)
+        return histogram
+    unit = NANOSECOND if family.in_seconds else 1
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, family.help, labels=family.label_names)
+    for values, (amount,) in totals:
+        metric.add_metric(values, amount * unit)
+    return metric
+
+
+def totals_of(family: MetricFamily, metrics: SharedMetrics) -> dict[tuple[str, ...], list[int]]:
+    """Return the integers of a family over all processes, for each used combination of labels."""
+    combine = COMBINED[family.aggregation]
+    totals: dict[tuple[str, ...], list[int]] = {}
+    for slot in metrics.used_slots():
+        start = OFFSETS[family.name]
+        for values in product(*(values_of(slot, label) for label in family.labels)):
+            counted = slot[start : start + family.width].tolist()
+            start += family.width
+            # Of a gauge 0 is a value; a counter with labels appears once it has counted.
+            if any(counted) or not family.labels or family.kind == "gauge":
+                before = totals.get(values)
+                totals[values] = counted if before is None else [*map(combine, before, counted)]
+    return totals

@@ -1,22 +1,21 @@
-"""How the server logs: one line per event on standard error, as JSON or for a person."""
+"""Configures the log: one line per event on standard error, as JSON or for people."""
 
 import logging
 import re
 import sys
 import time
 import traceback
+from contextlib import suppress
 from functools import lru_cache
 from types import TracebackType
-from typing import Literal
 
 import msgspec
 import structlog
 
-from gatepost.redaction import place
+from gatepost.config.telemetry import LogFormat, LogLevel
+from gatepost.redaction import log_context
+from gatepost.telemetry.escaping import in_json, in_lines
 from gatepost.telemetry.trace import CURRENT
-
-LogFormat = Literal["json", "console"]
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 # A JWT, or whatever follows "Bearer": exception messages and headers can quote what a client sent.
 _SECRETS = re.compile(
@@ -29,24 +28,24 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def scrub(text: str) -> str:
-    """The text without the tenant's secrets, and without anything that looks like a credential."""
-    return _SECRETS.sub("[REDACTED]", place.cleaned(text))
+    """Return the text without the tenant's secrets and without credentials."""
+    return _SECRETS.sub("[REDACTED]", log_context.cleaned(text))
 
 
 def printable(text: str, *, limit: int = 1000) -> str:
-    """The text on one line: what a client chose must not forge a second line of a console log."""
+    """Return the text on one line, so that clients cannot forge log lines."""
     shown = text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
 
 
 @lru_cache(maxsize=8)
 def _second(whole: int) -> str:
-    """Formatting a date costs more than the rest of a line, and most lines share their second."""
+    """Return the formatted second; cached, because most lines share it."""
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
 
 
 def timestamp(seconds: float) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, with milliseconds."""
+    """Format seconds since the epoch as RFC 3339 in UTC, with milliseconds."""
     whole, rest = divmod(int(seconds * 1000), 1000)
     return f"{_second(whole)}.{rest:03d}Z"
 
@@ -54,7 +53,7 @@ def timestamp(seconds: float) -> str:
 def frames(
     error: tuple[type[BaseException] | None, BaseException | None, TracebackType | None],
 ) -> str:
-    """A traceback without credentials; source lines are ours, messages may quote a client."""
+    """Return a traceback without credentials."""
     return scrub("".join(traceback.format_exception(error[1])))
 
 
@@ -62,16 +61,34 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def details(record: logging.LogRecord) -> dict[str, object]:
-    """What the event says beside its sentence."""
+    """Return the event's members in addition to its message."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
-def _plain(value: object) -> object:
+def _plain(value: object) -> str:
+    if isinstance(value, dict | list | tuple):
+        # As JSON, in which a secret is also found where it is split over members.
+        with suppress(TypeError, ValueError, RecursionError):
+            return scrub(_ENCODER.encode(value).decode())
     return scrub(value) if isinstance(value, str) else scrub(repr(value))
 
 
+def _encoded(event: dict[str, object]) -> str:
+    try:
+        return _ENCODER.encode(event).decode()
+    except UnicodeEncodeError:
+        # Half a character, as in the name of a file: no reason to lose the event.
+        whole = {
+            name: value.encode("utf-8", "backslashreplace").decode()
+            if isinstance(value, str)
+            else value
+            for name, value in event.items()
+        }
+        return _ENCODER.encode(whole).decode()
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object per event."""
+    """Formats each event as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, object] = {
@@ -80,8 +97,8 @@ class JsonFormatter(logging.Formatter):
             "event": scrub(record.getMessage()),
             "logger": record.name,
         }
-        if (mark := CURRENT.get()) is not None:
-            event |= {"trace_id": mark.trace_id, "span_id": mark.span_id}
+        if (span := CURRENT.get()) is not None:
+            event |= {"trace_id": span.trace_id, "span_id": span.span_id}
         for name, value in details(record).items():
             shown = _plain(value)
             event[name] = (
@@ -89,26 +106,26 @@ class JsonFormatter(logging.Formatter):
             )
         if record.exc_info:
             event["traceback"] = frames(record.exc_info)
-        return _ENCODER.encode(event).decode()
+        return in_json(_encoded(event))
 
 
 class ConsoleFormatter(logging.Formatter):
-    """One line per event for a person; a traceback follows on lines of its own."""
+    """Formats each event as one line for people; a traceback follows on further lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage()))}"
         for name, value in details(record).items():
             line += f" {name}={printable(str(_plain(value)))}"
-        if (mark := CURRENT.get()) is not None:
-            line += f" trace_id={mark.trace_id}"
+        if (span := CURRENT.get()) is not None:
+            line += f" trace_id={span.trace_id}"
         if record.exc_info:
-            line += f"\n{frames(record.exc_info).rstrip()}"
+            line += f"\n{in_lines(frames(record.exc_info).rstrip())}"
         return line
 
 
 def configure(*, level: LogLevel, form: LogFormat) -> None:
-    """Send every logger's events to standard error in one form, replacing what was set before."""
+    """Send the events of all loggers to standard error in one format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()

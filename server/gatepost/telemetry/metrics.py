@@ -1,196 +1,195 @@
-"""Counting, for many calls or requests at once: each is then a fraction of a microsecond."""
+"""Counts what happens in one process."""
 
 import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 
-from gatepost.telemetry.cells import AT, Board, Cells, Names
-from gatepost.telemetry.family import (
-    CALL_BOUNDS,
+from gatepost.telemetry.metric_families import (
     DECIDED,
     FAMILIES,
     LIMITED,
-    MOST_TENANTS,
+    OFFER_CALLS,
     OTHER,
-    OTHER_CALLS,
-    OUTCOMES,
     REASONS,
     REFUSALS,
-    REQUEST_BOUNDS,
     REQUEST_SECONDS,
     REQUESTS,
-    ROUTES,
     STARTED,
-    STATUSES,
+    TENANT,
     TENANT_CALLS,
+    TOKENS_REFUSED,
+    TOOL,
     TOOL_CALLS,
     TOOL_SECONDS,
-    TOOLS,
+    UNKNOWN,
     WORKERS,
-    Closed,
-    Family,
-    Open,
+    ConfiguredLabel,
+    MetricFamily,
 )
+from gatepost.telemetry.shared_memory import (
+    INTEGER_BYTES,
+    OFFSETS,
+    LabelNames,
+    SharedMetrics,
+    Slot,
+)
+from gatepost_authz.reasons import LABEL_OF
 
 NANOSECONDS = 1_000_000_000
-UNKNOWN_AT, OTHER_AT = 0, 1
-"""The numbers of an open label's values that are no names."""
-
-
-def _numbers(values: Iterable[str]) -> dict[str, int]:
-    return {value: number for number, value in enumerate(values)}
-
-
-_OUTCOME, _REASON, _ROUTE = _numbers(OUTCOMES), _numbers(REASONS), _numbers(ROUTES)
-_OTHER_OUTCOME, _OTHER_REASON = _OUTCOME[OTHER], _REASON[OTHER]
-_OUTCOMES, _STATUSES, _NO_STATUS = len(OUTCOMES), len(STATUSES), len(STATUSES) - 1
-_KIND = {
-    kind: AT[OTHER_CALLS.name] + number * _OUTCOMES
-    for axis in OTHER_CALLS.axes[:1]
-    if isinstance(axis, Closed)
-    for number, kind in enumerate(axis.values)
-}
-_TENANTS = Open("tenant", MOST_TENANTS)
-_CALLS, _CALL_SECONDS = AT[TOOL_CALLS.name], AT[TOOL_SECONDS.name]
-_TENANT_CALLS = AT[TENANT_CALLS.name]
-_REQUESTS, _REQUEST_SECONDS = AT[REQUESTS.name], AT[REQUEST_SECONDS.name]
-_REFUSALS = AT[REFUSALS.name]
+MOST_REMEMBERED = 4096
+"""Combinations of label values whose place is remembered; looking one up again costs more."""
 
 
 class Meter:
     """
-    Counts for one process, on its event loop.
+    Counts metrics of one process, on its event loop.
 
-    Labels come from closed lists or from the configuration, never from what a client sends: what
+    Labels come from fixed lists or from the configuration, never from what a client sends: what
     is not in them counts as `unknown` or `other`.
     """
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self._tools = Names(cells, TOOLS)
-        self._tenants = Names(cells, _TENANTS)
-        self._tool_at = self._tools.places
-        self._tenant_at: dict[str, int] | None = None
-        self.tells_tenants = False
-        """Whether calls are told by tenant."""
+    def __init__(self, slot: Slot) -> None:
+        self._slot = slot
+        self._names = {label.name: LabelNames(slot, label) for label in (TOOL, TENANT)}
+        self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
+        self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
+        # Strangers decide how often something is refused, so these are found only once.
+        self._refusals = {reason: self._index(REFUSALS.name, reason) for reason in REASONS}
+        self._token_refusals = {
+            reason: self._index(TOKENS_REFUSED.name, label)
+            for reason, label in (*LABEL_OF.items(), (OTHER, OTHER))
+        }
+        self._tenants: frozenset[str] = frozenset()
+        self.counts_tenants = False
+        """Whether calls are counted by tenant."""
 
     @classmethod
     def alone(cls) -> "Meter":
-        """One that shares its numbers with nobody."""
-        return cls(Board().slot(0))
+        """Return a meter that shares its metrics with no other process."""
+        return cls(SharedMetrics().slot(0))
 
-    def begin(self, *, now: float) -> None:
-        """Take the place over: counters go on, gauges begin anew; *now* since the epoch."""
+    def start(self, *, now: float) -> None:
+        """Start counting in this slot: counters continue, gauges start again."""
         for family in FAMILIES:
             if family.kind == "gauge":
-                start = AT[family.name]
-                self._cells[start : start + family.size] = memoryview(bytes(8 * family.size)).cast(
-                    "Q"
-                )
-        self.put(WORKERS, 1)
-        self.put(STARTED, now)
-        self._cells[0] = os.getpid()
+                start = OFFSETS[family.name]
+                zeros = memoryview(bytes(INTEGER_BYTES * family.size)).cast("Q")
+                self._slot[start : start + family.size] = zeros
+        self.set(WORKERS, 1)
+        self.set(STARTED, now)
+        self._slot[0] = os.getpid()
 
-    def know(self, tools: Iterable[str], tenants: Iterable[str] | None) -> None:
-        """The names that may be labels from now on; *tenants* None: calls are not told by them."""
-        self._tools.learn(sorted(tools))
-        self._tenant_at = None
-        self.tells_tenants = tenants is not None
-        if tenants is not None:
-            named = sorted(tenants)
-            self._tenants.learn(named)
-            known = self._tenants.places
-            self._tenant_at = {name: known[name] for name in named if name in known}
+    def set_label_values(self, tools: Iterable[str], tenants: Iterable[str] | None) -> None:
+        """
+        Set the names that may be labels; with *tenants* None, calls are not counted by tenant.
+        """
+        self.counts_tenants = tenants is not None
+        self._tenants = frozenset(tenants or ())
+        self._names[TOOL.name].add(sorted(tools))
+        self._names[TENANT.name].add(sorted(self._tenants))
+        self._index.cache_clear()
 
     def called(self, kind: str, name: str | None, outcome: str, *seconds: float) -> None:
         """
-        Calls ended so, after so many seconds each.
+        Count calls with this outcome and their durations in seconds.
 
         *kind* as in `Call.kind`, *name* the tool's own, or None where there is none of that name;
         *outcome* is "success", a failure's kind, or another of OUTCOMES.
         """
-        ended = _OUTCOME.get(outcome, _OTHER_OUTCOME)
         if kind != "tool":
-            self._cells[_KIND[kind] + ended] += len(seconds)
+            self._slot[self._index(OFFER_CALLS.name, kind, outcome)] += len(seconds)
             return
-        tool = UNKNOWN_AT if name is None else self._tool_at.get(name, OTHER_AT)
-        self._cells[_CALLS + tool * _OUTCOMES + ended] += len(seconds)
-        self._spread(_CALL_SECONDS + tool * TOOL_SECONDS.width, CALL_BOUNDS, seconds)
+        tool = UNKNOWN if name is None else name
+        self._slot[self._index(TOOL_CALLS.name, tool, outcome)] += len(seconds)
+        self._observe_all(TOOL_SECONDS, seconds, tool)
 
     def called_for(self, tenant: str, outcome: str, calls: int = 1) -> None:
-        """Calls of tools by this tenant ended so; counts only where tenants are told."""
-        if self._tenant_at is not None:
-            at = self._tenant_at.get(tenant, OTHER_AT) * _OUTCOMES
-            self._cells[_TENANT_CALLS + at + _OUTCOME.get(outcome, _OTHER_OUTCOME)] += calls
+        """Count tool calls of this tenant, if calls are counted by tenant."""
+        if self.counts_tenants:
+            label = tenant if tenant in self._tenants else OTHER
+            self.inc(TENANT_CALLS, calls, label, outcome)
 
     def answered(self, route: str, status: int, *seconds: float) -> None:
         """
-        HTTP requests were answered, after so many seconds each.
+        Count HTTP requests and their durations in seconds.
 
-        *route* is of ROUTES, *status* 0 where nobody was left.
+        *route* is of ROUTES, *status* 0 if the client had disconnected.
         """
-        number = _ROUTE[route]
-        kind = status // 100 - 2 if 200 <= status < 600 else _NO_STATUS
-        self._cells[_REQUESTS + number * _STATUSES + kind] += len(seconds)
-        self._spread(_REQUEST_SECONDS + number * REQUEST_SECONDS.width, REQUEST_BOUNDS, seconds)
+        status_class = f"{status // 100}xx" if 200 <= status < 600 else "none"
+        self._slot[self._index(REQUESTS.name, route, status_class)] += len(seconds)
+        self._observe_all(REQUEST_SECONDS, seconds, route)
 
     def refused(self, reason: str) -> None:
-        """A request was refused; *reason* of REASONS."""
-        self._cells[_REFUSALS + _REASON.get(reason, _OTHER_REASON)] += 1
+        """Count a refused request; *reason* is one of REASONS."""
+        self._slot[self._refusals.get(reason, self._refusals[OTHER])] += 1
+
+    def refused_token(self, reason: str) -> None:
+        """Count a refused token; *reason* is that of the `AuthError`."""
+        self._slot[self._token_refusals.get(reason, self._token_refusals[OTHER])] += 1
 
     def limited(self, limit: str) -> None:
-        """A call was refused by that limit (`caller`, `tenant`, `tool`, `concurrency`, …)."""
-        self.add(LIMITED, 1, limit)
+        """Count a call that a limit refused (`caller`, `tenant`, `tool`, `concurrency`, …)."""
+        self.inc(LIMITED, 1, limit)
 
     def decided(self, result: str) -> None:
-        """An approval request came to an end here: `approved`, `rejected`, `expired`, …"""
-        self.add(DECIDED, 1, result)
+        """Count a closed approval request: `approved`, `rejected`, `expired`, …"""
+        self.inc(DECIDED, 1, result)
 
-    def add(self, family: Family, amount: float, *values: str) -> None:
-        """Raise a counter or a gauge; seconds where the family counts them."""
-        self._cells[_at(family, values)] += _written(family, amount)
+    def inc(self, family: MetricFamily, amount: float, *labels: str) -> None:
+        """Increase a counter or a gauge, by seconds if the family counts seconds."""
+        self._slot[self._index(family.name, *labels)] += _stored(family, amount)
 
-    def put(self, family: Family, amount: float, *values: str) -> None:
+    def set(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Set a gauge."""
-        self._cells[_at(family, values)] = max(_written(family, amount), 0)
+        self._slot[self._index(family.name, *labels)] = max(_stored(family, amount), 0)
 
-    def observe(self, family: Family, seconds: float, *values: str) -> None:
-        """Put one observation into a histogram."""
-        self._spread(_at(family, values), family.bounds, (max(seconds, 0.0),))
+    def observe(self, family: MetricFamily, seconds: float, *labels: str) -> None:
+        """Add one observation to a histogram."""
+        start, seconds = self._index(family.name, *labels), max(seconds, 0.0)
+        self._slot[start + bisect_left(family.buckets, seconds)] += 1
+        self._slot[start + len(family.buckets) + 1] += int(seconds * NANOSECONDS)
 
-    def _spread(self, at: int, bounds: Sequence[float], seconds: Sequence[float]) -> None:
-        """Add observations to the histogram whose cells begin there."""
-        cells = self._cells
-        for bucket, number in Counter(map(bisect_left, repeat(bounds), seconds)).items():
-            cells[at + bucket] += number
-        cells[at + len(bounds) + 1] += int(sum(seconds) * NANOSECONDS)
+    def _observe_all(self, family: MetricFamily, seconds: Sequence[float], *labels: str) -> None:
+        start = self._index(family.name, *labels)
+        for bucket, number in Counter(map(bisect_left, repeat(family.buckets), seconds)).items():
+            self._slot[start + bucket] += number
+        self._slot[start + len(family.buckets) + 1] += int(sum(seconds) * NANOSECONDS)
+
+    def _layout_of(self, family: MetricFamily) -> tuple[int, list[tuple[Mapping[str, int], int]]]:
+        """Return the family's first index, and for each label its values' numbers and stride."""
+        strides: list[tuple[Mapping[str, int], int]] = []
+        stride = family.width
+        for label in reversed(family.labels):
+            if isinstance(label, ConfiguredLabel):
+                strides.append((self._names[label.name].numbers, stride))
+            else:
+                strides.append(({value: n for n, value in enumerate(label.values)}, stride))
+            stride *= label.size
+        return OFFSETS[family.name], strides[::-1]
+
+    def _index_of(self, family: str, *values: str) -> int:
+        """Return the index of the first integer for these values of the family's labels."""
+        index, labels = self._layout[family]
+        for (numbers, stride), value in zip(labels, values, strict=True):
+            index += numbers[value if value in numbers else OTHER] * stride
+        return index
 
 
-def _at(family: Family, values: tuple[str, ...]) -> int:
-    """The first cell of a family of closed labels with these values."""
-    number = 0
-    for axis, value in zip(family.axes, values, strict=True):
-        if not isinstance(axis, Closed):
-            raise TypeError(f"{family.name} has names for labels")
-        known = axis.values
-        number = number * axis.size + (known.index(value if value in known else OTHER))
-    return AT[family.name] + number * family.width
-
-
-def _written(family: Family, amount: float) -> int:
+def _stored(family: MetricFamily, amount: float) -> int:
     return int(amount * NANOSECONDS) if family.in_seconds else int(amount)
 
 
 class Growth:
-    """A number that somebody else counts, from which a counter is to grow."""
+    """Turns an externally counted number into increments of a counter."""
 
     def __init__(self, before: float = 0) -> None:
         self._before = before
 
     def since(self, now: float) -> float:
-        """How much it has grown since the last time; one that begins anew has grown from 0."""
+        """Return the growth since the last call; a number that was reset has grown from 0."""
         grown = now - self._before if now >= self._before else now
         self._before = now
         return grown

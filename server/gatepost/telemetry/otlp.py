@@ -1,4 +1,4 @@
-"""Spans and log records for an OpenTelemetry collector; loaded only where one is configured."""
+"""Creates spans and log records for an OpenTelemetry collector; loaded only if configured."""
 
 import asyncio
 import logging
@@ -6,11 +6,11 @@ import random
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from threading import Thread
 from types import TracebackType
 from typing import Literal
 
 import httpx2
-import msgspec
 from opentelemetry import context as contexts
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
@@ -33,16 +33,16 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace import Span as SdkSpan
 
-from gatepost.stores.audit import Row
-from gatepost.telemetry.delivery import TIMEOUT_S, Delivery, LogDelivery, SpanDelivery
+from gatepost.config.telemetry import TelemetrySettings
+from gatepost.storage.audit import AuditRow
 from gatepost.telemetry.logs import details, frames, printable, scrub
-from gatepost.telemetry.settings import TelemetrySettings
-from gatepost.telemetry.trace import CURRENT, Context, Mark, Said, Span
+from gatepost.telemetry.otlp_http import LogExporter, SpanExporter, session_of
+from gatepost.telemetry.trace import CURRENT, CurrentSpan, Span, SpanAttributes, TraceContext
 
 QUEUE, BATCH, EVERY_MS = 4096, 512, 1000
 CLOSING_S = 3.0
-OWN = ("opentelemetry", "gatepost.otlp", "httpx2", "httpcore2")
-"""Loggers whose events are about sending events."""
+EXPORTER_LOGGERS = ("opentelemetry", "httpx2", "httpcore2")
+"""Loggers of the exporter, whose events are not exported."""
 MOST_CHARACTERS = 1000
 
 KINDS: Mapping[str, SpanKind] = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
@@ -53,84 +53,49 @@ SEVERITIES = {
     "ERROR": SeverityNumber.ERROR,
     "CRITICAL": SeverityNumber.FATAL,
 }
-DICE = random.SystemRandom()
-"""Not the generator that everybody shares: who knows its state would know ids beforehand."""
+RANDOM = random.SystemRandom()
+"""A separate random generator, so that ids cannot be predicted."""
 
 
-class Ids(IdGenerator):
-    """Ids that nobody can guess."""
+class RandomIds(IdGenerator):
+    """Generates unpredictable ids."""
 
     def generate_span_id(self) -> int:
-        """See `IdGenerator`."""
-        return DICE.getrandbits(64) or 1
+        """Return a new id."""
+        return RANDOM.getrandbits(64) or 1
 
     def generate_trace_id(self) -> int:
-        """See `IdGenerator`."""
-        return DICE.getrandbits(128) or 1
+        """Return a new id."""
+        return RANDOM.getrandbits(128) or 1
 
 
-class Work(msgspec.Struct, frozen=True):
-    """See `Span`."""
+class OtelSpan:
+    """A span of the OpenTelemetry SDK, and the block of one task that it measures."""
 
-    span: SdkSpan
+    def __init__(self, span: SdkSpan, *, shared: bool) -> None:
+        self._span = span
+        self._shared = shared
 
-    def say(self, name: str, value: str | int) -> None:
-        """See `Span`."""
-        if self.span.is_recording():
-            self.span.set_attribute(name, value)
+    def set_attribute(self, name: str, value: str | int) -> None:
+        """Set an attribute of the span."""
+        if self._span.is_recording():
+            self._span.set_attribute(name, value)
 
-    def failed(self, kind: str) -> None:
-        """See `Span`."""
-        if self.span.is_recording():
-            self.span.set_attribute("error.type", kind)
-            self.span.set_status(Status(StatusCode.ERROR))
-
-
-class OtelTracer:
-    """See `Tracer`."""
-
-    def __init__(self, provider: TracerProvider, *, trusts: bool) -> None:
-        self._tracer = provider.get_tracer("gatepost")
-        self._trusts = trusts
-
-    def span(
-        self,
-        name: str,
-        kind: Literal["server", "internal"],
-        *,
-        callers: Sequence[Context | None] = (),
-        said: Said | None = None,
-    ) -> "Block":
-        """See `Tracer`."""
-        theirs = [remote(one, trusted=self._trusts) for one in callers if one is not None]
-        parent = contexts.Context() if kind == "server" else None
-        shared = bool(theirs)
-        if self._trusts and theirs:
-            parent = set_span_in_context(NonRecordingSpan(theirs.pop(0)), contexts.Context())
-        span = self._tracer.start_span(
-            name,
-            context=parent,
-            kind=KINDS[kind],
-            attributes=dict(said or {}),
-            links=[Link(one) for one in theirs],
-            record_exception=False,
-            set_status_on_exception=False,
-        )
-        return Block(Work(span), shared=shared)
-
-
-class Block:
-    """The time of one span, within one task."""
-
-    def __init__(self, work: Work, *, shared: bool) -> None:
-        self._work = work
-        outer = CURRENT.get()
-        self._mark = mark_of(work, shared or (outer is not None and outer.shared))
+    def set_error(self, kind: str) -> None:
+        """Mark the span as failed."""
+        if self._span.is_recording():
+            self._span.set_attribute("error.type", kind)
+            self._span.set_status(Status(StatusCode.ERROR))
 
     def __enter__(self) -> Span:
-        self._here = CURRENT.set(self._mark)
-        self._token = contexts.attach(set_span_in_context(self._work.span))
-        return self._work
+        outer = CURRENT.get()
+        shared = self._shared or (outer is not None and outer.shared)
+        own = self._span.get_span_context()
+        trace_id, span_id = f"{own.trace_id:032x}", f"{own.span_id:016x}"
+        current = CurrentSpan(trace_id, span_id, own.trace_flags.sampled, self, shared)
+        self._outer = CURRENT.set(current)
+        self._token = contexts.attach(set_span_in_context(self._span))
+        return self
 
     def __exit__(
         self,
@@ -139,22 +104,48 @@ class Block:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            # Its class, or the code that the wire has; what it says may quote anybody.
-            self._work.failed(str(getattr(error, "code", None) or type(error).__name__))
+            # Only its class or JSON-RPC code: its message may contain text of a caller.
+            self.set_error(str(getattr(error, "code", None) or type(error).__name__))
         contexts.detach(self._token)
-        CURRENT.reset(self._here)
-        self._work.span.end()
+        CURRENT.reset(self._outer)
+        self._span.end()
 
 
-def mark_of(work: Work, shared: bool) -> Mark:
-    """The span as the rest of the code knows it."""
-    own = work.span.get_span_context()
-    trace_id, span_id = f"{own.trace_id:032x}", f"{own.span_id:016x}"
-    return Mark(trace_id, span_id, own.trace_flags.sampled, work, shared)
+class OtelTracer:
+    """Creates spans with the OpenTelemetry SDK."""
+
+    def __init__(self, provider: TracerProvider, *, trusts_parent: bool) -> None:
+        self._tracer = provider.get_tracer("gatepost")
+        self._trusts_parent = trusts_parent
+
+    def span(
+        self,
+        name: str,
+        kind: Literal["server", "internal"],
+        *,
+        callers: Sequence[TraceContext | None] = (),
+        attributes: SpanAttributes | None = None,
+    ) -> OtelSpan:
+        """Return a span that begins now; implements `Tracer`."""
+        links = [remote(one, trusted=self._trusts_parent) for one in callers if one is not None]
+        parent = contexts.Context() if kind == "server" else None
+        shared = bool(links)
+        if self._trusts_parent and links:
+            parent = set_span_in_context(NonRecordingSpan(links.pop(0)), contexts.Context())
+        span = self._tracer.start_span(
+            name,
+            context=parent,
+            kind=KINDS[kind],
+            attributes=dict(attributes or {}),
+            links=[Link(one) for one in links],
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        return OtelSpan(span, shared=shared)
 
 
-def remote(caller: Context, *, trusted: bool) -> SpanContext:
-    """A caller's context as the SDK takes it; what strangers add for their vendors stays out."""
+def remote(caller: TraceContext, *, trusted: bool) -> SpanContext:
+    """Return a caller's context for the SDK, without its vendor members."""
     return SpanContext(
         caller.trace_id,
         caller.span_id,
@@ -164,27 +155,27 @@ def remote(caller: Context, *, trusted: bool) -> SpanContext:
     )
 
 
-class Events(logging.Handler):
-    """Sends log events, as clean as the log itself has them."""
+class OtelLogHandler(logging.Handler):
+    """Sends log events, redacted like the log."""
 
     def __init__(self, provider: LoggerProvider) -> None:
         super().__init__()
         self._logger = provider.get_logger("gatepost")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See `logging.Handler`; the record goes into a queue."""
-        if record.name.startswith(OWN):
+        """Put the record into the queue."""
+        if record.name.startswith(EXPORTER_LOGGERS):
             return
-        said: dict[str, str] = {
+        attributes: dict[str, str] = {
             name: printable(scrub(str(value)), limit=MOST_CHARACTERS)
             for name, value in details(record).items()
         }
         if record.exc_info:
-            said["exception.type"] = getattr(record.exc_info[0], "__name__", "")
-            said["exception.stacktrace"] = frames(record.exc_info)[-MOST_CHARACTERS * 8 :]
+            attributes["exception.type"] = getattr(record.exc_info[0], "__name__", "")
+            attributes["exception.stacktrace"] = frames(record.exc_info)[-MOST_CHARACTERS * 8 :]
         self.send(
             scrub(record.getMessage())[:MOST_CHARACTERS],
-            said | {"logger.name": record.name},
+            attributes | {"logger.name": record.name},
             at_s=record.created,
             severity=record.levelname,
         )
@@ -192,13 +183,13 @@ class Events(logging.Handler):
     def send(
         self,
         body: str,
-        said: Mapping[str, str],
+        attributes: Mapping[str, str],
         *,
         at_s: float,
         severity: str = "INFO",
         name: str = "",
     ) -> None:
-        """One record, with the span that runs."""
+        """Send one record with the current span."""
         self._logger.emit(
             LogRecord(
                 timestamp=int(at_s * 1e9),
@@ -207,15 +198,15 @@ class Events(logging.Handler):
                 severity_text=severity.lower(),
                 severity_number=SEVERITIES.get(severity, SeverityNumber.INFO),
                 body=body,
-                attributes=dict(said),
+                attributes=dict(attributes),
                 event_name=name or None,
             )
         )
 
 
-class Outlet:
+class OtlpExporter:
     """
-    What goes to the collector, for one process; nothing of it waits for the collector.
+    The OpenTelemetry exporter of one process.
 
     *headers* are those of the settings, resolved. What does not fit into the queues is dropped.
     """
@@ -229,13 +220,12 @@ class Outlet:
         tls: ssl.SSLContext,
         proxy: str = "",
     ) -> None:
-        self._client = httpx2.Client(
-            verify=tls, proxy=proxy or None, trust_env=False, timeout=TIMEOUT_S
-        )
+        self._client = httpx2.Client(verify=tls, proxy=proxy or None, trust_env=False)
         self._names_tenant = settings.trace_tenant
         base = settings.otlp_endpoint.rstrip("/")
-        self._spans = Delivery(self._client, f"{base}/v1/traces", headers)
-        self._events = Delivery(self._client, f"{base}/v1/logs", headers)
+        session = session_of(self._client, headers)
+        self._spans = SpanExporter(f"{base}/v1/traces", session)
+        self._records = LogExporter(f"{base}/v1/logs", session)
         resource = Resource.create(
             {"service.name": settings.service_name, "service.version": version}
         )
@@ -243,49 +233,56 @@ class Outlet:
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
             resource=resource,
             shutdown_on_exit=False,
-            id_generator=Ids(),
+            id_generator=RandomIds(),
         )
         self._logging = LoggerProvider(resource, shutdown_on_exit=False)
         self.tracer: OtelTracer | None = None
-        self.events: Events | None = None
+        self.log_handler: OtelLogHandler | None = None
         if settings.traces:
-            batches = BatchSpanProcessor(SpanDelivery(self._spans), QUEUE, EVERY_MS, BATCH)
+            batches = BatchSpanProcessor(self._spans, QUEUE, EVERY_MS, BATCH)
             self._tracing.add_span_processor(batches)
-            self.tracer = OtelTracer(self._tracing, trusts=settings.trust_parent)
+            self.tracer = OtelTracer(self._tracing, trusts_parent=settings.trust_parent)
         if settings.logs:
-            records = BatchLogRecordProcessor(
-                LogDelivery(self._events), EVERY_MS, BATCH, None, QUEUE
-            )
+            records = BatchLogRecordProcessor(self._records, EVERY_MS, BATCH, None, QUEUE)
             self._logging.add_log_record_processor(records)
-            self.events = Events(self._logging)
-            logging.getLogger().addHandler(self.events)
+            self.log_handler = OtelLogHandler(self._logging)
+            logging.getLogger().addHandler(self.log_handler)
 
     @property
     def dropped(self) -> tuple[int, int]:
-        """Spans and log records that the collector did not take."""
-        return self._spans.dropped, self._events.dropped
+        """Return the number of spans and log records that were dropped."""
+        return self._spans.dropped, self._records.dropped
 
-    def recorded(self, tenant: str, rows: Sequence[Row], /) -> None:
-        """Audit records of a tenant are durable: send what stands in them, without who it was."""
-        if self.events is None:
+    def recorded(self, tenant: str, rows: Sequence[AuditRow], /) -> None:
+        """Send committed audit records of a tenant, without the caller."""
+        if self.log_handler is None:
             return
         for row in rows:
-            said = {"audit.kind": row.kind, "audit.number": str(row.number)}
-            said |= {"gen_ai.tool.name": row.tool} if row.tool else {}
+            attributes = {"audit.kind": row.kind, "audit.number": str(row.number)}
+            attributes |= {"gen_ai.tool.name": row.tool} if row.tool else {}
             if self._names_tenant:
-                said["gatepost.tenant"] = tenant
-            said["gatepost.outcome"] = row.outcome
-            self.events.send("audit record", said, at_s=row.at / 1000, name="gatepost.audit")
+                attributes["gatepost.tenant"] = tenant
+            attributes["gatepost.outcome"] = row.outcome
+            self.log_handler.send(
+                "audit record", attributes, at_s=row.at / 1000, name="gatepost.audit"
+            )
 
     async def aclose(self) -> None:
-        """Send what is left, within seconds, and end."""
-        if self.events is not None:
-            logging.getLogger().removeHandler(self.events)
+        """Send the remaining data within seconds, and stop."""
+        if self.log_handler is not None:
+            logging.getLogger().removeHandler(self.log_handler)
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._spans.hurry(CLOSING_S)
-        self._events.hurry(CLOSING_S)
-        self._tracing.shutdown()
-        self._logging.shutdown()
+        # In threads of their own: the SDK alone would wait for half a minute.
+        until = time.monotonic() + CLOSING_S
+        providers = self._tracing, self._logging
+        closing = [Thread(target=provider.shutdown, daemon=True) for provider in providers]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(until - time.monotonic(), 0))
+        # Ends a wait for the next attempt, and drops what is left.
+        for exporter in (self._spans, self._records):
+            exporter.shutdown()  # type: ignore[no-untyped-call]
         self._client.close()

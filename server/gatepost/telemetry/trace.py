@@ -1,4 +1,4 @@
-"""Trace contexts (W3C Trace Context): read from strangers, handed on to friends."""
+"""Reads trace contexts (W3C Trace Context) of callers and passes contexts on."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,19 +24,19 @@ _MEMBER = re.compile(
 SAMPLED = 1
 
 
-class Context(msgspec.Struct, frozen=True):
-    """Where a caller stands in its own trace."""
+class TraceContext(msgspec.Struct, frozen=True):
+    """The trace context of a caller."""
 
     trace_id: int
     span_id: int
     sampled: bool
     state: tuple[tuple[str, str], ...] = ()
-    """The members of `tracestate`; vendors' own."""
+    """The vendor members of `tracestate`."""
 
 
-def read_context(parent: str | None, state: str | None = None) -> Context | None:
+def read_context(parent: str | None, state: str | None = None) -> TraceContext | None:
     """
-    What a `traceparent` and its `tracestate` say; None for anything that is none.
+    Parse `traceparent` and `tracestate`; return None for a malformed one.
 
     Strict (W3C Trace Context sections 3.2 and 3.3): a state that is not well formed is left out.
     """
@@ -48,7 +48,7 @@ def read_context(parent: str | None, state: str | None = None) -> Context | None
     trace_id, span_id = int(read["trace"], 16), int(read["span"], 16)
     if not trace_id or not span_id:
         return None
-    return Context(trace_id, span_id, bool(int(read["flags"], 16) & SAMPLED), _members(state))
+    return TraceContext(trace_id, span_id, bool(int(read["flags"], 16) & SAMPLED), _members(state))
 
 
 def _members(state: str | None) -> tuple[tuple[str, str], ...]:
@@ -62,8 +62,8 @@ def _members(state: str | None) -> tuple[tuple[str, str], ...]:
     return tuple((pair[0], pair[1]) for pair in pairs)
 
 
-def context_in(headers: Mapping[bytes, bytes]) -> Context | None:
-    """What the headers of a request say, by their names in lower case."""
+def context_in(headers: Mapping[bytes, bytes]) -> TraceContext | None:
+    """Return the trace context in the headers of a request (names in lower case)."""
     parent = headers.get(TRACEPARENT)
     if parent is None:
         return None
@@ -74,49 +74,51 @@ def context_in(headers: Mapping[bytes, bytes]) -> Context | None:
 
 
 class Span(Protocol):
-    """A piece of work while it goes on; once it is over, nothing is put on record any more."""
+    """A running span; nothing can be added once it has ended."""
 
-    def say(self, name: str, value: str | int) -> None:
-        """Put something on record; never what a caller, tool or secret says."""
+    def set_attribute(self, name: str, value: str | int) -> None:
+        """Set an attribute; never with text of a caller or tool, or a secret."""
 
-    def failed(self, kind: str) -> None:
-        """It did not go well; *kind* is one of ours."""
+    def set_error(self, kind: str) -> None:
+        """Mark the span as failed; *kind* is a fixed word."""
 
 
-class Mark(msgspec.Struct, frozen=True):
-    """The span that this code runs in."""
+class CurrentSpan(msgspec.Struct, frozen=True):
+    """The current span."""
 
     trace_id: str
     span_id: str
     sampled: bool
     span: Span
     shared: bool = False
-    """Whether the caller brought a context of its own, and so wants to know of ours."""
+    """Whether the caller sent a context and therefore gets Gatepost's."""
 
     @property
     def traceparent(self) -> str:
-        """As the next one down the line is told."""
+        """Return the `traceparent` for the next server."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02}"
 
 
-CURRENT: ContextVar[Mark | None] = ContextVar("gatepost.trace", default=None)
-"""None where nobody traces, which is all that this costs then."""
+CURRENT: ContextVar[CurrentSpan | None] = ContextVar("gatepost.trace", default=None)
+"""None if the request is not traced."""
 
 
 def outgoing() -> str | None:
-    """The `traceparent` for a request that is made for this call; None where nobody traces."""
-    mark = CURRENT.get()
-    return None if mark is None else mark.traceparent
+    """Return the `traceparent` for an outgoing request of this call, or None."""
+    span = CURRENT.get()
+    return None if span is None else span.traceparent
 
 
 def shared() -> str | None:
-    """The same for the caller, if it takes part in tracing."""
-    mark = CURRENT.get()
-    return None if mark is None or not mark.shared else mark.traceparent
+    """Return the `traceparent` for the caller if it takes part in tracing, or None."""
+    span = CURRENT.get()
+    return None if span is None or not span.shared else span.traceparent
 
 
 def marked(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters for the caller, with our context in `_meta` if it takes part (SEP-414)."""
+    """
+    Return parameters for the caller, with the trace context in `_meta` if it takes part (SEP-414).
+    """
     parent = shared()
     return (
         params
@@ -125,19 +127,19 @@ def marked(params: Mapping[str, Any]) -> Mapping[str, Any]:
     )
 
 
-Said = Mapping[str, str | int]
+SpanAttributes = Mapping[str, str | int]
 
 
 class Tracer(Protocol):
-    """Makes spans."""
+    """Creates spans."""
 
     def span(
         self,
         name: str,
         kind: Literal["server", "internal"],
         *,
-        callers: Sequence[Context | None] = (),
-        said: Said | None = None,
+        callers: Sequence[TraceContext | None] = (),
+        attributes: SpanAttributes | None = None,
     ) -> AbstractContextManager[Span]:
         """
         Trace a block.

@@ -1,29 +1,40 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
 
-from gatepost.stores.api import Entries
-from gatepost.tools.asking import (
-    Answered,
+from gatepost.secrets.names import REFERENCE_PREFIX
+from gatepost.storage.entries import Entries
+from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
+from gatepost.tools.content import Icon
+from gatepost.tools.context import (
+    UNHEARD,
+    Changes,
+    Outbound,
+    SealedStore,
+    Settings,
+    ToolServices,
+    Workspace,
+)
+from gatepost.tools.effects import Annotations as Annotations
+from gatepost.tools.effects import Effects as Effects
+from gatepost.tools.effects import FileWrite
+from gatepost.tools.elicitation import (
     Elicitation,
+    ElicitationRequest,
+    ElicitationResult,
     Misanswered,
-    Question,
     Root,
     Roots,
     UrlElicitation,
     put,
 )
-from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
-from gatepost.tools.content import Icon
 from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
-from gatepost.tools.kit import Kit, Settings
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
-from gatepost.tools.surroundings import UNHEARD, Changes, Outbound, Sealed, Workspace
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
@@ -43,6 +54,8 @@ WORDS: Mapping[Kind, str] = {
     "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
+OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
+"""What only looks, and is asked for with each key that somebody presses."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -57,13 +70,23 @@ class Outcome(msgspec.Struct, frozen=True):
     content: tuple[Mapping[str, Any], ...] = ()
     structured: Any = msgspec.UNSET
     failure: Failure | None = None
+    untrusted: str | None = None
+    """
+    The source of text in it that third parties wrote, as in "web page"; None where there is none.
+    MCP clients are told so in the result's `_meta`.
+    """
+    as_result: bool = False
+    """
+    Whether MCP clients get the structured value `{"result": …}`, made from ``structured`` or else
+    from the text when the answer is written. Set for tools whose output schema has that form.
+    """
 
 
 Ability = Literal["elicitation", "elicitation.url", "sampling", "sampling.tools", "roots"]
 """What a client may be able to be asked; "elicitation" alone means forms."""
 
 
-class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """
     The call as a tool sees it: who calls, for which tenant, and what it may use.
 
@@ -96,7 +119,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lasting: bool = False
     """Whether it may go on for longer than its caller's token is good: it may become a task."""
 
-    kit: Kit | None = None
+    kit: ToolServices | None = None
     """What the methods below lend; None only where a function is called by hand."""
 
     @property
@@ -105,7 +128,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self._kit.http(self)
 
     @property
-    def _kit(self) -> Kit:
+    def _kit(self) -> ToolServices:
         if self.kit is None:
             raise RuntimeError("this context was made by hand and lends nothing")
         return self.kit
@@ -115,7 +138,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self._kit.entries(self, subject)
 
     @property
-    def sealed(self) -> Sealed:
+    def sealed(self) -> SealedStore:
         """What the tenant's packs keep that nobody may read; see Sealed."""
         return self._kit.sealed(self)
 
@@ -142,8 +165,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ToolFailure when there is no such secret, when it may not go there, or when *literals* are
         not taken.
         """
-        if text.startswith("secret:"):
-            name = text.removeprefix("secret:")
+        if text.startswith(REFERENCE_PREFIX):
+            name = text.removeprefix(REFERENCE_PREFIX)
             return await self._kit.secret(self, name, field, to=to, fixed=fixed)
         if not literals:
             message = f"`{field}` takes no literal value here; name a secret: secret:NAME."
@@ -156,6 +179,10 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         limits count it, a scope it lacks ends this call, and its failure is an Outcome with one.
         """
         return await self._kit.call(self, name, arguments)
+
+    def without_client(self) -> "CallContext":
+        """Return this context for work that must not ask the client or tell it anything."""
+        return msgspec.structs.replace(self, client=NOBODY)
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -195,23 +222,25 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     async def ask(
         self, message: str, fields: type[T] | Mapping[str, Any], *, key: str | None = None
-    ) -> Answered[T]:
+    ) -> ElicitationResult[T]:
         """
         Ask the person at the client to fill in a form; see Elicitation for *fields*.
 
         ToolFailure when the answer cannot be taken.
         """
-        answered: Answered[T] = await self._ask(key, Elicitation(message, fields))
+        answered: ElicitationResult[T] = await self._ask(key, Elicitation(message, fields))
         return answered
 
-    async def ask_url(self, message: str, url: str, *, key: str | None = None) -> Answered[None]:
+    async def ask_url(
+        self, message: str, url: str, *, key: str | None = None
+    ) -> ElicitationResult[None]:
         """
         Ask the person to open a page of yours, for what no form may ask; see UrlElicitation.
 
         "accept" says that the person agreed, not that anything was done there: look that up in
         what the page stored, under this caller.
         """
-        answered: Answered[None] = await self._ask(key, UrlElicitation(message, url))
+        answered: ElicitationResult[None] = await self._ask(key, UrlElicitation(message, url))
         return answered
 
     async def sample(
@@ -236,7 +265,9 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         roots: tuple[Root, ...] = await self._ask(key, Roots())
         return roots
 
-    async def ask_together(self, questions: Mapping[str, Question[Any]]) -> dict[str, Any]:
+    async def ask_together(
+        self, questions: Mapping[str, ElicitationRequest[Any]]
+    ) -> dict[str, Any]:
         """
         Ask several things at once, which costs one round: Elicitation, UrlElicitation, Sampling and
         Roots by the tool's own keys; the answers come by the same keys.
@@ -249,22 +280,12 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         except Misanswered as mistake:
             raise ToolFailure("validation", f"The answer cannot be used: {mistake}.") from None
 
-    async def _ask(self, key: str | None, question: Question[Any]) -> Any:
+    async def _ask(self, key: str | None, question: ElicitationRequest[Any]) -> Any:
         key = key or f"question-{len(self.asked) + 1}"
         return (await self.ask_together({key: question}))[key]
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]
-
-
-class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """MCP's hints about a tool (schema ToolAnnotations); they bind nobody."""
-
-    title: str | None = None
-    read_only_hint: bool | None = None
-    destructive_hint: bool | None = None
-    idempotent_hint: bool | None = None
-    open_world_hint: bool | None = None
 
 
 class Routed(msgspec.Struct, frozen=True):
@@ -316,6 +337,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     input_schema: Mapping[str, Any]
     output_schema: Mapping[str, Any] | None = None
     annotations: Annotations = Annotations()
+    effects: Effects = Effects()
+    """Equal to the annotations, unless the author states them apart."""
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
@@ -325,6 +348,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     """Whether a call with these checked arguments only reads, where that depends on them."""
     approval: bool = False
     """Whether every call of it needs a person, unless the configuration says otherwise."""
+    writes: FileWrite | None = None
+    """The file that a call writes, for approvers."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -339,7 +364,7 @@ class Retry(msgspec.Struct, frozen=True):
     key: str
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """
     One use of one offer, before anything about it is decided; ``arguments`` is raw JSON.
 
@@ -359,7 +384,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The caller's own id for what this call is part of: for logs and calls further on."""
     depth: int = 0
     """How many calls of other tools led to this one."""
-    holder: MutableMapping[str, Any] | None = None
-    """The ASGI scope of a connection that holds the answer back as its `HELD` says; None: wait."""
     peer: str = ""
     """The address that it comes from; for the record only, tools do not learn it."""

@@ -1,4 +1,4 @@
-"""The agent's side of a call: what it can do, what it is told, and what it may be asked."""
+"""The client of a call: its capabilities, and what a call can send to it and ask of it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -8,15 +8,16 @@ import msgspec
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
-"""From the least urgent to the most."""
+"""All levels, the least urgent first."""
 Capabilities = Mapping[str, Any]
 """A ClientCapabilities object of the schema, as the client declared it."""
 
 
 class InputRequest(msgspec.Struct, frozen=True):
     """
-    One question to the agent's side: `elicitation/create`, `sampling/createMessage` or
-    `roots/list`, with its parameters as the newest revision writes them.
+    One request to the client: `elicitation/create`, `sampling/createMessage` or `roots/list`.
+
+    Its parameters have the form of the newest revision.
     """
 
     method: Literal["elicitation/create", "sampling/createMessage", "roots/list"]
@@ -28,7 +29,7 @@ RESERVED = range(-32768, -31999)
 
 
 class MissingCapability(Exception):
-    """The client of this call cannot do what the call needs; ``required`` is what it lacks."""
+    """The client lacks capabilities that the call needs; ``required`` holds the missing ones."""
 
     def __init__(self, required: Capabilities) -> None:
         lacks = [" ".join((name, *parts)) for name, parts in required.items()]
@@ -38,16 +39,16 @@ class MissingCapability(Exception):
 
 class ProtocolError(Exception):
     """
-    Raised by a tool to answer a JSON-RPC error instead of a result.
+    Raised by a tool to answer with a JSON-RPC error instead of a result.
 
-    Models hardly ever see one: what a model can act on is a ToolFailure. ``code`` must not be one
-    that the protocol reserves (-32768 to -32000), except -32602 and -32603.
+    Agents rarely see such an error. Raise ToolFailure for anything an agent can act on. ``code``
+    must not be reserved by the protocol (-32768 to -32000), except -32602 and -32603.
     """
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         if code in RESERVED and code not in (-32602, -32603):
-            raise ValueError(f"{code} is the protocol's own; a tool's codes lie outside of it")
+            raise ValueError(f"{code} is reserved by the protocol; use a code outside its range")
         self.code = code
         self.message = message
         self.data = data
@@ -55,10 +56,11 @@ class ProtocolError(Exception):
 
 class InputNeeded(BaseException):
     """
-    Ends a tool's run because its questions go out as the answer; the client calls again with what
-    was answered, and the tool runs from its beginning (2026-07-28, multi round-trip requests).
+    Ends a tool's run, because its requests for input are sent as the answer.
 
-    A BaseException like CancelledError, so that a tool's `except Exception` does not swallow it.
+    The client calls again with the answers, and the tool runs from its beginning (2026-07-28,
+    multi round-trip requests). This is a BaseException like CancelledError, so that a tool's
+    `except Exception` does not swallow it.
     """
 
     def __init__(self, requests: Mapping[str, InputRequest]) -> None:
@@ -68,14 +70,14 @@ class InputNeeded(BaseException):
 
 class Unaccepted(BaseException):
     """
-    Ends a call that was to become a task and could not: its tool has not begun.
+    Ends a call that should become a task and could not; its tool has not started.
 
-    A BaseException like InputNeeded: no tool and no stage takes it for a failure of theirs.
+    This is a BaseException like InputNeeded, so that no tool and no stage handles it as a failure.
     """
 
 
 def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
-    """Everything that was asked by tasks of one group; None when one of them failed otherwise."""
+    """Merge the requests of the tasks of a group; return None if a task failed otherwise."""
     needed, others = several.split(InputNeeded)
     if needed is None or others is not None:
         return None
@@ -92,8 +94,10 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
 
 class Pending(Exception):
     """
-    A person decides about the call and its client cannot wait: nothing was done, and the same call
-    made again after so many seconds meets the same question.
+    The call waits for an approval and its client cannot wait.
+
+    Nothing was done. If the client repeats the call after ``retry_after_s`` seconds, the call
+    meets the same approval request.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -103,39 +107,39 @@ class Pending(Exception):
 
 
 class Waiting(Protocol):
-    """A decision that somebody else has to take before the call goes on."""
+    """A decision of an approver that the call waits for."""
 
     message: str
-    """What the agent's side is told: what waits, until when, and what the same call would meet."""
+    """The text for the client: what waits, until when, and what repeating the call does."""
     url: str
-    """The page where it can be looked at; whoever opens it must sign in. Empty: there is none."""
+    """The approval page, which requires a sign-in; empty if there is none."""
     retry_after_s: float
-    """When it is worth asking again."""
+    """The number of seconds after which to call again."""
 
     async def over(self) -> None:
-        """Return when it was decided, or when its time is over; raises StoreUnavailable."""
+        """Return when the request is decided or has expired; raises StoreUnavailable."""
 
 
 def told(waiting: Waiting) -> str:
-    """What waits and where it can be looked at, for whoever reads the agent's side."""
+    """Return the message for the client, with the URL of the approval page if there is one."""
     return f"{waiting.message} {waiting.url}" if waiting.url else waiting.message
 
 
 def pending(waiting: Waiting) -> Pending:
-    """What a call ends with whose client waits no longer, while the decision is still open."""
+    """Return the exception for a client that stops waiting before the decision."""
     return Pending(told(waiting), waiting.retry_after_s)
 
 
-class Clock(Protocol):
-    """Counts the time that a tool may take."""
+class ToolClock(Protocol):
+    """Measures the time of a tool against its limit."""
 
     def held(self) -> AbstractContextManager[None]:
-        """Stop it for the time of a block, in which a person decides."""
+        """Stop the clock for the duration of a block."""
 
 
 @contextmanager
-def held(*clocks: Clock | None) -> Iterator[None]:
-    """Stop those that there are, for the time of a block."""
+def held(*clocks: ToolClock | None) -> Iterator[None]:
+    """Stop the given clocks for the duration of a block; skip those that are None."""
     with ExitStack() as stack:
         for clock in clocks:
             if clock is not None:
@@ -144,17 +148,17 @@ def held(*clocks: Clock | None) -> Iterator[None]:
 
 
 class Client(Protocol):
-    """Made by the protocol that brings a call; one object per call."""
+    """The client of one call, created by the protocol that received the call."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the client declared."""
+        """The capabilities that the client declared."""
 
-    def timed(self, clock: Clock) -> None:
-        """The clock that runs for this call; what waits for a person holds it meanwhile."""
+    def timed(self, clock: ToolClock) -> None:
+        """Set the clock of this call; it is stopped while the call waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Tell how far the work is, if the client asked to know."""
+        """Send progress, if the client asked for it."""
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message, if the client asked for its level."""
@@ -163,77 +167,76 @@ class Client(Protocol):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """
-        Ask, all at once; the answers by the same keys, as the client sent them.
+        Send all requests at once and return the client's answers by the same keys.
 
-        Raises MissingCapability for what the client did not declare. May raise InputNeeded, which
-        must be let through.
+        Raises MissingCapability if the client did not declare what a request needs. It may raise
+        InputNeeded, which must not be caught.
         """
 
     async def stand_by(self, waiting: Waiting) -> None:
         """
-        Wait until somebody else has decided, in the way that this client can wait.
+        Wait for an approver's decision, in the way that this client can wait.
 
-        Returns when `waiting.over()` does. Raises Pending where the client must call again, and
-        may raise InputNeeded, which must be let through. What its own side answers meanwhile
-        decides nothing.
+        Returns when `waiting.over()` does. Raises Pending if the client must call again. It may
+        raise InputNeeded, which must not be caught. The client's own answers decide nothing.
         """
 
     async def pause(self, retry_after_s: float) -> None:
-        """Let go of the connection; the client comes back for the rest where it can."""
+        """Close the connection; a client that can do so reconnects for the rest."""
 
     async def detach(self) -> None:
         """
-        Let go of the request: its answer is a task, which goes on without it.
+        Answer the request with a task, in which the call continues.
 
-        Returns once the task is durable, and at once where the call cannot become one or is one
-        already. Does not return when the task is refused; the call is cancelled then.
+        Returns when the task is durable, or at once if the call cannot become a task or already
+        is one. Does not return if the task is refused; then the call is cancelled.
         """
 
 
-class Nobody:
-    """The client of a protocol that can be told and asked nothing."""
+class SilentClient:
+    """The client of a protocol that has no messages and no requests to the client."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing was declared."""
+        """No capabilities."""
         return {}
 
-    def timed(self, clock: Clock) -> None:
-        """Nobody waits for a person."""
+    def timed(self, clock: ToolClock) -> None:
+        """Ignore the clock, because no call of this client waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Nobody listens."""
+        """Drop the progress."""
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
-        """Nobody listens."""
+        """Drop the message."""
 
     async def request(
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Nobody could answer."""
+        """Raise MissingCapability, because this client cannot answer."""
         raise MissingCapability(required_by(requests))
 
     async def stand_by(self, waiting: Waiting) -> None:
-        """Nobody waits: whoever called calls again."""
+        """Raise Pending, because this client cannot wait and has to call again."""
         raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
-        """There is nothing to come back to."""
+        """Do nothing, because this client cannot reconnect."""
 
     async def detach(self) -> None:
-        """The call goes on as it is."""
+        """Return at once; the call continues without a task."""
 
 
-NOBODY = Nobody()
+NOBODY = SilentClient()
 
 PAGES: Capabilities = {"elicitation": {"url": {}}}
-"""What a client declares that opens pages for its person."""
+"""The capability of a client that opens pages for its user."""
 FORMS: Capabilities = {"form": {}}
-"""What an elicitation capability without parts stands for."""
+"""The meaning of an elicitation capability without parts."""
 
 
 def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
-    """The capabilities that a client must have declared to be asked this."""
+    """Return the capabilities that a client needs for these requests."""
     required: dict[str, Any] = {}
     for request in requests.values():
         feature, _, _ = request.method.partition("/")
@@ -249,9 +252,9 @@ def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
 
 def lacking(declared: Capabilities, required: Capabilities) -> Capabilities:
     """
-    What of *required* was not declared; empty when nothing is missing.
+    Return the part of *required* that was not declared.
 
-    An elicitation capability without parts means form only (schema ClientCapabilities).
+    An elicitation capability without parts means only forms (schema ClientCapabilities).
     """
     missing: dict[str, Any] = {}
     for feature, parts in required.items():

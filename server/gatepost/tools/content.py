@@ -1,4 +1,4 @@
-"""What authors write about their offers, and the pieces that reads and prompts answer."""
+"""Icons and annotations of offers, and the content that resources and prompts return."""
 
 import base64
 import re
@@ -20,8 +20,8 @@ class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """
     A picture that clients show beside a name (schema Icon).
 
-    ``src`` is an `https:` or `data:image/…` URI, since clients load nothing else; ``sizes`` are
-    written `48x48`, or `any` for a drawing. ValueError says what is wrong.
+    ``src`` is an `https:` or `data:image/…` URI, because clients load nothing else. Write
+    ``sizes`` as `48x48`, or `any` for a vector image. Raises ValueError if a member is invalid.
     """
 
     src: str
@@ -37,9 +37,9 @@ class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 class Relevance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """
-    For whom something is, and how much it matters (schema Annotations).
+    The audience, priority and date of a resource (schema Annotations).
 
-    ``priority`` goes from 0 to 1; ``last_modified`` knows its time zone.
+    ``priority`` is between 0 and 1; ``last_modified`` must have a time zone.
     """
 
     audience: tuple[Role, ...] = ()
@@ -57,10 +57,10 @@ class Relevance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 class Contents(msgspec.Struct, frozen=True):
     """
-    One piece of what a read answers, or a resource inside of a message.
+    One part of a resource's content, or a resource in a message.
 
-    Text stays text and bytes travel as base64. ``uri`` is the one that was read unless given; a
-    message needs it.
+    Text is sent as text, bytes as base64. ``uri`` defaults to the URI that was read; in a message
+    it is required.
     """
 
     body: str | bytes
@@ -71,7 +71,7 @@ class Contents(msgspec.Struct, frozen=True):
         check_mime_type(self.mime_type)
 
     def shown(self, uri: str, mime_type: str | None) -> dict[str, Any]:
-        """As the protocol writes it (schema TextResourceContents, BlobResourceContents)."""
+        """Return the protocol's form (schema TextResourceContents, BlobResourceContents)."""
         shown: dict[str, Any] = {"uri": self.uri or uri}
         declared = self.mime_type or mime_type
         if isinstance(self.body, str):
@@ -81,7 +81,7 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A picture in a message."""
+    """An image in a message."""
 
     data: bytes
     mime_type: str = "image/png"
@@ -91,7 +91,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 class Audio(msgspec.Struct, frozen=True):
-    """A sound in a message."""
+    """An audio recording in a message."""
 
     data: bytes
     mime_type: str = "audio/wav"
@@ -111,18 +111,18 @@ class Message(msgspec.Struct, frozen=True):
     content: str | Image | Audio | Contents | Mapping[str, Any]
 
     def shown(self) -> dict[str, Any]:
-        """As the protocol writes it; TypeError or ValueError for what it has no form for."""
+        """Return the protocol's form; raises TypeError or ValueError for unsupported content."""
         if self.role not in ("user", "assistant"):
             raise ValueError(f"a message is the user's or the assistant's, not {self.role!r}")
         return {"role": self.role, "content": _block(self.content)}
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One resource of a template, as its lister answers it.
+    One resource of a template, as its lister returns it.
 
-    ``variables`` fill the template in, so that what is listed can be read; ``name`` is made of
-    them unless given. ``size`` is in bytes.
+    ``variables`` are the values of the template's variables, so that a listed resource can be
+    read. ``name`` defaults to these values. ``size`` is in bytes.
     """
 
     variables: Mapping[str, str]
@@ -152,6 +152,6 @@ def _block(content: Any) -> Mapping[str, Any]:
 
 
 def check_mime_type(mime_type: str | None) -> None:
-    """ValueError unless *mime_type* is one (RFC 6838), or there is none."""
+    """Raise ValueError if *mime_type* is neither None nor a MIME type (RFC 6838)."""
     if mime_type is not None and not MIME_TYPE.fullmatch(mime_type):
         raise ValueError(f"{mime_type!r} is not a MIME type")

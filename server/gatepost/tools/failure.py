@@ -1,4 +1,4 @@
-"""How a tool says that it did not do what was asked."""
+"""The failures of a tool."""
 
 from typing import Literal
 
@@ -16,28 +16,32 @@ FailureKind = Literal[
     "internal",
 ]
 
+FailureLimit = Literal["caller", "tenant", "tool", "server", "hold", "caller_audit", "tenant_audit"]
+AUDIT_LIMITS = frozenset({"caller_audit", "tenant_audit"})
+"""The quotas of audit records; their refusals must create almost no records themselves."""
+
 
 class Failure(msgspec.Struct, frozen=True):
     """
-    A tool did not do what was asked; each protocol projects the kind onto its own wire.
+    The failure of a call; each protocol converts the kind into its own form.
 
-    ``message`` is written for the model: what was wrong and what would work. ``field`` names the
-    argument at fault; ``retry_after`` is in seconds; ``limit`` says which of our own refused.
+    ``message`` tells the agent what was wrong and what would work. ``field`` names the argument at
+    fault; ``retry_after`` is in seconds; ``limit`` names the server's limit that refused the call.
     """
 
     kind: FailureKind
     message: str
     field: str | None = None
     retry_after: float | None = None
-    limit: Literal["caller", "tenant", "tool", "server"] | None = None
+    limit: FailureLimit | None = None
 
 
 class ToolFailure(Exception):
     """
-    Raised by a tool to answer a Failure that the model can act on.
+    Raised by a tool to answer with a Failure that the agent can act on.
 
-    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
-    succeed later: a retry runs the tool again. Every other kind is how the call ended.
+    ``rate_limit`` and ``upstream_unavailable`` mean that nothing was done and that the same call
+    may succeed later: a retry runs the tool again. Every other kind is final.
     """
 
     def __init__(
@@ -47,6 +51,9 @@ class ToolFailure(Exception):
         *,
         field: str | None = None,
         retry_after: float | None = None,
+        untrusted: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.untrusted = untrusted
+        """The source of third-party text in the message, like `Outcome.untrusted`."""
         self.failure = Failure(kind, message, field, retry_after)

@@ -1,38 +1,44 @@
-"""An author's function: named, described, and awaited whether it is a coroutine or not."""
+"""Read what an author's function and its options say, and make it awaitable."""
 
+import difflib
 import inspect
+import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
+from datetime import datetime
 from functools import partial
-from typing import Any, TypedDict
+from inspect import unwrap
+from typing import Any, TypedDict, get_args
 
+from gatepost.tools.api import Effects, TaskSupport
 from gatepost.tools.content import Icon
-from gatepost.tools.thread import in_thread
+from gatepost.tools.effects import FileWrite
+from gatepost.tools.threads import in_thread
 from gatepost_authz.challenge import words
 
 NAME = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
-"""The grammar of every name of ours: safe in headers, metrics, URLs and every client."""
+"""The grammar of names of tools, prompts and packs, which is safe in headers, metrics and URLs."""
 
 
-class Options(TypedDict, total=False):
-    """What an author may say about anything that is offered."""
+class OfferOptions(TypedDict, total=False):
+    """The options of tools, resources, prompts and skills."""
 
     title: str
-    """A name for people."""
+    """A name to show to users."""
     icons: tuple[Icon, ...]
-    """Pictures for people."""
+    """Icons to show to users."""
     scopes: Set[str]
-    """All that a caller needs."""
+    """The scopes that a caller needs, all of them."""
     timeout_s: float
-    """Seconds it may run; default: the configured one."""
+    """The time limit in seconds; default: the configured one."""
     acr_values: tuple[str, ...]
-    """Sign-ins that are strong enough (RFC 9470)."""
+    """The authentication methods that are strong enough (RFC 9470)."""
     max_age_s: int
-    """Seconds since the sign-in, at most (RFC 9470)."""
+    """The longest time since the sign-in, in seconds (RFC 9470)."""
 
 
-def settled(kind: str, name: str, pack: str, options: Options) -> dict[str, Any]:
-    """The members that every offer has, from its options; TypeError or ValueError says why not."""
+def settled(kind: str, name: str, pack: str, options: OfferOptions) -> dict[str, Any]:
+    """Return the common members of an offer; raises TypeError or ValueError for bad options."""
     return {
         "name": named(kind, name),
         "pack": pack,
@@ -45,15 +51,15 @@ def settled(kind: str, name: str, pack: str, options: Options) -> dict[str, Any]
     }
 
 
-def named(kind: str, name: str) -> str:
-    """*name*, if it is one; raises ValueError."""
-    if not NAME.fullmatch(name):
+def named(kind: str, name: object) -> str:
+    """Return *name* if it is valid; raises ValueError otherwise."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{kind} name {name!r} must be 1 to 64 of a-z, 0-9 and _")
     return name
 
 
 def description_of(function: Callable[..., Any], reader: str = "the model") -> str:
-    """The docstring; TypeError when there is none."""
+    """Return the docstring; raises TypeError if there is none."""
     description = inspect.getdoc(function)
     if not description:
         raise TypeError(f"{function.__name__} needs a docstring: {reader} reads it")
@@ -62,9 +68,9 @@ def description_of(function: Callable[..., Any], reader: str = "the model") -> s
 
 def awaited(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """
-    *function* as something to await; a plain one runs in a thread.
+    Return *function* as a coroutine function; a plain function runs in a thread.
 
-    A cancelled call stops waiting for its thread; the thread itself runs on.
+    A cancelled call stops waiting for its thread, but the thread runs on.
     """
     if inspect.iscoroutinefunction(function):
         return function
@@ -72,8 +78,104 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
 
 def _words(owner: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Values that a challenge can name; a text alone would be taken for its letters."""
+    """Return the values, checked for use in a challenge; refuse a single string."""
     if isinstance(values, str):
         raise TypeError(f"{owner}: {option} is a collection of texts, not a text")
     words(values)
     return tuple(values)
+
+
+Expected = tuple[Callable[[Any], bool], str]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a check for a collection of such values, which a single string is not."""
+    return lambda value: isinstance(value, Set | list | tuple) and all(map(kind, value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+SUPPORT = get_args(TaskSupport)
+
+TEXT: Expected = (_is_text, "a text")
+TEXTS: Expected = (_are(_is_text), "a collection of texts")
+YES_OR_NO: Expected = (lambda value: isinstance(value, bool), "True or False")
+WHOLE: Expected = (_is_whole, "a whole number from 0")
+
+EXPECTED: Mapping[str, Expected] = {
+    "title": TEXT,
+    "icons": (_are(lambda value: isinstance(value, Icon)), "a collection of Icon"),
+    "scopes": TEXTS,
+    "timeout_s": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "acr_values": TEXTS,
+    "max_age_s": WHOLE,
+    "read_only": YES_OR_NO,
+    "destructive": YES_OR_NO,
+    "idempotent": YES_OR_NO,
+    "open_world": YES_OR_NO,
+    "effects": (lambda value: isinstance(value, Effects), "an Effects"),
+    "task_support": (lambda value: value in SUPPORT, f"one of {', '.join(SUPPORT)}"),
+    "detaches": YES_OR_NO,
+    "read_only_form": (callable, "a function"),
+    "writes": (lambda value: isinstance(value, FileWrite), "a FileWrite"),
+    "untrusted": (
+        lambda value: _is_text(value) and bool(value.strip()),
+        "a text that is not empty",
+    ),
+    "approval": YES_OR_NO,
+    "mime_type": TEXT,
+    "size": WHOLE,
+    "audience": TEXTS,
+    "priority": (_is_number, "a number"),
+    "last_modified": (lambda value: isinstance(value, datetime), "a datetime"),
+    "ttl_s": (lambda value: _is_number(value) and value >= 0, "a number from 0"),
+}
+"""The expected type of each option; no other code checks them when a pack loads."""
+
+LEFT_OUT = frozenset(EXPECTED) - {"scopes", "acr_values", "approval", "detaches", "task_support"}
+"""Options that may be None, which is the same as omitting them."""
+
+
+def check_options(owner: str, options: Mapping[str, Any], known: frozenset[str]) -> None:
+    """
+    Raise TypeError for an option that is unknown or has the wrong type.
+
+    The message names *owner*. Without this check, a misspelt `scopes` or `approval` would leave a
+    tool open to every caller.
+    """
+    for name, value in options.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"it can be {', '.join(sorted(known))}"
+            raise TypeError(f"{owner}: there is no option {name!r}; {hint}")
+        fits, wanted = EXPECTED[name]
+        if not fits(value) and not (value is None and name in LEFT_OUT):
+            raise TypeError(f"{owner}: {name} must be {wanted}, not {_shown(value)}")
+
+
+def owner_of(pack: str, kind: str, function: Callable[..., Any]) -> str:
+    """Describe a function so that its author finds it: its pack, name, file and line."""
+    code = getattr(unwrap(function), "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return f"pack {pack}, {kind} {getattr(function, '__name__', function)}{place}"
+
+
+def check_function(owner: str, function: Any, written: str) -> None:
+    """Raise TypeError if *function* is not callable, with a hint how to write the decorator."""
+    if not callable(function):
+        raise TypeError(f"{owner}: {function!r} is not a function; write {written}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -1,27 +1,36 @@
-"""A pack: functions of one subject, made into tools, resources and prompts by decorators."""
+"""A pack: functions of one subject that decorators turn into tools, resources and prompts."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, get_type_hints, overload
 
-from gatepost.tools.answer import Answer, holding, returned_by, vetted
 from gatepost.tools.api import (
     WORDS,
     Annotations,
     CallContext,
+    Effects,
     Offer,
     Outcome,
     TaskSupport,
     Tool,
 )
-from gatepost.tools.dialect import validator_of
-from gatepost.tools.document import Resource, ResourceOptions, document
-from gatepost.tools.function import Options as CommonOptions
-from gatepost.tools.function import awaited, description_of, named, settled
-from gatepost.tools.offer import Document, Prompt, Skill, Template
+from gatepost.tools.effects import FileWrite
+from gatepost.tools.function import OfferOptions as CommonOptions
+from gatepost.tools.function import (
+    check_function,
+    check_options,
+    description_of,
+    named,
+    owner_of,
+    settled,
+)
+from gatepost.tools.header_arguments import routed_arguments
+from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
 from gatepost.tools.prompt import PromptFunction, prompt
-from gatepost.tools.routing import routed_arguments
-from gatepost.tools.schema import arguments_of, checker
+from gatepost.tools.raw_schema import checker, validator_of
+from gatepost.tools.resource import ResourceFunction, ResourceOptions, document
+from gatepost.tools.results import holding, invoking, labelled, returned_by, vetted
+from gatepost.tools.schema import arguments_of
 from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
 
@@ -32,32 +41,50 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
-class Options(CommonOptions, total=False):
-    """What a tool's author may say about it; the hints are MCP's ToolAnnotations."""
+class ToolOptions(CommonOptions, total=False):
+    """The options of a tool; the hints are MCP's ToolAnnotations."""
 
     read_only: bool
     destructive: bool
     idempotent: bool
     open_world: bool
+    effects: Effects
+    """
+    The tool's real effects, if its published hints must differ, for instance because they copy
+    another product's documentation. Lists show the hints; Gatepost's decisions use the effects.
+    """
     task_support: TaskSupport
     """
-    ``optional``: where the client takes tasks, a call becomes one as it starts; it is answered at
-    once and outlives its connection. ``required``: MCP clients that take none are refused. Default:
-    ``forbidden``.
+    ``optional``: if the client supports tasks, a call becomes a task when it starts. It is answered
+    at once and survives its connection. ``required``: MCP clients without task support are
+    refused. Default: ``forbidden``.
     """
     detaches: bool
     """
-    The function says itself when it becomes a task, by ``await ctx.detach()``. What it asks before
-    is asked in the answer of the call, which is then repeated from its start (2026-07-28, multi
-    round-trip requests); so effects belong after it.
+    The function decides when it becomes a task, with ``await ctx.detach()``. A request for input
+    before that ends the call, which is then repeated from its start (2026-07-28, multi round-trip
+    requests). Put all effects after it.
     """
     read_only_form: Callable[[Any], bool]
     """
-    For a tool that reads or writes depending on what it is asked (`git status`, GET): tells from
-    the checked arguments, a dictionary by name, whether this call only reads.
+    For a tool that reads or writes depending on its arguments (`git status`, GET). The function
+    gets the checked arguments, a dictionary by name, and returns whether this call only reads.
     """
+    writes: FileWrite
+    """The file that a call writes; approvers see how it would change."""
     approval: bool
-    """Whether a person has to approve every call, unless `approvals.auto_approve` names it."""
+    """Whether every call needs an approval, unless `approvals.auto_approve` names the tool."""
+    untrusted: str
+    """
+    The source of third-party text in the tool's answers and failures, such as "web page". MCP
+    clients find it in the `_meta` of each result.
+    """
+
+
+COMMON = frozenset(get_type_hints(CommonOptions))
+OF_TOOLS = frozenset(get_type_hints(ToolOptions))
+OF_RESOURCES = frozenset(get_type_hints(ResourceOptions))
+"""The names of all options; any other name is refused when the pack loads."""
 
 
 class Pack:
@@ -71,31 +98,55 @@ class Pack:
     def __init__(self, name: str) -> None:
         self.name = named("pack", name)
         self.tools: dict[str, Tool] = {}
-        self.documents: dict[str, Document] = {}
+        self.documents: dict[str, ResourceOffer] = {}
         self.templates: dict[str, Template] = {}
         self.prompts: dict[str, Prompt] = {}
         self.skills: dict[str, Skill] = {}
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Everything in it."""
+        """All offers of the pack."""
         kinds = (self.tools, self.documents, self.templates, self.prompts, self.skills)
         return tuple(offer for kind in kinds for offer in kind.values())
 
-    def tool(
-        self, *, name: str | None = None, **options: Unpack[Options]
-    ) -> Callable[[Function], Function]:
-        """
-        Make the decorated function a tool of this pack; the function itself stays as it is.
+    @overload
+    def tool(self, function: Function, /) -> Function: ...
 
-        Its first parameter is the CallContext, the others become the arguments, the docstring
-        becomes the description; *name* is the function's own unless given. A plain function runs
-        in a thread. TypeError or ValueError when the function cannot be a tool.
+    @overload
+    def tool(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> Callable[[Function], Function]: ...
+
+    def tool(
+        self,
+        function: Function | None = None,
+        /,
+        *,
+        name: str | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> Any:
+        """
+        Make the decorated function a tool of this pack; the function itself does not change.
+
+        Its first parameter is the CallContext and the others become the arguments. The docstring
+        becomes the description. *name* defaults to the function's name. A plain function runs in
+        a thread. *output_schema* is for functions that return `str` or `Outcome`; for `str` it is
+        an object whose only member is the required string `result`. Without options, you can
+        write `@pack.tool` alone. Raises TypeError or ValueError if the function cannot be a tool,
+        or an option is unknown or has the wrong type.
         """
 
         def register(function: Function) -> Function:
+            check_options(owner_of(self.name, "tool", function), options, OF_TOOLS)
             description = description_of(function)
-            arguments, returned = arguments_of(function), returned_by(function)
+            arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
                 self.tools,
                 self._described(
@@ -105,58 +156,83 @@ class Pack:
                     input_schema=arguments.schema,
                     output_schema=returned.schema,
                     check=arguments.check,
-                    invoke=_invoke(function, returned.answer),
+                    invoke=invoking(function, returned.answer),
                 ),
             )
             return function
 
-        return register
+        return self._decorated(function, register, '@pack.tool(name="...")')
 
     def resource(
         self, uri: str, *, name: str | None = None, **options: Unpack[ResourceOptions]
-    ) -> Callable[[Callable[P, R]], Resource[P, R]]:
+    ) -> Callable[[Callable[P, R]], ResourceFunction[P, R]]:
         """
-        Make the decorated function answer the resource at *uri*, or those of a URI template.
+        Make the decorated function return the resource at *uri*, or those of a URI template.
 
-        `report://{quarter}` has one variable that is one segment, `files://{+path}` one that may
-        hold `/`, `{?from,to}` at the end means a query; each is a parameter of the function after
-        the context. It answers text, bytes, Contents, a list of these, or any value as JSON, and
-        None where there is nothing. TypeError or ValueError when the function cannot.
+        In `report://{quarter}` the variable is one segment, in `files://{+path}` it may contain
+        `/`, and `{?from,to}` at the end is a query. Each variable is a parameter of the function,
+        after the context. The function returns text, bytes, Contents, a list of these, or any
+        value as JSON; None means that there is no such resource. Raises TypeError or ValueError
+        if the function cannot be a resource.
         """
+        if not isinstance(uri, str):
+            # Without parentheses, the decorator gets the function instead of a URI.
+            raise TypeError(
+                f"{owner_of(self.name, 'resource', uri)}: a resource needs a URI; write "
+                '@pack.resource("report://...")'
+            )
 
-        def register(function: Callable[P, R]) -> Resource[P, R]:
+        def register(function: Callable[P, R]) -> ResourceFunction[P, R]:
+            check_options(owner_of(self.name, "resource", function), options, OF_RESOURCES)
             offer = document(function, uri, name, self.name, options)
-            if isinstance(offer, Document):
+            if isinstance(offer, ResourceOffer):
                 self._add(self.documents, offer)
             else:
                 self._add(self.templates, offer)
-            return Resource(function, offer, self._keep_template)
+            return ResourceFunction(function, offer, self._keep_template)
 
         return register
 
-    def prompt(
-        self, *, name: str | None = None, **options: Unpack[CommonOptions]
-    ) -> Callable[[Callable[P, R]], PromptFunction[P, R]]:
-        """
-        Make the decorated function a prompt: its parameters after the context are texts.
+    @overload
+    def prompt(self, function: Callable[P, R], /) -> PromptFunction[P, R]: ...
 
-        It answers a text, which is the user's, a Message, or a list of them. TypeError or
-        ValueError when the function cannot be one.
+    @overload
+    def prompt(
+        self, function: None = None, /, *, name: str | None = None, **options: Unpack[CommonOptions]
+    ) -> Callable[[Callable[P, R]], PromptFunction[P, R]]: ...
+
+    def prompt(
+        self,
+        function: Callable[P, R] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        **options: Unpack[CommonOptions],
+    ) -> Any:
+        """
+        Make the decorated function a prompt: its parameters after the context are strings.
+
+        It returns a string, which becomes the user's message, a Message, or a list of Messages.
+        Without options, you can write `@pack.prompt` alone. Raises TypeError or ValueError if the
+        function cannot be a prompt, or an option is unknown or has the wrong type.
         """
 
         def register(function: Callable[P, R]) -> PromptFunction[P, R]:
+            check_options(owner_of(self.name, "prompt", function), options, COMMON)
             offer = self._add(self.prompts, prompt(function, name, self.name, options))
             return PromptFunction(function, offer, self._keep_prompt)
 
-        return register
+        return self._decorated(function, register, '@pack.prompt(name="...")')
 
     def skill(self, folder: Path | str, **options: Unpack[CommonOptions]) -> Skill:
         """
         Offer the skill in *folder*, and each of its files as a resource below `skill://<pack>/`.
 
-        The folder holds a `SKILL.md` that begins with its name and description (Agent Skills). It
-        is read now; what changes later counts after a restart. ValueError says what is wrong.
+        The folder contains a `SKILL.md` that begins with its name and description (Agent Skills).
+        It is read now; later changes take effect after a restart. Raises ValueError if the skill
+        is invalid.
         """
+        check_options(f"pack {self.name}, skill {folder}", options, COMMON)
         read = read_skill(Path(folder), authority=self.name)
         offer, documents = offers_of(read, self.name, options)
         for file in documents:
@@ -177,16 +253,17 @@ class Pack:
         input_schema: Mapping[str, Any],
         invoke: Invoke,
         output_schema: Mapping[str, Any] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[ToolOptions],
     ) -> Tool:
         """
-        Add a tool that brings its own JSON Schema; ``invoke`` gets arguments that satisfy it.
+        Add a tool with its own JSON Schema; ``invoke`` gets arguments that satisfy the schema.
 
-        With *output_schema* its outcomes have a structured value that satisfies that one.
-        Arguments that hold secrets have `"x-gatepost-secret": true`; see Secret. ValueError when a
-        schema is invalid, of an unknown dialect, refers to something outside of itself, is too
-        large, or (for arguments) not of an object.
+        With *output_schema*, its outcomes need a structured value that satisfies that schema. Mark
+        arguments that hold secrets with `"x-gatepost-secret": true`, as the type Secret does.
+        Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
+        outside itself, is too large, or (for arguments) is not an object.
         """
+        check_options(f"pack {self.name}, tool {name}", options, OF_TOOLS)
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(
@@ -202,7 +279,14 @@ class Pack:
             ),
         )
 
-    def _described(self, options: Options, *, name: str, **made: Any) -> Tool:
+    def _decorated(self, function: Any, register: Callable[[Any], Any], written: str) -> Any:
+        """Return the decorator, or apply it if it was written without parentheses."""
+        if function is None:
+            return register
+        check_function(f"pack {self.name}", function, written)
+        return register(function)
+
+    def _described(self, options: ToolOptions, *, name: str, **made: Any) -> Tool:
         for schema in (made["input_schema"], made["output_schema"]):
             if schema is not None:
                 validator_of(schema)
@@ -220,14 +304,17 @@ class Pack:
                 raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
         elif not options.get("detaches"):
             made["invoke"] = _detached(made["invoke"])
+        made["invoke"] = labelled(made["invoke"], options.get("untrusted"))
+        hints = Annotations(
+            title=options.get("title"),
+            read_only_hint=options.get("read_only"),
+            destructive_hint=options.get("destructive"),
+            idempotent_hint=options.get("idempotent"),
+            open_world_hint=options.get("open_world"),
+        )
         return Tool(
-            annotations=Annotations(
-                title=options.get("title"),
-                read_only_hint=options.get("read_only"),
-                destructive_hint=options.get("destructive"),
-                idempotent_hint=options.get("idempotent"),
-                open_world_hint=options.get("open_world"),
-            ),
+            annotations=hints,
+            effects=options.get("effects") or _effects_of(hints),
             routed=routed_arguments(made["input_schema"]),
             secret_arguments=secrets,
             **settled("tool", name, self.name, options),
@@ -235,6 +322,7 @@ class Pack:
             detaches=options.get("detaches", False),
             read_only_form=options.get("read_only_form"),
             approval=options.get("approval", False),
+            writes=options.get("writes"),
             **made,
         )
 
@@ -246,20 +334,21 @@ class Pack:
         return offer
 
 
+def _effects_of(hints: Annotations) -> Effects:
+    """Return the effects that *hints* declare; without a hint, only `open_world` is true."""
+    return Effects(
+        read_only=hints.read_only_hint is True,
+        destructive=hints.destructive_hint is True,
+        idempotent=hints.idempotent_hint is True,
+        open_world=hints.open_world_hint is not False,
+    )
+
+
 def _detached(invoke: Invoke) -> Invoke:
-    """The same as a task from its start, where the client takes one."""
+    """Wrap *invoke* so that the call becomes a task at its start, if the client supports tasks."""
 
     async def detached(ctx: CallContext, arguments: Any) -> Outcome:
         await ctx.detach()
         return await invoke(ctx, arguments)
 
     return detached
-
-
-def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:
-    work = awaited(function)
-
-    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-        return answer(await work(ctx, **arguments))
-
-    return invoke

@@ -1,16 +1,74 @@
-"""A function made into a prompt: texts in, messages out."""
+"""Prompts from functions, and the suggestions for arguments of prompts and templates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.completion import Suggest, completer
 from gatepost.tools.content import Message
-from gatepost.tools.function import Options, awaited, description_of, settled
-from gatepost.tools.offer import Argument, Prompt
+from gatepost.tools.function import OfferOptions, awaited, description_of, settled
+from gatepost.tools.offers import Completer, Prompt, PromptArgument, Template, inherited
 from gatepost.tools.schema import texts_of
+
+Suggest = Callable[[CallContext, str, Mapping[str, str]], Awaitable[Iterable[str]] | Iterable[str]]
+"""Gets the context, the text typed so far and the other arguments; returns matching values."""
+
+MOST_VALUES = 100
+"""The most values that the protocol allows (CompleteResult)."""
+MOST_CHARACTERS = 4096
+"""The longest text that can be completed."""
+MOST_GIVEN = 100
+
+
+class CompletionRequest(msgspec.Struct, frozen=True):
+    """The arguments of a completer."""
+
+    argument: str
+    value: str
+    given: dict[str, str] = {}
+
+
+def completer(
+    owner: Template | Prompt, arguments: Iterable[str], suggestions: Mapping[str, Suggest]
+) -> Completer:
+    """Create the completer of a template or prompt, for arguments with and without suggestions."""
+    names = frozenset(arguments)
+
+    def check(raw: bytes) -> CompletionRequest:
+        question = msgspec.json.decode(raw, type=CompletionRequest)
+        if question.argument not in names:
+            known = ", ".join(sorted(names)) or "none"
+            message = f"`{question.argument[:64]}` is not an argument here; there are: {known}."
+            raise ToolFailure("validation", message, field="argument.name")
+        texts = (question.value, *question.given.values())
+        if len(question.given) > MOST_GIVEN or max(map(len, texts)) > MOST_CHARACTERS:
+            raise ToolFailure("validation", "The arguments are too long.", field="argument.value")
+        return question
+
+    async def invoke(ctx: CallContext, question: CompletionRequest) -> Outcome:
+        suggest = suggestions.get(question.argument)
+        if suggest is None:
+            return _answered(())
+        return _answered(await awaited(suggest)(ctx, question.value, question.given))
+
+    return Completer(
+        arguments=names,
+        suggests=bool(suggestions),
+        check=check,
+        invoke=invoke,
+        **inherited(owner),
+    )
+
+
+def _answered(suggested: Any) -> Outcome:
+    values = list(suggested)
+    if isinstance(suggested, str) or not all(isinstance(value, str) for value in values):
+        raise TypeError("suggestions are a list of texts")
+    shown = values[:MOST_VALUES]
+    answer = {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
+    return Outcome(structured=msgspec.Raw(msgspec.json.encode(answer)))
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,7 +76,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PromptFunction(Generic[P, R]):
-    """A function that answers a prompt; it can still be called. `complete` says more about it."""
+    """A function behind a prompt, which can still be called; `complete` adds suggestions."""
 
     def __init__(
         self, function: Callable[P, R], offer: Prompt, keep: Callable[[Prompt], None]
@@ -33,7 +91,7 @@ class PromptFunction(Generic[P, R]):
         return self._function(*arguments, **named)
 
     def complete(self, argument: str) -> Callable[[Function], Function]:
-        """The decorated function suggests values of one argument; see `Suggest` for its form."""
+        """Make the decorated function suggest values of one argument, in the form of `Suggest`."""
         names = [known.name for known in self._offer.arguments]
         if argument not in names:
             raise ValueError(f"the prompt {self._offer.name} has no argument {argument}")
@@ -48,8 +106,10 @@ class PromptFunction(Generic[P, R]):
         return register
 
 
-def prompt(function: Callable[..., Any], name: str | None, pack: str, options: Options) -> Prompt:
-    """What the function offers; TypeError or ValueError when it cannot."""
+def prompt(
+    function: Callable[..., Any], name: str | None, pack: str, options: OfferOptions
+) -> Prompt:
+    """Create the prompt of a function; raises TypeError or ValueError if it cannot be one."""
     texts = texts_of(function)
     work = awaited(function)
     required = texts.schema.get("required", ())
@@ -65,9 +125,9 @@ def prompt(function: Callable[..., Any], name: str | None, pack: str, options: O
         return Outcome(messages(await work(ctx, **arguments)))
 
     offer = Prompt(
-        description=description_of(function, "whoever picks it"),
+        description=description_of(function, "the user"),
         arguments=tuple(
-            Argument(key, shown.get("title"), shown.get("description"), key in required)
+            PromptArgument(key, shown.get("title"), shown.get("description"), key in required)
             for key, shown in texts.schema["properties"].items()
         ),
         check=check,
@@ -79,7 +139,7 @@ def prompt(function: Callable[..., Any], name: str | None, pack: str, options: O
 
 
 def messages(value: Any) -> tuple[Mapping[str, Any], ...]:
-    """What a prompt answers, as blocks of messages: a text alone is the user's."""
+    """Convert a prompt's return value into messages; a single string is the user's."""
     if isinstance(value, str):
         return (Message("user", value).shown(),)
     several = value if isinstance(value, list | tuple) else [value]

@@ -1,45 +1,37 @@
-"""What calls say without their tenant's secrets: answers, failures, what is told meanwhile."""
+"""The redactors of tenants, and redacting what a call answers with them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.redaction import document, place
+from gatepost.redaction import document, log_context
 from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.stream import Said
-from gatepost.tools.api import Call, Offer, Outcome, Tool, ToolFailure
+from gatepost.redaction.quoted import cleaned_text, quoted
+from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
-    Capabilities,
-    Clock,
     InputRequest,
-    LogLevel,
-    ProtocolError,
-    Waiting,
-    held,
 )
-from gatepost.tools.fit import UNENCODABLE
-from gatepost.tools.secret import REFERENCE, literals
-from gatepost.tools.utterance import (
-    LONG_BYTES,
-    failure_without,
-    is_harmless,
-    names_in,
-    question_without,
-)
+from gatepost.tools.json_shape import most_values
+from gatepost.tools.truncation import UNENCODABLE
+
+LONG_BYTES = 131_072
+"""Above this size an answer is searched in a thread.
+
+The search takes a few milliseconds, or 0.1 seconds for an answer made to take long."""
+MANY_VALUES = 4_000
+"""Above this number of values arguments are checked in a thread, even if they are short.
+
+Each value can take up to five microseconds."""
+SHORT_BYTES = 2 * MANY_VALUES
+"""Arguments up to this size hold fewer values: each takes two bytes."""
 
 MANY = 100
-"""So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
-MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
-"""
-Secrets that one call may bring along, and how much of them: each is prepared for, and a caller that
-writes thousands of lines as its password wants the server to be busy.
-"""
+"""From this number of secrets on, a redactor is made in a thread; each takes 0.2 ms."""
 MOST_MADE = 1_000
-"""Redactors that are kept; one that is needed again is made again."""
+"""The number of cached redactors."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -47,86 +39,85 @@ _replace = msgspec.structs.replace
 
 
 PLAIN = Redactor({})
-"""Finds nothing but tokens, by their forms."""
+"""Redacts only tokens, which it recognizes by their form."""
 
 
-class Known(Protocol):
-    """What must not be in any answer to a tenant."""
+class KnownSecrets(Protocol):
+    """The secrets that no answer to a tenant may contain."""
 
     @property
     def version(self) -> int:
-        """Another one for other values."""
+        """A number that changes with the values."""
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Each secret by the name that is shown in its place."""
+        """The secrets by the name that is shown in their place."""
 
 
-class Secrets(Protocol):
-    """What this process knows of tenants' secrets; one is known before any tool has it."""
+class SecretSource(Protocol):
+    """The tenants' secrets that this process knows; it knows a secret before any tool gets it."""
 
     @property
     def version(self) -> int:
-        """Another one once something else is known, of whomever."""
+        """A number that changes with the secrets of any tenant."""
 
-    def known(self, tenant: str | None) -> Known:
-        """What is known now; None is no tenant."""
+    def known(self, tenant: str | None) -> KnownSecrets:
+        """Return the secrets known now; None stands for the server itself."""
 
-    def loaded(self, tenant: str) -> Known | None:
-        """The same where that is recent; None: it must be loaded."""
+    def loaded(self, tenant: str) -> KnownSecrets | None:
+        """Return the secrets if they are recent; None if they must be loaded."""
 
-    async def load(self, tenant: str) -> Known:
-        """Find out; StoreUnavailable."""
+    async def load(self, tenant: str) -> KnownSecrets:
+        """Load the tenant's secrets; raises StoreUnavailable."""
 
 
-class Nothing:
-    """What there is to know where nobody keeps secrets."""
+class NoSecrets:
+    """A source for servers without a secret store."""
 
     version = 0
     values: Mapping[str, str] = {}
 
-    def known(self, tenant: str | None) -> Known:
-        """Nothing."""
+    def known(self, tenant: str | None) -> KnownSecrets:
+        """Return no secrets."""
         return self
 
-    def loaded(self, tenant: str) -> Known | None:
-        """Nothing."""
+    def loaded(self, tenant: str) -> KnownSecrets | None:
+        """Return no secrets."""
         return self
 
-    async def load(self, tenant: str) -> Known:
-        """Nothing."""
+    async def load(self, tenant: str) -> KnownSecrets:
+        """Return no secrets."""
         return self
 
 
 class Redaction:
     """
-    Redactors of tenants, each made once for a state of the tenant's secrets.
+    The redactors of tenants, each made once for each state of the tenant's secrets.
 
-    Tenants without any share one, which knows what the server itself keeps secret and the forms of
-    tokens.
+    Tenants without secrets share one, which knows the server's own secrets and the forms of tokens.
     """
 
-    def __init__(self, secrets: Secrets | None = None) -> None:
-        self.secrets = secrets or Nothing()
+    def __init__(self, secrets: SecretSource | None = None) -> None:
+        self.secrets = secrets or NoSecrets()
         self._made: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
         self.found = 0
-        """Outcomes of calls in which a secret was replaced."""
-        place.join(self)
+        """The number of outcomes in which a secret was redacted."""
+        log_context.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
-        """Those of all tenants that are known here, and of none."""
+        """Return the redactor of the server and those of all tenants known here."""
         return [self.of(None), *self._made.values()]
 
     def at_hand(self, tenant: str) -> Redactor | None:
-        """The redactor with which a call of the tenant may begin; None: `ready` must come first."""
+        """Return the redactor to start a call with; None if `ready` must be awaited first."""
         known = self.secrets.loaded(tenant)
         if known is None:
             return None
         return self._made.get(known.version) if known.values else PLAIN
 
     async def ready(self, tenant: str) -> None:
-        """Make the redactor for its secrets as they are now; StoreUnavailable."""
+        """Make the redactor for the tenant's current secrets; raises StoreUnavailable."""
         while self.at_hand(tenant) is None:
             known = self.secrets.loaded(tenant) or await self.secrets.load(tenant)
             if known.version in self._made or not known.values:
@@ -138,7 +129,7 @@ class Redaction:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
     def of(self, tenant: str | None) -> Redactor:
-        """The same, at once: a secret that came while a call ran is known before it is told."""
+        """Return the redactor for all secrets known now, including those added during the call."""
         known = self.secrets.known(tenant)
         if not known.values:
             return PLAIN
@@ -149,10 +140,10 @@ class Redaction:
         return redactor
 
     def clean(self, tenant: str | None, text: str) -> str:
-        """A text of that tenant's that is about to be logged."""
-        return self.of(tenant).clean(text)
+        """Redact a tenant's text, for instance before it is logged."""
+        return cleaned_text(text, self.of(tenant))
 
-    def _keep(self, tenant: str | None, known: Known, redactor: Redactor) -> None:
+    def _keep(self, tenant: str | None, known: KnownSecrets, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
         if before is not None and before != self.secrets.known(None).version:
             self._made.pop(before, None)
@@ -163,203 +154,108 @@ class Redaction:
             del self._last[next(iter(self._last))]
 
 
-class Guard(msgspec.Struct):
+def is_large(arguments: bytes) -> bool:
+    """Return whether to check arguments in a thread."""
+    size = len(arguments)
+    if size <= SHORT_BYTES:
+        return False
+    return size > LONG_BYTES or most_values(arguments) > MANY_VALUES
+
+
+def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) -> bool:
     """
-    One call: its client, who hears no secret, and what comes of it, without any.
+    Decide the usual case, one text and perhaps the same as JSON, without encoding it again.
 
-    What its tool says in several pieces is looked at together.
+    True means that there are no secrets and at most *most* bytes of each. False means nothing.
     """
+    content, value = outcome.content, outcome.structured
+    if len(content) != 1 or outcome.failure is not None:
+        return False
+    label = outcome.untrusted
+    if label is not None and cleaned_text(label, redactor) != label:
+        return False
+    block = content[0]
+    text = block.get("text")
+    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
+        return False
+    try:
+        plain = text.encode()
+    except UnicodeEncodeError:
+        return False  # a lone surrogate, as in invalid file names
+    if len(plain) > most or not redactor.clear(plain):
+        return False
+    if quoted(plain, redactor):
+        return False
+    return value is UNSET or _is_harmless_value(value, plain, redactor, most)
 
-    redaction: Redaction
-    call: Call
-    offer: Offer
-    redactor: Redactor = PLAIN
-    """What is kept from being said at the `version`; `now` asks again when that is another."""
-    version: int = -1
-    checked: bool = False
-    """Whether its arguments were found to be right."""
-    over: bool = False
-    """Whether the call has ended; what it left running is about nobody in particular."""
-    said: dict[str, Said] | None = None
-    written: list[tuple[str, str]] | None = None
-    """What this call's caller wrote itself; found out once."""
-    clock: Clock | None = None  # of a call within another; its client has the outer one's
-    seat: Clock | None = None
-    """What the call takes up while it works; held, as its clock is, while a person decides."""
-    remarks: dict[str, str] | None = None
-    """What stages say of the call for its record."""
 
-    def now(self) -> Redactor:
-        """The redactor for this moment: a secret may have come while the call ran."""
-        version = self.redaction.secrets.version
-        if version != self.version:
-            redactor = self.redaction.of(self.call.caller.tenant_id)
-            if self.offer.secret_arguments:
-                # What the caller wrote itself.
-                redactor = redactor.with_values(self._written())
-            self.redactor, self.version = redactor, version
-        return self.redactor
+def _is_harmless_value(value: Any, plain: bytes, redactor: Redactor, most: int) -> bool:
+    """Decide the same for the structured value beside a harmless text."""
+    if not isinstance(value, Raw):
+        return False
+    encoded = bytes(value)
+    if b"\\" in encoded or len(encoded) > most:
+        return False
+    if encoded == plain:
+        return True
+    return redactor.clear(encoded) and not quoted(encoded, redactor)
 
-    def arguments(self) -> Any:
-        """The call's arguments as the offer takes them; ToolFailure for what it does not take."""
-        if self.offer.secret_arguments:
-            self._written()  # refuses too many, before anything is looked at
-        arguments = self.offer.check(self.call.arguments)
-        self.checked = True
-        return arguments
 
-    def _written(self) -> list[tuple[str, str]]:
-        if self.written is None:
-            self.written = written(self.call, self.offer)
-            size = sum(len(value.encode(errors="surrogatepass")) for _, value in self.written)
-            if size > MOST_WRITTEN_BYTES or len(self.written) > MOST_WRITTEN:
-                # Nothing of the call is looked at, so that there is nothing to be told.
-                self.written, self.checked = [], True
-                raise ToolFailure(
-                    "validation",
-                    f"The secrets in the arguments are too long: at most {MOST_WRITTEN_BYTES} "
-                    f"bytes are taken, and {MOST_WRITTEN} of them. Name a kept one: "
-                    f"`{REFERENCE}NAME`.",
-                )
-        return self.written
+def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcome:
+    """
+    Redact the content and the structured value; return the same object if there are no secrets.
 
-    async def told(self, outcome: Outcome) -> Outcome:
-        """The outcome without secrets; others are served while a long one is searched."""
-        return self.promptly(outcome) or await self.apart(outcome)
-
-    async def apart(self, outcome: Outcome) -> Outcome:
-        """The same for one that `promptly` has found too long."""
-        return await asyncio.to_thread(self.outcome, outcome)
-
-    def promptly(self, outcome: Outcome) -> Outcome | None:
-        """The same at once; None for one that is too long for that."""
-        if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
-            return None
-        if is_harmless(outcome, self.now()):
-            return outcome
-        content = _encode(outcome.content)
-        structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
-        return None if len(content) + len(structured) > LONG_BYTES else self.outcome(outcome)
-
-    def outcome(self, outcome: Outcome) -> Outcome:
-        """The same for one of any size; raises as `fit` where it cannot be told at all."""
-        redactor, before = self.now(), outcome
-        if outcome.failure is not None:
-            failure = failure_without(outcome.failure, redactor)
-            if failure is not outcome.failure:
-                outcome = _replace(outcome, failure=failure)
-        content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
-        if content is not None:
-            outcome = _replace(outcome, content=tuple(_decode(content)))
-        if outcome.structured is not UNSET:
-            encoded = _encode(outcome.structured)
-            structured = document.cleaned(encoded, redactor)
-            if structured is not None and isinstance(self.offer, Tool) and self.offer.output_schema:
-                # A secret may be a word of the answer's own form, which would be another one then.
-                names = frozenset(names_in(self.offer.output_schema))
-                structured = document.cleaned(encoded, redactor, names=names)
-            if structured is not None:
-                outcome = _replace(outcome, structured=Raw(structured))
-        self.redaction.found += outcome is not before
+    A text that repeats the structured value is written again from the redacted value, so that
+    neither of them shows what the other hides.
+    """
+    if outcome.structured is UNSET:
+        clean = document.cleaned(_encode(outcome.content), redactor, blocks=True)
+        return outcome if clean is None else _replace(outcome, content=tuple(_decode(clean)))
+    encoded, names = _encode(outcome.structured), frozenset[bytes]()
+    structured = document.cleaned(encoded, redactor)
+    if structured is not None and isinstance(offer, Tool) and offer.output_schema:
+        # A secret may equal a member's name in the schema, which must not be redacted.
+        names = frozenset(names_in(offer.output_schema))
+        structured = document.cleaned(encoded, redactor, names=names)
+    copy = {"type": "text", "text": encoded.decode()}
+    copies = [at for at, block in enumerate(outcome.content) if block == copy]
+    content = [{} if block == copy else block for block in outcome.content]
+    clean = document.cleaned(_encode(content), redactor, blocks=True, names=names)
+    if clean is None and structured is None:
         return outcome
-
-    def _refusal(self, refused: ToolFailure) -> ToolFailure:
-        """
-        What is wrong with the arguments, said of them as they are without secrets.
-
-        Messages quote values, and only the beginning of long ones: half a secret is not found.
-        """
-        clean = document.cleaned(self.call.arguments, self.now())
-        if clean is None:
-            return refused
-        try:
-            self.offer.check(clean)
-        except ToolFailure as again:
-            return again
-        return ToolFailure("validation", "The arguments are not what the schema allows.")
-
-    async def error(self, error: BaseException) -> BaseException:
-        """What the call raised, as it may be told; others are served while that is found out."""
-        if isinstance(error, ToolFailure) and not self.checked:
-            if len(self.call.arguments) > LONG_BYTES:
-                return await asyncio.to_thread(self._refusal, error)
-            return self._refusal(error)
-        return self.protocol_error(error) if isinstance(error, ProtocolError) else error
-
-    def protocol_error(self, error: ProtocolError) -> ProtocolError:
-        """An error in its author's words, without secrets."""
-        redactor = self.now()
-        message, data = redactor.clean(str(error.message)), error.data
-        with suppress(*UNENCODABLE):  # it has no JSON, which fails the call when it is answered
-            clean = None if data is None else document.cleaned(_encode(data), redactor)
-            data = data if clean is None else _decode(clean)
-        if message == error.message and data is error.data:
-            return error
-        return ProtocolError(error.code, message, data)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See `Client`."""
-        return self.call.client.capabilities
-
-    def timed(self, clock: Clock) -> None:
-        """See `Client`; what a call within a call waits for stops both their clocks."""
-        if self.call.depth:
-            self.clock = clock
-        else:
-            self.call.client.timed(clock)
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """See `Client`."""
-        if isinstance(message, str):
-            message = self._said("progress").text(message, self.now())
-        await self.call.client.progress(progress, total, message)
-
-    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
-        """See `Client`."""
-        with suppress(*UNENCODABLE):  # it has no JSON, which whoever sends it finds out
-            encoded = _encode(data, enc_hook=_shown)
-            clean = self._said("log").document(encoded, self.now())
-            data = data if clean is encoded else Raw(clean)
-        if isinstance(logger, str):
-            logger = self.now().clean(logger)
-        await self.call.client.log(level, data, logger)
-
-    async def request(
-        self, requests: Mapping[str, InputRequest]
-    ) -> Mapping[str, Mapping[str, Any]]:
-        """See `Client`."""
-        clean = {key: question_without(request, self.now()) for key, request in requests.items()}
-        with held(self.clock, self.seat):
-            return await self.call.client.request(clean)
-
-    async def stand_by(self, waiting: Waiting) -> None:
-        """See `Client`; what waits was made without secrets."""
-        with held(self.clock, self.seat):
-            await self.call.client.stand_by(waiting)
-
-    async def pause(self, retry_after_s: float) -> None:
-        """See `Client`."""
-        await self.call.client.pause(retry_after_s)
-
-    async def detach(self) -> None:
-        """See `Client`."""
-        await self.call.client.detach()
-
-    def _said(self, kind: str) -> Said:
-        if self.said is None:
-            self.said = {}
-        return self.said.setdefault(kind, Said())
+    content = list(outcome.content) if clean is None else _decode(clean)
+    told = encoded if structured is None else structured
+    for at in copies:
+        content[at] = {"type": "text", "text": told.decode()}
+    value = outcome.structured if structured is None else Raw(structured)
+    return _replace(outcome, content=tuple(content), structured=value)
 
 
-def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
-    """The secrets that a caller wrote into its arguments, each with its argument's name."""
-    return [
-        (next((step for step in reversed(path) if step is not None), "argument").upper(), value)
-        for path in offer.secret_arguments
-        for value in literals((path,), call.arguments)
-    ]
+def failure_without(failure: Failure, redactor: Redactor) -> Failure:
+    """Redact a failure; return the same object if there are no secrets."""
+    message = cleaned_text(str(failure.message), redactor)
+    field = None if failure.field is None else redactor.clean(str(failure.field))
+    if message == failure.message and field == failure.field:
+        return failure
+    return _replace(failure, message=message, field=field)
 
 
-def _shown(value: Any) -> str:
-    return f"<{type(value).__name__}>"
+def question_without(request: InputRequest, redactor: Redactor) -> InputRequest:
+    """Redact a request for input; return the same object if there are no secrets."""
+    try:
+        params = document.cleaned(_encode(request.params), redactor)
+    except UNENCODABLE:
+        return request  # no JSON: sending it fails
+    return request if params is None else InputRequest(request.method, _decode(params))
+
+
+def names_in(schema: Any) -> Iterator[bytes]:
+    """Yield the names of members in a schema."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            yield from (name.encode(errors="surrogatepass") for name in properties)
+        schema = [*schema.values()]
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        for inner in schema:
+            yield from names_in(inner)

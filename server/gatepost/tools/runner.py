@@ -4,27 +4,26 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
-from gatepost.pledge import Broken
-from gatepost.redaction.place import HERE
-from gatepost.scope import HELD
-from gatepost.stores.api import StoreUnavailable
+from gatepost.redaction.log_context import HERE
+from gatepost.storage.commit import CommitFailed, CommitFuture, committed
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (
+    OFF_RECORD,
     WORDS,
     Call,
     CallContext,
     Failure,
-    Kind,
     Offer,
     Outcome,
     ToolFailure,
 )
-from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import (
     NOBODY,
     InputNeeded,
@@ -34,17 +33,17 @@ from gatepost.tools.client import (
     Unaccepted,
     all_needed,
 )
-from gatepost.tools.fit import fit, fitting_bytes, tellable
-from gatepost.tools.record import Recorder
-from gatepost.tools.redaction import Guard, Redaction
+from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redaction import LONG_BYTES, SHORT_BYTES, Redaction, is_harmless, is_large
 from gatepost.tools.registry import Registry, Unknown
-from gatepost.tools.utterance import LONG_BYTES, is_harmless
+from gatepost.tools.stage import UNLIMITED, Next, Recorder, RequestLimits, Stage, StageFunction
+from gatepost.tools.truncation import fit, fitting_bytes, tellable
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import AuthError
+from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
 
 log = structlog.get_logger("gatepost.runner")
-
-Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
@@ -55,7 +54,8 @@ FOREVER_S = 1e8
 
 OURS = (InputNeeded, Unaccepted, GeneratorExit)
 """
-What is no failure of a tool; the last is how Python throws a coroutine away. Everything else is:
+What is no failure of a tool; the last is how Python throws a coroutine away (one that a tool raises
+itself comes as another error, see `attend`). Everything else is:
 a library that gives up with `sys.exit` on a tool's behalf must not end the server.
 """
 
@@ -66,8 +66,6 @@ EXPIRED = Outcome(
     )
 )
 
-OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
-"""What only looks, and is asked for with each key that somebody presses."""
 UNRECORDED = (
     "The call was carried out, but the record of it could not be written in time. It was not "
     "undone: check what was done before you call again."
@@ -78,53 +76,18 @@ Not an outage, which clients answer by calling again: the work is done, and woul
 """
 
 
-class TokenOver(DeadlinePassed):
-    """The caller's token expired while the tool ran."""
-
-
-class WhileAllowed(Within[Outcome]):
-    """Awaits what could run for longer than its caller's token lasts."""
-
-    __slots__ = ()
-
-    stopped = TokenOver
-
-
-class Attentive(Patient[Outcome]):
-    """Awaits a tool that may ask somebody; its clock stops meanwhile, the token's does not."""
-
-    __slots__ = ()
-
-    late = TokenOver
-
-
-class Stage(Protocol):
-    """
-    Something that happens around a checked call: limits, approvals, the record of it.
-
-    It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
-    ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
-    ``call.kind`` says which. One that has ``for_retries = True`` sees calls with a retry key only,
-    one that has ``concerns(offer)`` those of offers for which that was true then.
-    """
-
-    def __call__(
-        self, call: Call, offer: Offer, arguments: Any, proceed: Next
-    ) -> Awaitable[Outcome]:
-        """
-        Take this stage's part in the call.
-
-        Usually a coroutine function; one that is none may hand on what `proceed` answers, and then
-        costs a call that it does not touch next to nothing.
-        """
+NO_RECORD = committed()
+"""The commit of a call that has no record to wait for."""
 
 
 class Runner:
     """
-    The only way to what is offered: find → require → check → stages → invoke → redact → fit.
+    The only way to what is offered:
+    find → require → stages (limits → check → approvals) → invoke → redact → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about what it may not use; secrets
-    go before what is too long is cut, as half a secret would not be found.
+    Scopes come before arguments, so that a caller learns nothing about what it may not use; limits
+    come before arguments, since checking costs more than refusing; secrets go before what is too
+    long is cut, as half a secret would not be found.
     """
 
     grace_s = GRACE_S
@@ -134,15 +97,17 @@ class Runner:
         registry: Registry,
         *,
         context_for: Callable[[Call], CallContext],
-        stages: Sequence[Stage] = (),
+        stages: Sequence[Stage | StageFunction] = (),
         timeout_s: float = 30.0,
         max_result_bytes: int = 4_000_000,
         redaction: Redaction | None = None,
         recorder: Recorder | None = None,
+        requests: RequestLimits = UNLIMITED,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
         self.recorder = recorder
+        self.requests = requests
         self.redaction = redaction or Redaction()
         self.context_for = context_for
         self.timeout_s = timeout_s
@@ -153,64 +118,88 @@ class Runner:
         self._ways: dict[int, Next] = {}
         self._ways_again: dict[int, Next] = {}
         for offer in registry.offers:
-            concerned = [stage for stage in stages if _concerns(stage, offer)]
-            usual = [stage for stage in concerned if not getattr(stage, "for_retries", False)]
-            self._ways[id(offer)] = composed(usual, self._invoke)
-            self._ways_again[id(offer)] = composed(concerned, self._invoke)
+            concerned = [s for s in stages if not isinstance(s, Stage) or s.concerns(offer)]
+            usual = [s for s in concerned if not (isinstance(s, Stage) and s.for_retries)]
+            self._ways[id(offer)] = checking(usual, self._invoke)
+            self._ways_again[id(offer)] = checking(concerned, self._invoke)
 
     async def run(self, call: Call) -> Outcome:
         """
-        Do what *call* asks, or say in its Outcome why not.
+        Do what *call* asks, or say in its Outcome why not; its audit record is durable.
 
         Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
+        outcome, commit = await self.run_uncommitted(call)
+        try:
+            await commit
+        except CommitFailed:
+            return UNRECORDED_EFFECT
+        return outcome
+
+    async def run_uncommitted(self, call: Call) -> tuple[Outcome, CommitFuture]:
+        """
+        Do the same, and return a success before its audit record is durable.
+
+        The commit must be awaited before the outcome leaves the server. What is not a success is
+        durable already.
+        """
         recorder = self.recorder
         if recorder is None or call.kind in OFF_RECORD:
-            return await self._run(call, [])
+            return await self._proceed(call, []), NO_RECORD
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
-        guards: list[Guard] = []
+        guards: list[RedactedCall] = []
         began = perf_counter()
         try:
-            outcome = await self._run(call, guards)
+            outcome = await self._proceed(call, guards)
         except (asyncio.CancelledError, GeneratorExit) as left:
             # Nobody is there to wait with.
             recorder.ended(call, began, guards, left)
             raise
         except BaseException as error:
-            with suppress(Broken):  # what is raised says more, and the log says the rest
+            with suppress(CommitFailed):  # what is raised says more, and the log says the rest
                 await recorder.ended(call, began, guards, error)
             raise
-        pledge = recorder.ended(call, began, guards, outcome.failure)
-        if call.holder is not None:
-            call.holder[HELD] = pledge
-            return outcome
-        try:
-            await pledge
-        except Broken:
-            return UNRECORDED_EFFECT if outcome.failure is None else outcome
-        return outcome
+        commit = recorder.ended(call, began, guards, outcome.failure)
+        if outcome.failure is None:
+            return outcome, commit
+        with suppress(CommitFailed):  # why it failed says more than the lost record
+            await commit
+        return outcome, NO_RECORD
 
-    async def _run(self, call: Call, guards: list[Guard]) -> Outcome:
-        offer = self.allowed(call)
+    async def _counted(self, call: Call, refused: Exception) -> Outcome:
+        """Raise *refused* once it is counted: it comes to no stage, and must not be free."""
+        if (refusal := await self.requests.take(call.caller)) is not None:
+            return refusal
+        try:
+            raise refused
+        finally:
+            del refused  # its traceback would hold this frame, and with it the call
+
+    async def _proceed(self, call: Call, guards: list[RedactedCall]) -> Outcome:
+        try:
+            offer = self.allowed(call)
+        except (Unknown, AuthError) as refused:
+            return await self._counted(call, refused)
         tenant, redaction = call.caller.tenant_id, self.redaction
         if (redactor := redaction.at_hand(tenant)) is None:
             await redaction.ready(tenant)
             redactor = redaction.of(tenant)
         # Where the caller may write secrets itself the guard has to look for them.
         known = -1 if offer.secret_arguments else redaction.secrets.version
-        guard = Guard(redaction, call, offer, redactor, known)
+        guard = RedactedCall(redaction, call, offer, redactor, known)
         guards.append(guard)
         outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
         HERE.set(guard)
         if call.client is not NOBODY:
             call = replace(call, client=guard)
         try:
-            arguments = guard.arguments()
             ways = self._ways if call.retry is None else self._ways_again
-            outcome = await ways[id(offer)](call, offer, arguments)
+            outcome = await ways[id(offer)](call, offer, None)
+            if not guard.checked:
+                return outcome  # refused before anything was read that could hold a secret
             # In here, as these may be the first to find that an outcome cannot be told at all.
             if known == redaction.secrets.version and is_harmless(outcome, redactor, self._short):
                 return outcome  # nearly always, and nothing needs to be encoded for it
@@ -243,24 +232,40 @@ class Runner:
             name = unknown.name if len(unknown.name) <= LONGEST_NAME else ""
             unknown.name = self.redaction.clean(call.caller.tenant_id, name)
             raise
-        if offer.scopes:
-            call.caller.require(offer.scopes)
-        if offer.acr_values or offer.max_age_s is not None:
-            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
+        if offer.scopes or offer.acr_values or offer.max_age_s is not None:
+            self._require(call.caller, offer)
         return offer
 
+    def may(self, caller: TenantContext, offer: Offer) -> bool:
+        """Whether the caller's token is enough for an offer within its reach."""
+        try:
+            self._require(caller, offer)
+        except (InsufficientScope, InsufficientAuthentication):
+            return False
+        return True
+
+    def _require(self, caller: TenantContext, offer: Offer) -> None:
+        if offer.scopes:
+            caller.require(offer.scopes)
+        if offer.acr_values or offer.max_age_s is not None:
+            caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
+
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
+        guard: Any = HERE.get()  # of this call
+        guard.begun = True
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
-        if limit <= self.grace_s and call.client is NOBODY:
-            return Within(limit, work)  # every token is good for that long
-        allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
-            return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
-        attentive = Attentive(limit, allowed, work)
-        call.client.timed(attentive)
-        return attentive
+            # Every token is good for the time of grace.
+            allowed_s = FOREVER_S if limit <= self.grace_s else self._call_s(call)
+            return ToolDeadline(limit, allowed_s, work)
+        deadline = ToolDeadline(limit, self._call_s(call), work)
+        call.client.timed(deadline)
+        return deadline
+
+    def _call_s(self, call: Call) -> float:
+        return FOREVER_S if call.lasting else self.allowed_s(call.caller)
 
     def allowed_s(self, caller: TenantContext) -> float:
         """
@@ -278,13 +283,13 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         # It asks in tasks of its own, all at once.
         raise needed from None
     if isinstance(error, ToolFailure):
-        return Outcome(failure=tellable(error.failure))
+        return Outcome(failure=tellable(error.failure), untrusted=error.untrusted)
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, Pending):
         message, after_s = error.message, error.retry_after_s
         return Outcome(failure=Failure("approval_pending", message, retry_after=after_s))
-    if isinstance(error, TokenOver):
+    if isinstance(error, TokenExpired):
         return EXPIRED
     if isinstance(error, DeadlinePassed):
         message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
@@ -300,27 +305,45 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     return Outcome(failure=Failure("internal", message))
 
 
-def composed(stages: Sequence[Stage], invoke: Next) -> Next:
+def _is_ours() -> bool:
+    """Whether the running task itself was asked to stop."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
+    """*invoke* with these stages around it, and the check of the arguments where it belongs."""
+    early = list(takewhile(lambda one: isinstance(one, Stage) and one.before_check, stages))
+    proceed = composed(stages[len(early) :], invoke)
+
+    def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
+        guard: Any = HERE.get()  # set by the runner for this call
+        if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
+            if is_large(call.arguments):
+                return apart(call, offer, guard)
+            return proceed(call, offer, guard.arguments())
+        # As `guard.arguments`, which most calls do not need.
+        arguments = offer.check(call.arguments)
+        guard.checked = True
+        return proceed(call, offer, arguments)
+
+    async def apart(call: Call, offer: Offer, guard: RedactedCall) -> Outcome:
+        # A check that takes milliseconds runs in a thread, so that other calls are served.
+        return await proceed(call, offer, await in_cpu_thread(call.caller, guard.arguments))
+
+    return composed(early, check)
+
+
+def composed(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     """*invoke* with these stages around it, the first one outermost."""
     for stage in reversed(stages):
-        invoke = _around(stage.__call__, invoke)
+        invoke = _around(stage.__call__ if isinstance(stage, Stage) else stage, invoke)
     return invoke
 
 
-def _concerns(stage: Stage, offer: Offer) -> bool:
-    judge = getattr(stage, "concerns", None)
-    return judge is None or bool(judge(offer))
-
-
-def _around(stage: Stage, proceed: Next) -> Next:
+def _around(stage: StageFunction, proceed: Next) -> Next:
     # A closure around a bound method: half of what a partial of an object that can be called costs.
     def perform(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         return stage(call, offer, arguments, proceed)
 
     return perform
-
-
-def _is_ours() -> bool:
-    """Whether the running task itself was asked to stop."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -1,4 +1,4 @@
-"""What a tool asks of the client's model (MCP, sampling)."""
+"""Requests of a tool to the client's model (MCP, sampling)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack
@@ -16,26 +16,26 @@ MEMBERS: Mapping[str, tuple[str, ...]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""Kinds of content and the texts each has."""
+"""The kinds of content and the string members of each."""
 
 
 class SamplingOptions(TypedDict, total=False):
-    """What may be said about a sampling besides its messages; clients are free to ignore most."""
+    """The options of a sampling request; clients may ignore most of them."""
 
     system: str
-    """What the model is told first."""
+    """The system prompt."""
     temperature: float
     stop: Sequence[str]
-    """Texts at which the model stops."""
+    """Strings at which the model stops."""
     models: Sequence[str]
-    """Names or parts of names of models, the best first."""
+    """Names of models or parts of them, the preferred one first."""
     tools: Sequence[Mapping[str, Any]]
-    """Tools for the model, in MCP's form; needs a client that can do "sampling.tools"."""
+    """Tools for the model, in MCP's form; the client needs the capability `sampling.tools`."""
     tool_choice: Mapping[str, Any]
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """What the client's model said; all of it is somebody else's words: check before you act."""
+    """The answer of the client's model; it is untrusted, so check it before you act on it."""
 
     content: tuple[Mapping[str, Any], ...]
     """Content blocks in MCP's form."""
@@ -45,15 +45,15 @@ class Sampled(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text of it."""
+        """The text of all text blocks."""
         return "\n".join(block["text"] for block in self.content if block["type"] == "text")
 
 
 class Sampling:
     """
-    Words from the client's own model: a text or messages (``{"role": …, "content": …}``).
+    A request to the client's model: a string or messages (``{"role": …, "content": …}``).
 
-    *max_tokens* is how much it may say. ValueError for messages that MCP does not allow.
+    *max_tokens* limits the answer. Raises ValueError for messages that MCP does not allow.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class Sampling:
         self.request = InputRequest("sampling/createMessage", params)
 
     def read(self, answer: Mapping[str, Any]) -> Sampled:
-        """The answer as its author sees it, once `why_not_sampled` found nothing wrong."""
+        """Return the author's form of an answer that `why_not_sampled` accepted."""
         content = tuple(blocks(answer["content"]))
         return Sampled(content, answer["model"], answer.get("stopReason"), answer["role"])
 
 
 def why_not_sampled(params: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
-    """What keeps an answer from being a CreateMessageResult for *params*; None when nothing."""
+    """Return why an answer is no CreateMessageResult for *params*; None if it is one."""
     if answer.get("role") not in ("user", "assistant") or not isinstance(answer.get("model"), str):
         return "a sampling result has a role and a model"
     if not isinstance(answer.get("stopReason"), str | None):
@@ -105,7 +105,7 @@ def why_not_sampled(params: Mapping[str, Any], answer: Mapping[str, Any]) -> str
 
 
 def blocks(content: Any) -> list[Any]:
-    """The blocks of a message, which may be one alone."""
+    """Return the content blocks of a message as a list."""
     return content if isinstance(content, list) else [content]
 
 
@@ -121,7 +121,7 @@ def _is_block(block: Any, params: Mapping[str, Any]) -> bool:
 
 
 def _check_messages(messages: Sequence[SamplingMessage]) -> None:
-    """Roles, and each call of a tool followed by its results alone (SA-02)."""
+    """Check the roles, and that only its results follow each use of a tool (SA-02)."""
     if not messages:
         raise ValueError("sampling needs a message")
     open_calls: list[str] = []

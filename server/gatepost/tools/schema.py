@@ -1,26 +1,68 @@
-"""A function's signature → JSON Schema 2020-12 → checked arguments."""
+"""Derive a JSON Schema 2020-12 from a function's signature, and check arguments against it."""
 
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
+from itertools import islice
+from typing import (
+    Annotated,
+    Any,
+    NoReturn,
+    NotRequired,
+    Required,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
+from pydantic_core import (
+    ErrorDetails,
+    PydanticSerializationError,
+    SchemaValidator,
+    to_jsonable_python,
+)
 from typing_extensions import TypedDict
 
 from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.dialect import validator_of
-from gatepost.tools.mistake import NOTHING_HIDDEN, Hidden, got, mistake, path_of
+from gatepost.tools.bounded_validation import (
+    NOTHING_HIDDEN,
+    Bounds,
+    Hidden,
+    decoded,
+    got,
+    path_of,
+    structure_of,
+)
+from gatepost.tools.core_schema import FEW_VALUES, bounds_of, failing_fast
+from gatepost.tools.json_shape import most_values
+from gatepost.tools.raw_schema import validator_of
+from gatepost.tools.schema_branches import branching_of
 from gatepost.tools.secret import secret_arguments
 
-# Three mistakes are what a model repairs in one go; thirty fill its window.
+# As many mistakes as an agent can correct at once; thirty would fill its context window.
 SHOWN_MISTAKES = 3
 
-# pydantic names the value by its kind ("Input should", "String should"): here it has a name.
+MOST_MISTAKES = 10_000
+"""
+The most mistakes that are built for one document. Each takes a microsecond, and one more for each
+value in the part of the document it is about.
+"""
+MOST_TRIED = 100_000
+"""
+Values times the alternatives for each; pydantic tries all of them, at 0.3 microseconds each.
+"""
+MOST_UNKNOWN = 10
+"""The most unknown members that are reported."""
+MOST_LISTED = 1_000
+"""More mistakes are not described, because that takes longer than finding them."""
+
+SHORTENED = frozenset({"too_short", "string_too_short", "string_pattern_mismatch"})
+
+# pydantic names the value by its type ("Input should", "String should"); here it has a name.
 SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
 
 SILENT = frozenset(
@@ -39,54 +81,99 @@ SILENT = frozenset(
         "too_short",
     }
 )
-"""The mistakes whose message never quotes the value; an author's own validator may."""
+"""The mistakes whose message never quotes the value; that of an author's validator may."""
 
 Check = Callable[[bytes], Any]
 
 
 class Plain(GenerateJsonSchema):
-    """pydantic's schemas without the titles it makes from names: they only cost tokens."""
+    """Generates schemas without the titles that pydantic derives from names, which cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
 
-class Arguments(msgspec.Struct, frozen=True):
-    """What a function takes besides its context: the schema clients see and the check it means."""
+class FunctionArguments(msgspec.Struct, frozen=True):
+    """The arguments of a function besides its context: their schema and the check for it."""
 
     schema: Mapping[str, Any]
     check: Check
 
 
-def arguments_of(function: Callable[..., Any]) -> Arguments:
+def arguments_of(function: Callable[..., Any]) -> FunctionArguments:
     """
     Read the parameters after the first (the context) of a tool function.
 
-    Types are taken as JSON means them: a string is never read as a number. Descriptions come from
-    ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. TypeError when the first is
-    no context, and when another has no annotation or cannot be passed by name.
+    Types are strict as in JSON: a string is never read as a number. Descriptions come from
+    ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. Raises TypeError if the
+    first parameter is not the context, or another has no annotation or cannot be passed by name.
     """
     adapter, parameters = _adapter(function)
     schema = tidy(adapter.json_schema(schema_generator=Plain))
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
-    validate = adapter.validator.validate_json
-    names, hidden = _named(parameters), Hidden(secret_arguments(schema))
+    return FunctionArguments(schema, _ArgumentCheck(adapter, schema, _named(parameters)).check)
 
-    def check(arguments: bytes) -> dict[str, Any]:
+
+class _ArgumentCheck:
+    """Validates arguments; long ones are bounded first, and left at the first mistake."""
+
+    def __init__(self, adapter: TypeAdapter[Any], schema: Mapping[str, Any], names: str) -> None:
+        self._core_schema = adapter.core_schema
+        self._validate = adapter.validator.validate_json
+        self._validate_long: Any = None
+        self._names, self._hidden = names, Hidden(secret_arguments(schema))
+        self._own_bounds = bounds_of(adapter.core_schema)
+        self._bounds = Bounds(
+            schema,
+            branching_of(schema, discriminated=True),
+            lambda: validator_of(structure_of(schema)),
+            self._explain,
+            most_mistakes=MOST_MISTAKES,
+            most_steps=MOST_TRIED,
+            hidden=self._hidden,
+        )
+
+    def check(self, arguments: bytes) -> dict[str, Any]:
+        """Return the arguments as the function takes them; raises ToolFailure."""
+        validate: Any = self._validate
+        if len(arguments) > self._bounds.harmless_bytes:
+            self._bounds.passes(arguments)
+            validate = self._until_first_mistake
+        if self._own_bounds and most_values(arguments) > FEW_VALUES:
+            document = decoded(arguments)
+            for bound in self._own_bounds:
+                bound(document)
         try:
             checked: dict[str, Any] = validate(arguments, strict=True)
         except ValidationError as error:
-            # The values stay out of the traceback's chain: they end up in logs.
-            raise _failure(error, names, hidden) from None
-        return checked
+            failure = _failure(error, self._names, self._hidden)
+            if error.error_count() > MOST_LISTED:
+                failure = self._bounds.of_beginning(decoded(arguments), 1) or failure
+        else:
+            return checked
+        return _raised(failure)
 
-    return Arguments(schema, check)
+    @property
+    def _until_first_mistake(self) -> Any:
+        # Made at first use, because most tools never need it. What was made for a model before
+        # would go on after its first mistake.
+        if self._validate_long is None:
+            schema = failing_fast(self._core_schema)
+            self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
+        return self._validate_long
+
+    def _explain(self, value: Any) -> ToolFailure | None:
+        try:
+            self._validate(msgspec.json.encode(value), strict=True)
+        except ValidationError as error:
+            return None if _is_cut(error) else _failure(error, self._names, self._hidden)
+        return None
 
 
 class Texts(msgspec.Struct, frozen=True):
-    """What a function takes that is only ever given texts, and the check that reads them."""
+    """The arguments of a function that gets only strings: their schema and the check for it."""
 
     schema: Mapping[str, Any]
     check: Callable[[Mapping[str, str]], dict[str, Any]]
@@ -94,10 +181,10 @@ class Texts(msgspec.Struct, frozen=True):
 
 def texts_of(function: Callable[..., Any]) -> Texts:
     """
-    Read the parameters after the first of a function whose arguments are texts on the wire.
+    Read the parameters after the first of a function whose arguments are sent as strings.
 
-    They may be annotated with whatever one text can mean: `int`, `Literal`, a date. TypeError as
-    in `arguments_of`, and for lists and objects.
+    Their types can be anything that one string can express: `int`, `Literal`, a date. Raises
+    TypeError as `arguments_of` does, and for lists and objects.
     """
     adapter, parameters = _adapter(function)
     schema = tidy(adapter.json_schema(schema_generator=Plain))
@@ -105,19 +192,40 @@ def texts_of(function: Callable[..., Any]) -> Texts:
         if not _is_one_text(described):
             raise TypeError(f"{function.__name__}: {name} is given one text; take it as `str`")
     if secret_arguments(schema):
-        # What they are called with is a prompt or an address: both are shown and kept by clients.
+        # Clients show and store the arguments of prompts and the URIs of resources.
         raise TypeError(f"{function.__name__}: only tools take secrets")
     validate: Any = adapter.validator.validate_strings  # its type wants dictionaries of its own
     names = _named(parameters)
+    known = frozenset(schema["properties"])
 
     def check(values: Mapping[str, str]) -> dict[str, Any]:
+        if len(values) > len(known):
+            # Otherwise every mistake would copy all of them.
+            values = {name: values[name] for name in sorted(values.keys() & known)} | dict(
+                islice(((name, values[name]) for name in values if name not in known), MOST_UNKNOWN)
+            )
         try:
             checked: dict[str, Any] = validate(dict(values))
         except ValidationError as error:
-            raise _failure(error, names) from None
-        return checked
+            failure = _failure(error, names)
+        else:
+            return checked
+        return _raised(failure)
 
     return Texts(schema, check)
+
+
+def _raised(failure: ToolFailure) -> NoReturn:
+    """
+    Raise the failure, outside of what handled pydantic's error.
+
+    That error would be its context, `from None` or not: values of the caller in logs, and a ring
+    over pydantic's own memory, where no collector sees it. Each refused call would stay for good.
+    """
+    try:
+        raise failure
+    finally:
+        del failure
 
 
 def _is_one_text(schema: Mapping[str, Any]) -> bool:
@@ -137,7 +245,7 @@ def _adapter(
     hints = get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or not _takes_context(parameters[0], hints.get(parameters[0].name)):
-        # It would be given the context in the place of an argument, and nobody would be told.
+        # The function would silently get the context in place of an argument.
         wanted = "its first parameter is the call's context: write `ctx: CallContext`"
         raise TypeError(f"{function.__name__}: {wanted}")
     parameters = parameters[1:]
@@ -175,11 +283,11 @@ def _show_default(schema: dict[str, Any], default: Any) -> None:
     try:
         schema["default"] = to_jsonable_python(default)
     except PydanticSerializationError:
-        return  # a default that JSON cannot say is the function's own business
+        return  # a default that JSON cannot express is not shown
 
 
 def tidy(schema: dict[str, Any]) -> dict[str, Any]:
-    """Make a generated schema plain: an object at the root, no title, definitions in place."""
+    """Simplify a generated schema: an object at the root, no title, inline definitions."""
     definitions = schema.pop("$defs", {})
     plain: dict[str, Any] = _inline(schema, definitions, ())
     plain.pop("title", None)
@@ -193,7 +301,7 @@ def tidy(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-    """Replace references by what they name: several clients and models do not follow them."""
+    """Inline references, because several clients and models do not follow them."""
     if isinstance(node, list):
         return [_inline(item, definitions, inside) for item in node]
     if not isinstance(node, dict):
@@ -220,7 +328,7 @@ def _references(node: Any) -> set[str]:
 
 
 def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
-    """The names of definitions that *node* leads to, by however many steps."""
+    """Return the names of all definitions that *node* refers to, directly or not."""
     seen: set[str] = set()
     ahead = _references(node)
     while ahead:
@@ -229,34 +337,17 @@ def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
     return seen
 
 
-def checker(schema: Mapping[str, Any]) -> Check:
-    """
-    Check arguments against a schema that a tool brings itself (OpenAPI, another server).
-
-    ValueError for one that `validator_of` does not take.
-    """
-    validator = validator_of(schema)
-    hidden = Hidden(secret_arguments(schema))
-
-    def check(arguments: bytes) -> Any:
-        try:
-            value = msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, RecursionError):
-            raise ToolFailure("validation", "The arguments are not valid JSON.") from None
-        mistakes = []
-        for error in validator.iter_errors(value):
-            mistakes.append(mistake(error, hidden))
-            if len(mistakes) == SHOWN_MISTAKES:
-                break
-        if mistakes:
-            message = " ".join(sentence for _, sentence in mistakes)
-            raise ToolFailure("validation", message, field=mistakes[0][0] or None)
-        return value
-
-    return check
+def _is_cut(error: ValidationError) -> bool:
+    """Return whether the cut of a document may have caused the mistake."""
+    found = () if error.error_count() > MOST_LISTED else error.errors(include_url=False)
+    return any(one["type"] in SHORTENED for one in found)
 
 
 def _failure(error: ValidationError, names: str, hidden: Hidden = NOTHING_HIDDEN) -> ToolFailure:
+    count = error.error_count()
+    if count > MOST_LISTED:
+        message = f"The arguments have {count} mistakes, too many to list. Send less at once."
+        return ToolFailure("validation", message)
     details = error.errors(include_url=False)
     shown = details[:SHOWN_MISTAKES]
     sentences = [_sentence(detail, names, hidden) for detail in shown]

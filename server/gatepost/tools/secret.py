@@ -1,18 +1,18 @@
-"""Arguments that hold secrets: `x-gatepost-secret` in a tool's schema."""
+"""Read `x-gatepost-secret` in a tool's schema: arguments that hold secrets."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.api import SecretPath
 
 KEYWORD = "x-gatepost-secret"
-REFERENCE = "secret:"
 HINT = "A stored secret may be named in its place: `secret:NAME`."
 MOST_PARTS = 50_000
-"""Parts of a schema that are walked; references could make one without an end."""
+"""The most parts of a schema that are walked; references could make it endless."""
 
-# Where a keyword's own schemas are, and what they mean for the value they are about.
+# The keywords with schemas for the same value, for each item or member, and by name.
 _SAME = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
 _EACH = (
     "items",
@@ -27,7 +27,7 @@ _SCHEMAS_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$def
 
 
 class _Marked:
-    """Marks the schema of whatever type it annotates."""
+    """Marks the schema of the annotated type."""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         schema: dict[str, Any] = handler(core)
@@ -39,18 +39,18 @@ Secret = Annotated[str, _Marked()]
 """
 The type of an argument that is a password, a token or a key: `token: Secret`.
 
-The model may give `secret:NAME` and never see the secret; ``ctx.secret`` makes the value of it. A
-value that it gives itself stays out of every answer, log and record. A tool with such an argument
-cannot become a task, whose record would keep it.
+The agent can pass `secret:NAME` and never sees the secret; ``ctx.secret`` returns its value. A
+value that the agent passes itself is kept out of every answer, log and record. A tool with such an
+argument cannot become a task, because the task's record would keep the value.
 """
 
 
 def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
     """
-    Where a schema has its secrets; ValueError where that cannot be told.
+    Return the paths of the secrets in a schema; raises ValueError if they cannot be determined.
 
-    That is a mark within a definition that contains itself, one that nothing leads to by the
-    keywords that are read here, and anything but `true` as the mark.
+    That is the case for a mark inside a recursive definition, a mark that the supported keywords
+    do not reach, and a mark with a value other than `true`.
     """
     marks = sum(1 for part in _parts(schema) if KEYWORD in part)
     if not marks:
@@ -67,20 +67,20 @@ def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
 
 
 class _Walk:
-    """One walk over all that a schema says of a value and of what is in it."""
+    """One walk over all subschemas for a value and for its parts."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._left = MOST_PARTS
         self.met: set[int] = set()
-        """The marked parts, by their identity."""
+        """The ids of the marked parts."""
         self.around: set[str] = set()
-        """The references that lead to them."""
+        """The references that lead to marked parts."""
         self.cut: set[str] = set()
         """The references that lead to themselves."""
 
     def paths(self, node: Any, path: SecretPath, inside: tuple[str, ...]) -> Iterator[SecretPath]:
-        """The paths of the marks at *node* and below, within these references."""
+        """Yield the paths of the marks at *node* and below it, inside these references."""
         if isinstance(node, Sequence) and not isinstance(node, str):
             for inner in node:
                 yield from self.paths(inner, path, inside)
@@ -115,7 +115,7 @@ class _Walk:
 
 
 def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
-    """The schemas in a schema, each with the path of the value that it is about."""
+    """Yield the subschemas of a schema, each with the path of its value."""
     for name, inner in node.get("properties", {}).items():
         yield inner, (*path, name)
     for inner in node.get("patternProperties", {}).values():
@@ -129,7 +129,7 @@ def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, Sec
 
 
 def _parts(node: Any, *, named: bool = False) -> Iterator[Mapping[str, Any]]:
-    """Every schema in a schema; what only looks like one (a default, an example) is left out."""
+    """Yield every schema in a schema, without defaults and examples that look like schemas."""
     if isinstance(node, Sequence) and not isinstance(node, str):
         for inner in node:
             yield from _parts(inner)
@@ -148,7 +148,7 @@ def _parts(node: Any, *, named: bool = False) -> Iterator[Mapping[str, Any]]:
 
 
 def with_hints(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema, telling the model at each secret that one may be named."""
+    """Return the schema with a hint for the agent at each secret."""
     return {key: _hinted(key, value) for key, value in _told(schema).items()}
 
 
@@ -170,19 +170,19 @@ def _hinted(keyword: str, node: Any) -> Any:
 
 def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
     """
-    The secrets that a caller wrote into its arguments (raw JSON), references left out.
+    Return the secrets in a call's arguments (raw JSON), without references to stored ones.
 
-    Each text at one of the paths or anywhere below: also where the arguments are wrong.
+    They are all strings at or below one of the paths, even in invalid arguments.
     """
     if not paths:
         return []
     try:
-        # The decoder that takes most: what a check may have understood must not be missed here.
+        # The most lenient decoder: it must find every value that a check might have accepted.
         value = json.loads(arguments)
     except (ValueError, RecursionError):
         return []
     texts = [text for path in paths for place in _at(value, path) for text in _texts(place)]
-    return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE)]
+    return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE_PREFIX)]
 
 
 def _at(value: Any, path: SecretPath) -> Iterator[Any]:
@@ -197,7 +197,7 @@ def _at(value: Any, path: SecretPath) -> Iterator[Any]:
         for inner in value:
             yield from _at(inner, path[1:])
     elif not isinstance(value, list):
-        # A text where an object should be: what it holds was meant for somewhere in it.
+        # A string in place of an object may contain the secret.
         yield value
 
 

@@ -1,4 +1,4 @@
-"""A skill: a folder of files that teaches an agent a way of working (SEP-2640, Agent Skills)."""
+"""A skill: a folder of files with instructions for an agent (SEP-2640, Agent Skills)."""
 
 import hashlib
 import importlib
@@ -12,23 +12,23 @@ import msgspec
 
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.content import Contents
-from gatepost.tools.function import Options, settled
-from gatepost.tools.offer import Document, Skill
+from gatepost.tools.function import OfferOptions, settled
+from gatepost.tools.offers import ResourceOffer, Skill
 
 MANIFEST = "SKILL.md"
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
 DIRECTORY_TYPE = "inode/directory"
 FILE_TTL_S = 300
-"""A client may keep a file as long as the list that has its digest."""
+"""A client may cache a file as long as the list with its digest."""
 
 FILE_NAME = re.compile(r"\w[\w.,+@-]{0,127}", re.ASCII)
-FRONTMATTER = "gatepost.tools.frontmatter"
-"""Loaded by name: a server without skills need not load YAML."""
+FRONTMATTER = "gatepost.tools.front_matter"
+"""Imported by name, so that a server without skills does not load YAML."""
 
 
 class SkillFile(msgspec.Struct, frozen=True):
-    """One file of a skill, as it was when the server started."""
+    """One file of a skill, as read when the server started."""
 
     uri: str
     data: bytes
@@ -36,12 +36,12 @@ class SkillFile(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the raw bytes, as `sha256:` and hex."""
+        """The SHA-256 of the raw bytes, as `sha256:` and hex."""
         return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
 
     @property
     def body(self) -> str | bytes:
-        """Text where it is text, so that a model can read it."""
+        """The content as text if it is UTF-8, so that an agent can read it, else as bytes."""
         try:
             return self.data.decode()
         except UnicodeDecodeError:
@@ -49,17 +49,17 @@ class SkillFile(msgspec.Struct, frozen=True):
 
 
 class SkillFolder(msgspec.Struct, frozen=True):
-    """A skill, read whole: what is listed and what is served later are the same bytes."""
+    """A skill, read completely, so that the listed digests match the served bytes."""
 
     uri: str
-    """Of its SKILL.md; the folder is what comes before the last slash."""
+    """The URI of its SKILL.md; the folder is the part before the last slash."""
     frontmatter: Mapping[str, Any]
-    """Name, description and whatever else SKILL.md begins with, unchanged."""
+    """The front matter of SKILL.md, unchanged: name, description and all other members."""
     files: tuple[SkillFile, ...]
 
     @property
     def entry(self) -> Mapping[str, Any]:
-        """What `skills/list` and `skills/get` say of it."""
+        """The skill's entry in the answers of `skills/list` and `skills/get`."""
         resources = [
             {"uri": file.uri, "digest": file.digest, "size": len(file.data)} for file in self.files
         ]
@@ -80,9 +80,9 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
 
 def offers_of(
-    folder: SkillFolder, pack: str, options: Options
-) -> tuple[Skill, tuple[Document, ...]]:
-    """The skill and its files, as offers; whoever may use the one may read the others."""
+    folder: SkillFolder, pack: str, options: OfferOptions
+) -> tuple[Skill, tuple[ResourceOffer, ...]]:
+    """Return the skill and its files as offers with the same scopes."""
     settings = settled("pack", pack, pack, options)
     name, description = folder.frontmatter["name"], folder.frontmatter["description"]
     entry = folder.entry
@@ -108,14 +108,14 @@ def offers_of(
 
 def _document(
     file: SkillFile, settings: Mapping[str, Any], name: str | None, description: str | None
-) -> Document:
+) -> ResourceOffer:
     path = file.uri.split("/", 4)[-1]
     answer = Outcome((Contents(file.body, file.media_type).shown(file.uri, None),))
 
     async def read(ctx: CallContext, arguments: Any) -> Outcome:
         return answer
 
-    return Document(
+    return ResourceOffer(
         **{**settings, "name": name or path, "title": None},
         description=description or f"A file of a skill: {path}",
         check=lambda _: None,
@@ -131,8 +131,8 @@ def read_skill(folder: Path, *, authority: str) -> SkillFolder:
     """
     Read a skill's folder; its URIs begin with ``skill://<authority>/<name>/``.
 
-    ValueError says what to change: no SKILL.md, frontmatter without a name that is the folder's,
-    a link that leads out of it, too many files.
+    Raises ValueError with a message for the author, for instance if SKILL.md is missing, if its
+    name is not the folder's, if a link leads out of the folder, or if there are too many files.
     """
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder} is no skill: it has no {MANIFEST}")
@@ -151,7 +151,7 @@ def read_skill(folder: Path, *, authority: str) -> SkillFolder:
 
 
 def media_type(path: Path) -> str:
-    """The media type that a file's name stands for."""
+    """Return the media type of a file, by its name."""
     if path.suffix == ".md":
         return "text/markdown"
     return mimetypes.guess_type(path.name, strict=False)[0] or "application/octet-stream"
@@ -161,14 +161,14 @@ def _files(folder: Path) -> list[Path]:
     root = folder.resolve()
     found = []
     for path in sorted(folder.rglob("*")):
-        # A link could lead to any file this process may read, and would publish it.
+        # A link could publish any file that this process can read.
         if not path.resolve().is_relative_to(root):
             raise ValueError(f"{path} leads out of the skill's folder")
         if path.is_dir():
             continue
         relative = path.relative_to(folder)
         if any(part.startswith(".") for part in relative.parts):
-            continue  # what editors and file managers leave behind is no part of a skill
+            continue  # hidden files of editors and file managers are not part of a skill
         for part in relative.parts:
             if not FILE_NAME.fullmatch(part):
                 raise ValueError(f"{path}: {part!r} is no name a URI can hold unchanged")

@@ -1,4 +1,4 @@
-"""What a path inside a workspace may look like: pure rules, nothing is opened."""
+"""The rules for paths in a workspace; pure functions."""
 
 import re
 import secrets
@@ -7,41 +7,41 @@ import unicodedata
 from gatepost.tools.api import ToolFailure
 
 SHOWN_ROOT = "/workspace/"
-"""How tools show the directory; a path may be written with it or relative to it."""
+"""The name of the workspace in paths; tools accept absolute paths with it."""
 
 NAME_BYTES = 255
 PATH_BYTES = 4096
 DEPTH = 32
 
 CONTROLS = frozenset({"Cc", "Zl", "Zp"})
-"""Unicode categories: controls, and what begins a new line."""
+"""The Unicode categories of control characters and line separators."""
 BIDI = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
-"""Marks that reorder what follows: who approves `txt.exe` would be shown another name."""
+"""Direction marks: they could make `txt.exe` look like another name to an approver."""
 
 REPOSITORY = re.compile(r"\.git|git~[0-9]+")
 # A file system may take both cases for the same name.
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial", re.IGNORECASE)
-"""What is being written or removed; no path may name it, and no list shows it."""
+"""The prefix of temporary files, which no path may name and no list shows."""
 
 
 def parts_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
-    The names in a tool's path; ToolFailure when it is not one inside what is shown as *root*.
+    Return the names in a tool's path; raise ToolFailure for a path outside *root*.
 
-    Absolute paths, `..`, empty names, control and reordering characters, what UTF-8 cannot encode
-    and what is too long are refused rather than repaired: a repaired path is not the one that was
-    approved.
+    `./a//b` is `a/b`, as everywhere else. Absolute paths, `..`, control and reordering characters,
+    what UTF-8 cannot encode and what is too long are refused rather than repaired: a repaired path
+    is not the one that was approved.
     """
-    relative = path.removeprefix(root)
+    relative = relative_of(path, root)
     problem = problem_of(relative, root)
     if problem:
         raise ToolFailure("validation", f"The path {problem}.", field="path")
-    return tuple(relative.split("/"))
+    return tuple(names_of(relative))
 
 
 def written_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
-    The same for a path that is written to.
+    Return the names in a path that is written to.
 
     What git reads of a repository's own folder makes it run programs (hooks, filters, monitors),
     so nothing but git itself writes there.
@@ -58,7 +58,7 @@ def written_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
 
 def is_repository(name: str) -> bool:
     """
-    Whether some file system takes *name* for `.git`.
+    Return whether some file system treats *name* as `.git`.
 
     HFS+ ignores characters that are not seen, Windows what follows a colon, dots and spaces at
     the end, and it has the short name `git~1` (CVE-2014-9390, CVE-2019-1352).
@@ -69,22 +69,39 @@ def is_repository(name: str) -> bool:
 
 def folder_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
-    The same for a path that may name the whole workspace (`.`, `/workspace`, `/workspace/`).
+    Return the names in a path that may be the whole workspace (`.`, `/workspace`, `/workspace/`).
 
-    A folder may end in one `/`, as people write it.
+    A folder may end in `/`, as people write it.
     """
-    if path in (".", "./", root, root[:-1]):
-        return ()
-    return parts_of(path.removesuffix("/") if len(path) > 1 else path, root)
+    inner = relative_of(path, root)
+    if inner.startswith("/") or not inner:
+        return parts_of(path, root)
+    # With a name that is none at its end, a path is a folder's.
+    while inner.endswith(("/", "/.")):
+        inner = inner.removesuffix(".").rstrip("/")
+    return parts_of(inner, root) if inner not in ("", ".") else ()
+
+
+def relative_of(path: str, root: str) -> str:
+    """The path without the *root* that it is written with; `.` where it names no more than that."""
+    if not root or (path != root[:-1] and not path.startswith(root)):
+        return path
+    # `/workspace//a` is `/workspace/a`: slashes that come twice lead nowhere.
+    return path[len(root) :].lstrip("/") or "."
+
+
+def names_of(path: str) -> list[str]:
+    """Return the names in a path, without `.` and empty ones."""
+    return [name for name in path.split("/") if name not in ("", ".")]
 
 
 def problem_of(path: str, root: str = SHOWN_ROOT) -> str | None:
-    """What is wrong with a relative path, as the end of a sentence about it."""
+    """Return the problem of a relative path, as the end of a sentence, or None."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         return "is not valid text: it holds half a character"
-    names = path.split("/")
+    names = names_of(path)
     return (
         _way_out(path, names, root)
         or _odd_character(path)
@@ -94,7 +111,7 @@ def problem_of(path: str, root: str = SHOWN_ROOT) -> str | None:
 
 
 def partial_name() -> str:
-    """A fresh name for what nobody may see yet, or any more."""
+    """Return a new name for a temporary file."""
     return f".{secrets.token_hex(8)}.partial"
 
 
@@ -105,8 +122,10 @@ def _way_out(path: str, names: list[str], root: str) -> str | None:
         return f"leads out of the workspace: it must be relative, or start with {root}"
     if ".." in names:
         return "leads out of the workspace: it must not hold `..`"
-    if any(name in ("", ".") for name in names):
-        return "must not hold `.` or empty names: write `a/b`, not `./a//b`"
+    if "://" in path:
+        return "is an address of something else: it must be relative, for example `notes.md`"
+    if path.endswith(("/", "/.")) or not names:
+        return "names a folder: name a file in it, for example `notes.md`"
     return None
 
 

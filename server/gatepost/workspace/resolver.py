@@ -1,4 +1,4 @@
-"""Opens what a path names below a handle, and nothing else, whatever happens to it meanwhile."""
+"""Opens files below a handle without following links, even if the tree changes meanwhile."""
 
 import contextlib
 import ctypes
@@ -20,7 +20,7 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 # PATH_MAX bounds what one system call takes: 15 names of 255 bytes stay below it.
 NAMES_AT_ONCE = 15
-# The kernel gives up when somebody renames while it looks, and finds itself outside (EXDEV) when
+# The kernel gives up when a folder is renamed while it looks, and finds itself outside (EXDEV) when
 # the folder that it stands in is moved there; neither happens often in a row.
 ATTEMPTS = 8
 DISTURBED = frozenset({errno.EAGAIN, errno.EINTR, errno.EXDEV})
@@ -29,11 +29,11 @@ Choice = Literal["auto", "kernel", "walk"]
 
 
 class Resolver(Protocol):
-    """A way to open names below a handle without following any link."""
+    """Opens names below a handle without following links."""
 
     def open(self, root: int, parts: Sequence[str], flags: int) -> int:
         """
-        A new handle of what *parts* name below *root*, the root itself if there are none.
+        Open *parts* below *root* and return the handle; without parts, the root itself.
 
         *flags* are those of open(2) for the last of them; nothing is made. OSError when it is not
         there, or a link stands anywhere on the way.
@@ -41,10 +41,10 @@ class Resolver(Protocol):
 
 
 class Walk:
-    """Name by name, each opened relative to the one before: works on every POSIX system."""
+    """Opens name by name, each relative to the previous one; works on every POSIX system."""
 
     def open(self, root: int, parts: Sequence[str], flags: int) -> int:
-        """See Resolver."""
+        """Open *parts* below *root* as `Resolver` describes."""
         if not parts:
             return os.open(".", flags | os.O_CLOEXEC, dir_fd=root)
         handle = root
@@ -61,14 +61,14 @@ class Walk:
 
 
 class Kernel:
-    """In one system call that refuses links and ways out by itself (Linux, openat2)."""
+    """Opens with one system call that refuses links and ways out (Linux, openat2)."""
 
     def __init__(self) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
 
     def open(self, root: int, parts: Sequence[str], flags: int) -> int:
-        """See Resolver."""
+        """Open *parts* below *root* as `Resolver` describes."""
         handle = root
         try:
             while len(parts) > NAMES_AT_ONCE:
@@ -104,7 +104,7 @@ class Kernel:
 
 @cache
 def kernel_resolves() -> bool:
-    """Whether this kernel has openat2 and lets us call it (a sandbox may refuse it)."""
+    """Return whether this kernel has openat2 and allows it (a sandbox may refuse it)."""
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return False
     with contextlib.suppress(OSError):
@@ -114,14 +114,14 @@ def kernel_resolves() -> bool:
 
 
 def resolver_of(choice: Choice = "auto") -> Resolver:
-    """The best there is, or the one that is asked for."""
+    """Return the best available resolver, or the requested one."""
     if choice == "walk" or (choice == "auto" and not kernel_resolves()):
         return Walk()
     return Kernel()
 
 
 def place_of(handle: int) -> str:
-    """The absolute path of an open folder; OSError where the system does not tell."""
+    """Return the absolute path of an open folder; raise OSError if the system does not tell."""
     if sys.platform == "darwin":
         told = fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024))
         return os.fsdecode(told.rstrip(b"\0"))

@@ -1,4 +1,4 @@
-"""The workspaces of all tenants, and one tenant's as tools use it."""
+"""The workspaces of tenants as tools use them."""
 
 import asyncio
 import contextlib
@@ -11,30 +11,35 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Edited, File, Head, Item, Listing, Usage
-from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Stopped, Tally
+from gatepost.tools.context import (
+    Edited,
+    FileHead,
+    FolderListing,
+    Item,
+    WorkspaceFile,
+    WorkspaceUsage,
+)
+from gatepost.workspace.ownership import LEDGER, PRIVATE, Owned
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
+from gatepost.workspace.usage import DEFAULT_QUOTA, Quota, UsageChange, UsageFile, WorkAbandoned
 
 T = TypeVar("T")
 
-PRIVATE = ".gatepost"
-"""What lies beside the tenants' directories; no tenant's id begins with a dot."""
-LEDGER = ".usage"
 APART = ".made"
-"""What a tenant's packs can make again; not counted, so no area's name."""
+"""The area for data that packs can recreate; it is not counted."""
 
 AREA = re.compile(r"[a-z]{1,32}", re.ASCII)
 
 THREADS = 16
 TURNS = 4
-"""Threads that one tenant may hold at once, so that it never holds all of them."""
+"""The maximum number of threads that one tenant uses at once."""
 
 
 class Workspaces:
     """
-    All tenants' directories, below one root that is held open.
+    The directories of all tenants below one open root.
 
     Every path is resolved from that handle without following links: neither a link that a tool
     wrote nor a directory swapped meanwhile can lead elsewhere. OSError when the root cannot be
@@ -53,7 +58,7 @@ class Workspaces:
         self._tenants: dict[str, TenantWorkspace] = {}
 
     def of(self, tenant: str) -> "TenantWorkspace":
-        """The directory of one tenant; *tenant* is a checked tenant id, so it is a plain name."""
+        """Return the workspace of one tenant; *tenant* is a validated tenant id."""
         known = self._tenants.get(tenant)
         if known is None:
             home = Home(self._root, tenant, self._quota, self._resolver, self._threads)
@@ -62,16 +67,16 @@ class Workspaces:
         return known
 
     def close(self) -> None:
-        """Call off what still runs, wait for it, and let go of the root."""
+        """Cancel running work, wait for it, and close the root."""
         for stop in tuple(self._running):
             stop.set()
-        # Its threads use the root's number, which somebody else may get once it is closed.
+        # Its threads use the root's descriptor, which may be reused once it is closed.
         self._threads.shutdown(cancel_futures=True)
         os.close(self._root)
 
 
 class Home:
-    """What all of a tenant's directories share: the count, and turns at the threads."""
+    """The state shared by a tenant's directories: the usage, and the turns at the threads."""
 
     def __init__(
         self,
@@ -84,24 +89,27 @@ class Home:
         self.root = root
         self.tenant = tenant
         self.resolver = resolver or resolver_of()
-        self.ledger = Ledger(self._opened, self._count, quota)
+        self.ledger = UsageFile(self._opened, self._count, quota)
         self.running: set[threading.Event] = set()
+        self._owned = Owned(root, tenant, self.resolver)
         self._threads = threads
         self._turns = asyncio.Semaphore(TURNS)
         self._changes = asyncio.Lock()
 
     async def run(self, work: Callable[[threading.Event], T]) -> T:
         """
-        Do blocking work in a thread; it gets an event that is set when nobody waits any more.
+        Run blocking work in a thread; it gets an event that is set when the caller stops waiting.
         """
         async with self._turns:
             stop = threading.Event()
             self.running.add(stop)
-            future = asyncio.get_running_loop().run_in_executor(self._threads, work, stop)
+            future = asyncio.get_running_loop().run_in_executor(
+                self._threads, self._in_own, work, stop
+            )
             future.add_done_callback(lambda _: self.running.discard(stop))
             try:
                 # Waiting for it, and not for its result: that would cancel it at once, while its
-                # thread goes on and tells nobody how it ended.
+                # thread goes on and its result is lost.
                 await asyncio.wait((future,))
             except asyncio.CancelledError:
                 stop.set()
@@ -109,8 +117,8 @@ class Home:
                 raise
             return future.result()
 
-    async def change(self, work: Callable[[Tally, threading.Event], T]) -> T:
-        """The same for work that changes files: one at a time, counted."""
+    async def change(self, work: Callable[[UsageChange, threading.Event], T]) -> T:
+        """Run blocking work that changes files: one change at a time, counted."""
 
         def counted(stop: threading.Event) -> T:
             with self.ledger.changing(stop) as tally:
@@ -119,8 +127,12 @@ class Home:
         async with self._changes:
             return await self.run(counted)
 
+    def _in_own(self, work: Callable[[threading.Event], T], stop: threading.Event) -> T:
+        self._owned.check()
+        return work(stop)
+
     def apart(self) -> Path:
-        """Where packs keep what they can make again, for those who must open it by its path."""
+        """Return the path of the area for data that packs can recreate."""
         handle = self._folder((PRIVATE, self.tenant, APART))
         try:
             return Path(place_of(handle))
@@ -128,7 +140,7 @@ class Home:
             os.close(handle)
 
     def _opened(self) -> int:
-        """The ledger's own handle: each change has another, so that they exclude one another."""
+        """Open the usage file; each change has its own handle, so that they exclude one another."""
         handle = self._folder((PRIVATE, self.tenant))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -137,7 +149,7 @@ class Home:
             os.close(handle)
 
     def _folder(self, names: Sequence[str]) -> int:
-        """A handle of the folder, made where it is missing; no link is followed to it."""
+        """Return a handle of the folder; create it if it is missing, without following links."""
         handle = os.dup(self.root)
         try:
             for name in names:
@@ -151,7 +163,7 @@ class Home:
             raise
         return handle
 
-    def _count(self) -> Usage:
+    def _count(self) -> WorkspaceUsage:
         handle = self.resolver.open(self.root, (PRIVATE, self.tenant), DIRECTORY)
         try:
             areas = [name for name in os.listdir(handle) if AREA.fullmatch(name)]
@@ -159,18 +171,18 @@ class Home:
             os.close(handle)
         places = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
         counts = [Tree(self.root, place, self.resolver, "").count() for place in places]
-        return Usage(sum(one.bytes for one in counts), sum(one.files for one in counts))
+        return WorkspaceUsage(sum(one.bytes for one in counts), sum(one.files for one in counts))
 
 
 def _unheard(future: asyncio.Future[Any]) -> None:
-    """Take note of how it ended, so that nobody logs it: the caller is gone."""
+    """Retrieve the result, so that asyncio does not log an error whose caller has gone."""
     if not future.cancelled():
         future.exception()
 
 
 class TenantWorkspace:
     """
-    One tenant's directory, made when something is first written; see the Workspace protocol.
+    One tenant's directory, created at the first write; see the Workspace protocol.
 
     An area of it has paths without the `/workspace/` before them.
     """
@@ -186,7 +198,7 @@ class TenantWorkspace:
 
     async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
         """
-        Write a whole file; nobody ever sees half of it, also after a crash.
+        Write a whole file atomically, and return the path as tools show it.
 
         Answers the path as tools show it.
         """
@@ -197,10 +209,10 @@ class TenantWorkspace:
         return tree.shown + "/".join(parts)
 
     async def write_new(self, path: str, data: bytes) -> bool:
-        """Write a whole file unless there is one; of all who try at once, one does."""
+        """Write a whole file unless it exists; of concurrent attempts, one succeeds."""
         parts, tree = self._written(path), self._tree
 
-        def write(tally: Tally, stop: threading.Event) -> bool:
+        def write(tally: UsageChange, stop: threading.Event) -> bool:
             # Every process that writes waits for the same lock.
             if tree.holds(parts):
                 return False
@@ -210,7 +222,7 @@ class TenantWorkspace:
         return await self._home.change(write)
 
     async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
-        """Add to a file by replacing it with a longer one; answers its size now."""
+        """Append to a file by replacing it; return its new size."""
         parts, tree = self._written(path), self._tree
         return await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
@@ -219,7 +231,7 @@ class TenantWorkspace:
     async def edit(
         self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
     ) -> Edited:
-        """Replace a file by what *change* makes of it, while nobody else changes it."""
+        """Replace a file with the result of *change*, excluding other changes."""
         parts, tree = self._written(path), self._tree
         size, is_new = await self._home.change(
             lambda tally, stop: tree.edit(parts, change, tally, stop, limit=limit)
@@ -234,60 +246,60 @@ class TenantWorkspace:
             raise self._tree.too_large(parts, limit)
         return head.data
 
-    async def head(self, path: str, *, limit: int) -> Head:
+    async def head(self, path: str, *, limit: int) -> FileHead:
         """Read the first *limit* bytes of a file; ToolFailure when it is missing."""
         parts = self._parts(path)
         return await self._home.run(lambda _: self._tree.read(parts, limit))
 
-    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
-        """The first *limit* bytes of each file that can be read."""
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[FileHead | None]:
+        """Return the first *limit* bytes of each readable file."""
 
-        def read(stop: threading.Event) -> list[Head | None]:
-            found: list[Head | None] = []
+        def read(stop: threading.Event) -> list[FileHead | None]:
+            found: list[FileHead | None] = []
             for path in paths:
                 head = None
                 with contextlib.suppress(ToolFailure):
                     head = self._tree.read(self._parts(path), limit)
                 found.append(head)
                 if stop.is_set():
-                    raise Stopped
+                    raise WorkAbandoned
             return found
 
         return await self._home.run(read)
 
-    async def files(self, *, limit: int) -> list[File]:
+    async def files(self, *, limit: int) -> list[WorkspaceFile]:
         """
-        The plain files there are, sorted by path; at most *limit* of them.
+        Return the plain files, sorted by path, at most *limit*.
 
         Links are not followed, and what is being written and what no tool could name are left out.
         """
         listing = await self._home.run(
             lambda _: self._tree.entries((), limit, recursive=True, files_only=True)
         )
-        return [File(item.path, item.size, item.modified) for item in listing.items]
+        return [WorkspaceFile(item.path, item.size, item.modified) for item in listing.items]
 
     async def entries(
         self, path: str = ".", *, recursive: bool = False, hidden: bool = True, limit: int
-    ) -> Listing:
-        """What is in a folder, sorted by path; ToolFailure when there is none."""
+    ) -> FolderListing:
+        """Return the entries of a folder, sorted by path; raise ToolFailure if it is missing."""
         parts = folder_of(path, self._shown)
         return await self._home.run(
             lambda _: self._tree.entries(parts, limit, recursive=recursive, hidden=hidden)
         )
 
     async def stat(self, path: str) -> Item:
-        """What stands at a path; ToolFailure when nothing does."""
+        """Return the status of a path; raise ToolFailure if it is missing."""
         parts = self._parts(path)
         return await self._home.run(lambda _: self._tree.status(parts))
 
     async def make_folder(self, path: str) -> str:
-        """Make a folder, and those above it; answers its path as tools show it."""
+        """Create a folder and its parents; return its path as tools show it."""
         parts = self._written(path.removesuffix("/"))
         await self._home.change(lambda tally, _: self._tree.make(parts, tally))
         return self._tree.shown + "/".join(parts)
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
-        """Remove a file, or with *recursive* a folder; whether there was anything."""
+        """Remove a file, or a folder with *recursive*; return whether it existed."""
         parts = folder_of(path, self._shown)
         if not parts:
             message = "The workspace itself cannot be deleted; name what is in it."
@@ -296,32 +308,32 @@ class TenantWorkspace:
             lambda tally, _: self._tree.remove(parts, tally, recursive=recursive)
         )
 
-    async def usage(self) -> Usage:
-        """What the tenant keeps in all its directories, counted now."""
+    async def usage(self) -> WorkspaceUsage:
+        """Count the storage of the tenant in all its directories."""
         return await self._home.run(self._home.ledger.counted)
 
-    async def room(self) -> Usage:
-        """How much more the tenant may keep, counted now; below zero where there is too much."""
+    async def room(self) -> WorkspaceUsage:
+        """Return the remaining quota of the tenant, negative if it is exceeded."""
         kept, quota = await self.usage(), self._home.ledger.quota
-        return Usage(quota.bytes - kept.bytes, quota.files - kept.files)
+        return WorkspaceUsage(quota.bytes - kept.bytes, quota.files - kept.files)
 
     async def place(self) -> Path:
-        """Where the directory really is, made if it is not there; for a confined program."""
+        """Return the real path of the directory for a sandboxed program; create it if missing."""
         await self._home.change(lambda tally, _: self._tree.make((), tally))
         return Path(await self._home.run(lambda _: self._tree.place()))
 
     def area(self, name: str) -> "TenantWorkspace":
-        """A directory of the tenant beside this one; ValueError unless *name* is lower-case."""
+        """Return another directory of the tenant; raise ValueError unless *name* is lower-case."""
         if not AREA.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
         return self._within((PRIVATE, self._home.tenant, name), "", ())
 
     def folder(self, path: str, shown: str) -> "TenantWorkspace":
-        """A folder of the workspace as one of its own, shown as *shown*."""
+        """Return a folder of the workspace as a workspace, shown as *shown*."""
         return self._within((self._home.tenant,), shown, folder_of(path))
 
     async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
-        """Do blocking work beside the workspace, on what can be made again."""
+        """Run blocking work on data that can be recreated."""
         return await self._home.run(lambda stop: work(self._home.apart(), stop))
 
     def _within(self, base: Parts, shown: str, folder: Parts) -> "TenantWorkspace":

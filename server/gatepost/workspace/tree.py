@@ -1,4 +1,4 @@
-"""The blocking work on one directory of a tenant, always from an open handle downwards."""
+"""Blocking work on one directory of a tenant, always relative to an open handle."""
 
 import errno
 import os
@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import Head, Item, ItemType, Listing, Usage
-from gatepost.workspace.clearing import clear
-from gatepost.workspace.ledger import Stopped, Tally
+from gatepost.tools.context import FileHead, FolderListing, Item, ItemType, WorkspaceUsage
 from gatepost.workspace.path import PARTIAL, partial_name, problem_of
+from gatepost.workspace.removal import clear
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of
+from gatepost.workspace.usage import UsageChange, WorkAbandoned
 
 Parts = tuple[str, ...]
 
-# Without O_NONBLOCK, opening a pipe would hold the thread until somebody writes.
+# Without O_NONBLOCK, opening a pipe would block the thread until data is written.
 READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAKING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 CHUNK = 1 << 20
-"""Bytes between two looks at whether anybody still waits."""
+"""The number of bytes between two checks whether the caller still waits."""
 
 IN_THE_WAY = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
-"""A link, a file where a folder should be, a socket: what no path leads through or to."""
+"""The errors for a path through or to a link, a file as a folder, or a socket."""
 
 REFUSED = {
     errno.ENOSPC: "there is no room left for files. Delete something, or ask the operator.",
@@ -40,7 +40,7 @@ _HERE = {"follow_symlinks": False}
 
 class Tree:
     """
-    One directory below the root of all tenants, made when something is first written.
+    One directory below the root, created at the first write.
 
     *base* leads to it from *root*, and *folder* on from there to the part of it that is meant;
     *shown* is what tools put before its paths.
@@ -55,25 +55,25 @@ class Tree:
         self._resolver = resolver
         self.shown = shown
 
-    def read(self, parts: Parts, limit: int) -> Head:
-        """The first *limit* bytes of a plain file, and its size."""
+    def read(self, parts: Parts, limit: int) -> FileHead:
+        """Return the first *limit* bytes of a plain file, and its size."""
         with self._explained(parts), self._file(parts) as file:
             data = bytearray()
             while len(data) < limit and (more := os.read(file, min(limit - len(data), CHUNK))):
                 data += more
-            return Head(bytes(data), max(os.fstat(file).st_size, len(data)))
+            return FileHead(bytes(data), max(os.fstat(file).st_size, len(data)))
 
     def write(
         self,
         parts: Parts,
         data: bytes,
-        tally: Tally,
+        tally: UsageChange,
         stop: threading.Event,
         *,
         mkdirs: bool,
         append: bool = False,
     ) -> int:
-        """Replace a file, or with *append* a file by a longer one; the size it has now."""
+        """Replace a file, or append to it with *append*; return its new size."""
         with self._explained(parts):
             missing = self._missing(parts[:-1])
             if missing and not mkdirs:
@@ -96,12 +96,12 @@ class Tree:
         self,
         parts: Parts,
         change: Callable[[bytes | None], bytes],
-        tally: Tally,
+        tally: UsageChange,
         stop: threading.Event,
         *,
         limit: int,
     ) -> tuple[int, bool]:
-        """Replace a file by what is made of it; its size now, and whether it is new."""
+        """Replace a file with the result of a function; return its size and whether it is new."""
         old: bytes | None = None
         try:
             head = self.read(parts, limit)
@@ -114,19 +114,19 @@ class Tree:
         return size, old is None
 
     def too_large(self, parts: Parts, limit: int) -> ToolFailure:
-        """What to say of a file that has more than *limit* bytes."""
+        """Return the message for a file that has more than *limit* bytes."""
         message = f"{self._show(parts)} is larger than the {limit} bytes allowed."
         return ToolFailure("validation", message, field="path")
 
-    def make(self, parts: Parts, tally: Tally) -> None:
-        """Make a folder and those above it."""
+    def make(self, parts: Parts, tally: UsageChange) -> None:
+        """Create a folder and its parents."""
         with self._explained(parts):
             tally.require(bytes=0, files=self._missing(parts))
             with self._made(parts, tally):
                 return
 
-    def remove(self, parts: Parts, tally: Tally, *, recursive: bool) -> bool:
-        """Remove what stands there; a folder vanishes as a whole, and is then cleared away."""
+    def remove(self, parts: Parts, tally: UsageChange, *, recursive: bool) -> bool:
+        """Remove a file or folder; a folder disappears as a whole and is then cleared."""
         try:
             with self._explained(parts), self._folder(parts[:-1]) as folder:
                 status = os.stat(parts[-1], dir_fd=folder, **_HERE)
@@ -146,17 +146,17 @@ class Tree:
             return False
 
     def holds(self, parts: Parts) -> bool:
-        """Whether anything stands there."""
+        """Return whether the path exists."""
         with self._explained(parts):
             return self._status(parts) is not None
 
     def place(self) -> str:
-        """The absolute path of what is open now, by the system's own word."""
+        """Return the absolute path of the open folder, as the system reports it."""
         with self._explained(()), self._folder(()) as folder:
             return place_of(folder)
 
     def status(self, parts: Parts) -> Item:
-        """What stands there."""
+        """Return the status of the path."""
         with self._explained(parts):
             found = self._status(parts)
             if found is None:
@@ -171,9 +171,9 @@ class Tree:
         recursive: bool,
         files_only: bool = False,
         hidden: bool = True,
-    ) -> Listing:
+    ) -> FolderListing:
         """
-        At most *limit* of what is below a folder: all of a folder before what is deeper.
+        Return at most *limit* entries below a folder, breadth first.
 
         What is being written and what no path could name are left out, and so is, without
         *hidden*, whatever begins with a dot. The same tree gives the same list.
@@ -193,10 +193,10 @@ class Tree:
             if recursive:
                 todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
         cut = len(items) > limit
-        return Listing(sorted(items[:limit], key=lambda item: item.path), cut)
+        return FolderListing(sorted(items[:limit], key=lambda item: item.path), cut)
 
-    def count(self) -> Usage:
-        """What is there, links and odd names included; clears away what a crash left half done."""
+    def count(self) -> WorkspaceUsage:
+        """Count all files, including links and odd names; remove leftovers of a crash."""
         size = files = 0
         todo: list[Parts] = [()]
         while todo:
@@ -216,7 +216,7 @@ class Tree:
             except OSError as error:
                 if error.errno not in (*IN_THE_WAY, errno.ENOENT):
                     raise
-        return Usage(size, files)
+        return WorkspaceUsage(size, files)
 
     def _entries(self, parts: Parts, *, hidden: bool) -> list[Item]:
         found: list[Item] = []
@@ -247,7 +247,7 @@ class Tree:
                 raise ToolFailure("validation", f"{self._show(parts)} is not a file.", field="path")
             if status.st_nlink > 1:
                 # Its other name may be another tenant's file: no tool makes hard links between
-                # files that are shown, so nobody who is honest needs one here.
+                # files that are shown, so there is no legitimate use of one here.
                 message = f"{self._show(parts)} has several names (hard links) and is not read."
                 raise ToolFailure("validation", message, field="path")
             yield handle
@@ -255,8 +255,8 @@ class Tree:
             os.close(handle)
 
     @contextmanager
-    def _made(self, parts: Parts, tally: Tally) -> Iterator[int]:
-        """The folder, made where it is missing; each step is opened relative to the one before."""
+    def _made(self, parts: Parts, tally: UsageChange) -> Iterator[int]:
+        """Return the folder; create it if it is missing, each step relative to the previous one."""
         handle = os.dup(self._root)
         try:
             for at, name in enumerate((*self._base, *parts)):
@@ -275,7 +275,7 @@ class Tree:
             os.close(handle)
 
     def _missing(self, parts: Parts) -> int:
-        """How many of the folders are not there, those that lead to the meant one included."""
+        """Return the number of missing folders on the way to the directory."""
         inner = len(self._base) - self._uncounted
         for there in range(len(parts), -1, -1):
             try:
@@ -316,7 +316,7 @@ class Tree:
             finally:
                 os.close(handle)
             if stop.is_set():
-                raise Stopped
+                raise WorkAbandoned
             # Renaming replaces a link instead of writing through it.
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             done = True
@@ -330,7 +330,7 @@ class Tree:
 
     @contextmanager
     def _explained(self, parts: Parts) -> Iterator[None]:
-        """Say what went wrong in terms of the workspace; the machine's own paths stay inside."""
+        """Translate errors into messages about the workspace, without the machine's own paths."""
         try:
             yield
         except FileNotFoundError:
@@ -352,11 +352,11 @@ class Tree:
 
 
 class _Missing(ToolFailure):
-    """Nothing stands there."""
+    """Raised when the path does not exist."""
 
 
 def _look(name: str, folder: int) -> os.stat_result | None:
-    """What stands there, unless it is gone by now."""
+    """Return the status of the path, or None if it has disappeared."""
     try:
         return os.stat(name, dir_fd=folder, **_HERE)
     except FileNotFoundError:
@@ -367,12 +367,12 @@ def _write(handle: int, data: bytes, stop: threading.Event) -> None:
     view = memoryview(data)
     while view:
         if stop.is_set():
-            raise Stopped
+            raise WorkAbandoned
         view = view[os.write(handle, view[:CHUNK]) :]
 
 
 def _mode(old: os.stat_result | None) -> int:
-    """What could be run stays so: a script of a repository would differ otherwise."""
+    """Return the mode for a rewritten file; executable files stay executable."""
     return 0o700 if old is not None and stat.S_ISREG(old.st_mode) and old.st_mode & 0o100 else 0o600
 
 

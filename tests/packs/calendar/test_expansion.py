@@ -12,9 +12,9 @@ from dateutil.rrule import rrulestr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.packs.calendar import worker
-from gatepost.packs.child.process import ask
-from tests.packs.calendar.ical import ZONES, document, event
+from gatepost_packs.calendar import worker
+from gatepost_packs.child.process import ask
+from tests.packs.calendar.calendars import ZONES, document, event
 
 pytestmark = pytest.mark.requirement("P7")
 

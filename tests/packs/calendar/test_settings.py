@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.packs.calendar.settings import CalendarSettings
+from gatepost_packs.calendar.settings import CalendarSettings
 
 pytestmark = pytest.mark.requirement("P7")
 
@@ -30,19 +30,23 @@ BAD = [
     (URL | {"path": "x"}, "calendars.a.path", "one source, not 2"),
     (URL | {"zone": "Mars"}, "calendars.a.zone", "'Mars' is not a time zone"),
     (URL | {"zone": "../../etc/passwd"}, "calendars.a.zone", "is not a time zone"),
-    (URL | {"user": "ada"}, "calendars.a.user", "come together"),
-    (URL | {"user": "ada", "password": "w0rd"}, "calendars.a.password", "no reference to a secret"),
+    (URL | {"user": "ada"}, "calendars.a.user", "must be set together"),
+    (
+        URL | {"user": "ada", "password": "w0rd"},
+        "calendars.a.password",
+        "not a reference to a secret",
+    ),
     (
         URL | {"user": "ada", "password": "secret:w0rd"},
         "calendars.a.password",
-        "no reference to a secret",
+        "not a reference to a secret",
     ),
-    ({"url": "secret:address"}, "calendars.a.url", "no name of a secret"),
-    ({"path": "x"} | SIGNED, "calendars.a.user", "needs nobody to sign in"),
+    ({"url": "secret:address"}, "calendars.a.url", "not a valid name of a secret"),
+    ({"path": "x"} | SIGNED, "calendars.a.user", "needs no user and password"),
     ({"url": "webcal://a.example/a.ics"}, "calendars.a.url", "not an http or https URL"),
     ({"url": "file:///etc/passwd"}, "calendars.a.url", "not an http or https URL"),
     ({"url": "https://[a/"}, "calendars.a.url", "it is not a URL"),
-    ({"caldav": "https://ada:w0rd@a.example/"}, "calendars.a.caldav", "it holds a user name"),
+    ({"caldav": "https://ada:w0rd@a.example/"}, "calendars.a.caldav", "it contains a user name"),
 ]
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.packs.calendar.conftest import World
-from tests.packs.calendar.ical import document, event
-from tests.packs.calendar.world import USERS
-from tests.packs.office import Worker, open_office
+from tests.packs.calendar.calendars import USERS, document, event
+from tests.packs.calendar.conftest import CalendarServers
+from tests.packs.harness import Agent, open_server
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P7")
 
@@ -31,10 +31,10 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 
 @pytest.fixture
-def worker(world: World, protocol: str) -> Worker:
+def agent(world: CalendarServers, protocol: str) -> Agent:
     """An agent of a tenant of its own, which signs in as Ada of Acme."""
-    return world.keeping.worker(
-        world.office,
+    return world.secrets.agent(
+        world.server,
         protocol,
         DAV_USER="ada-of-acme",
         DAV_PASSWORD=USERS["ada-of-acme"],
@@ -47,12 +47,12 @@ def seen(value: Any) -> list[tuple[str, str, str]]:
 
 
 @both
-def test_a_document_on_the_web_is_read(world: World, worker: Worker) -> None:
+def test_a_document_on_the_web_is_read(world: CalendarServers, agent: Agent) -> None:
     """All of the answer, as the page has it."""
     daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
     world.web.pages["/team.ics"] = 200, {}, document(event(*daily, "DURATION:PT15M")).encode()
 
-    value = worker.call("calendar_read", **MARCH, calendar="team", limit=3).value
+    value = agent.call("calendar_read", **MARCH, calendar="team", limit=3).value
 
     assert (value["start"], value["end"]) == (
         "2026-03-01T00:00:00+01:00",
@@ -72,13 +72,13 @@ def test_a_document_on_the_web_is_read(world: World, worker: Worker) -> None:
     }
 
 
-def test_a_password_goes_with_the_request(world: World, worker: Worker) -> None:
+def test_a_password_goes_with_the_request(world: CalendarServers, agent: Agent) -> None:
     """By Basic, out of the tenant's secrets; an address may be a secret itself."""
     for path in ("/signed.ics", "/hidden-9f2c.ics"):
         world.web.pages[path] = 200, {}, document(at(3, path)).encode()
 
-    signed = worker.call("calendar_read", **MARCH, calendar="signed").value
-    hidden = worker.call("calendar_read", **MARCH, calendar="hidden").value
+    signed = agent.call("calendar_read", **MARCH, calendar="signed").value
+    hidden = agent.call("calendar_read", **MARCH, calendar="hidden").value
 
     asked = {path: headers for _, path, headers in world.web.asked}
     assert asked["/signed.ics"]["authorization"].startswith("Basic ")
@@ -86,35 +86,35 @@ def test_a_password_goes_with_the_request(world: World, worker: Worker) -> None:
     assert [one["total"] for one in (signed, hidden)] == [1, 1]
 
 
-def test_what_has_not_changed_is_not_sent_again(world: World) -> None:
+def test_what_has_not_changed_is_not_sent_again(world: CalendarServers) -> None:
     """To the same tenant; another one is told nothing from what the first has."""
     text = document(at(3, "kept")).encode()
-    worker, other = world.office.worker("rest"), world.office.worker("rest")
+    agent, other = world.server.agent("rest"), world.server.agent("rest")
 
-    def asked(by: Worker, status: int, body: bytes) -> tuple[Any, str | None]:
+    def asked(by: Agent, status: int, body: bytes) -> tuple[Any, str | None]:
         world.web.pages["/team.ics"] = status, {"etag": '"v1"'}, body
-        heard = by.call("calendar_read", **MARCH, calendar="team")
-        return heard.value and heard.value["total"], world.web.asked[-1][2].get("if-none-match")
+        reply = by.call("calendar_read", **MARCH, calendar="team")
+        return reply.value and reply.value["total"], world.web.asked[-1][2].get("if-none-match")
 
-    assert asked(worker, 200, text) == (1, None)
-    assert asked(worker, 304, b"") == (1, '"v1"')
+    assert asked(agent, 200, text) == (1, None)
+    assert asked(agent, 304, b"") == (1, '"v1"')
     assert asked(other, 304, b"") == (None, None)
-    assert asked(worker, 200, document().encode()) == (0, '"v1"')
+    assert asked(agent, 200, document().encode()) == (0, '"v1"')
 
 
-def test_files_of_the_workspace_are_read(worker: Worker) -> None:
+def test_files_of_the_workspace_are_read(agent: Agent) -> None:
     """One file, or all of a folder; each tenant its own; times of no zone in the calendar's."""
-    (worker.folder / "plans").mkdir(parents=True)
+    (agent.folder / "plans").mkdir(parents=True)
     for name, text in {
         "plans/a.ics": document(at(3, "one")),
         "plans/B.ICS": document(at(2, "two")),
         "plans/notes.txt": "not a calendar",
         "one.ics": document(event("DTSTART:20260305T233000", "SUMMARY:late")),
     }.items():
-        (worker.folder / name).write_text(text)
+        (agent.folder / name).write_text(text)
 
-    folder = worker.call("calendar_read", **MARCH, calendar="plans").value
-    file = worker.call(
+    folder = agent.call("calendar_read", **MARCH, calendar="plans").value
+    file = agent.call(
         "calendar_read", start="2026-03-05T23:00-05:00", end="2026-03-06T00:00", calendar="file"
     ).value
 
@@ -123,16 +123,16 @@ def test_files_of_the_workspace_are_read(worker: Worker) -> None:
     assert file["end"] == "2026-03-06T00:00:00-05:00"
 
 
-def test_a_caldav_server_is_read(world: World, worker: Worker) -> None:
+def test_a_caldav_server_is_read(world: CalendarServers, agent: Agent) -> None:
     """A calendar by its URL, or all that the root leads to; parts by their URL or name."""
     world.dav.make("ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two")))
     world.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
     world.dav.make("ada-of-acme", "main", past=document(at(5, "old").replace("202603", "202503")))
 
-    one = worker.call("calendar_read", **MARCH, calendar="main").value
-    both = worker.call("calendar_read", **MARCH, calendar="dav").value
+    one = agent.call("calendar_read", **MARCH, calendar="main").value
+    both = agent.call("calendar_read", **MARCH, calendar="dav").value
     parts = [
-        worker.call("calendar_read", **MARCH, calendar=name).value
+        agent.call("calendar_read", **MARCH, calendar=name).value
         for name in ("dav/other", "dav/The Other")
     ]
 
@@ -145,17 +145,19 @@ def test_a_caldav_server_is_read(world: World, worker: Worker) -> None:
     assert [[event["summary"] for event in part["events"]] for part in parts] == [["three"]] * 2
 
 
-def test_one_that_cannot_be_had_hides_no_other(world: World, worker: Worker) -> None:
+def test_one_that_cannot_be_had_hides_no_other(world: CalendarServers, agent: Agent) -> None:
     """Of all calendars, those that there are; what is missing is said."""
     world.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
-    (worker.folder / "plans").mkdir(parents=True, exist_ok=True)
-    (worker.folder / "plans/bad.ics").write_text("nothing of the kind")
+    (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
+    (agent.folder / "plans/bad.ics").write_text("nothing of the kind")
 
-    value = worker.call("calendar_read", **MARCH, query="ONE").value
+    value = agent.call("calendar_read", **MARCH, query="ONE").value
 
     reasons = [one["reason"] for one in value["missing"]]
     assert ("team", "2026-03-03T09:00:00+01:00", "one") in seen(value)
     assert any("inside cannot be read" in one and "allow_hosts" in one for one in reasons)
+    [whole] = [one for one in value["missing"] if "inside cannot be read" in one["reason"]]
+    assert (whole["calendar"], whole["summary"]) == ("inside", None)
     assert any(one["calendar"] == "plans" for one in value["missing"])
     assert not any("own" in one.split() for one in reasons)
 
@@ -169,29 +171,37 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
     ({"start": "soon"}, "validation", "`start` should be an ISO 8601 date or time such as"),
     ({"end": "2026-13-01"}, "validation", "`end` should be an ISO 8601"),
     ({"end": "2026-02-01"}, "validation", "`end` .* should be after `start`"),
-    ({"end": "2027-03-31"}, "validation", "at most 366 days; this is 396. Ask for a part"),
+    (
+        {"end": "2027-03-31"},
+        "validation",
+        "at most 366 days; this is 396. Ask for a shorter period",
+    ),
     ({"start": "0001-01-01"}, "validation", "`start` should be between the years 1900"),
     ({"limit": 0}, "validation", "limit"),
     ({"limit": 1001}, "validation", "limit"),
-    ({"calendar": "taem"}, "not_found", "no calendar 'taem'. There is: team, signed"),
+    ({"calendar": "taem"}, "not_found", "no calendar 'taem'. There are: team, signed"),
     ({"calendar": "own"}, "not_found", "There is no calendar 'own'"),
-    ({"calendar": "team/x"}, "not_found", "no calendar team/x. There is: team alone"),
-    ({"calendar": "dav/none"}, "not_found", "no calendar dav/none. There is: dav/"),
+    ({"calendar": "team/x"}, "not_found", "no calendar team/x. There are: team alone"),
+    ({"calendar": "dav/none"}, "not_found", "no calendar dav/none. There are: dav/"),
     ({"calendar": "inside"}, "denied", "inside cannot be read: .*allow_hosts"),
     ({"calendar": "file"}, "not_found", "file cannot be read: .*one.ics does not exist"),
     ({"calendar": "team"}, "not_found", "at that URL .HTTP 404"),
     ({"calendar": "hidden"}, "validation", "hidden cannot be read: there is no VCALENDAR in it"),
-    ({"calendar": "signed"}, "denied", "refuses who signs in .HTTP 401.* secret with its password"),
-    ({"calendar": "astray"}, "denied", "another one, which the password is not"),
+    (
+        {"calendar": "signed"},
+        "denied",
+        "refuses the credentials .HTTP 401.* secret with the password",
+    ),
+    ({"calendar": "astray"}, "denied", "another server, which must not get the password"),
     ({"calendar": "bomb"}, "validation", "answer is not XML"),
     ({"calendar": "plans"}, "validation", "large.ics is larger than the 200000 bytes"),
 ]
 
 
 @both
-@pytest.mark.parametrize(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
+@each(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
 def test_a_failure_tells_what_would_work(
-    world: World, worker: Worker, arguments: dict[str, Any], kind: str, says: str
+    world: CalendarServers, agent: Agent, arguments: dict[str, Any], kind: str, says: str
 ) -> None:
     """Which argument, or which calendar and why; no password, no address that is a secret."""
     world.web.pages = {
@@ -200,53 +210,55 @@ def test_a_failure_tells_what_would_work(
         "/dav/": (207, {}, ASTRAY),
         "/bomb/": (207, {}, BOMB),
     }
-    (worker.folder / "plans").mkdir(parents=True, exist_ok=True)
-    (worker.folder / "plans/large.ics").write_text("BEGIN:VCALENDAR" + "x" * 200_000)
+    (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
+    (agent.folder / "plans/large.ics").write_text("BEGIN:VCALENDAR" + "x" * 200_000)
 
-    heard = worker.call("calendar_read", **(MARCH | arguments))
+    reply = agent.call("calendar_read", **(MARCH | arguments))
 
-    assert heard.failure is not None
-    assert re.search(says, heard.failure), heard.failure
-    assert heard.kind in (None, kind)
-    assert "9f2c" not in heard.failure
-    assert USERS["ada-of-acme"] not in heard.failure
+    assert reply.failure is not None
+    assert re.search(says, reply.failure), reply.failure
+    assert reply.kind in (None, kind)
+    assert "9f2c" not in reply.failure
+    assert USERS["ada-of-acme"] not in reply.failure
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(world: World, tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_is_not_waited_for(
+    world: CalendarServers, tmp_path: Path
+) -> None:
     """As long as the configuration says; the others are still read."""
     slow = {"slow": {"url": f"{world.web_url}/slow"}}
-    with open_office(
+    with open_server(
         tmp_path,
         ["calendar"],
         network={"allow_hosts": [world.web_url.removeprefix("http://")]},
         packs={"calendar": {"calendars": slow, "timeout_s": 0.3}},
-    ) as office:
-        heard = office.worker("rest").call("calendar_read", **MARCH)
+    ) as server:
+        reply = server.agent("rest").call("calendar_read", **MARCH)
 
-    assert heard.kind == "timeout"
-    assert "slow cannot be read: its server did not answer within 0.3 s" in (heard.failure or "")
+    assert reply.kind == "timeout"
+    assert "slow cannot be read: its server did not answer within 0.3 s" in (reply.failure or "")
 
 
-def test_a_tenant_without_the_secret_is_told_which(world: World) -> None:
+def test_a_tenant_without_the_secret_is_told_which(world: CalendarServers) -> None:
     """And how an operator sets it."""
-    heard = world.office.worker("rest").call("calendar_read", **MARCH, calendar="main")
+    reply = world.server.agent("rest").call("calendar_read", **MARCH, calendar="main")
 
-    assert heard.kind == "not_found"
-    assert "no secret DAV_USER" in (heard.failure or "")
+    assert reply.kind == "not_found"
+    assert "no secret DAV_USER" in (reply.failure or "")
 
 
-def test_two_tenants_with_the_same_names_never_meet(world: World) -> None:
+def test_two_tenants_with_the_same_names_never_meet(world: CalendarServers) -> None:
     """One configuration, one server, the same calendar: each has its own account and files."""
     workers = {}
     for user, word in USERS.items():
         mine = document(at(9, f"only for {user[-4:]}"))
         world.dav.make(user, "same", a=mine)
-        worker = world.keeping.worker(world.office, "rest", DAV_USER=user, DAV_PASSWORD=word)
-        (worker.folder / "plans").mkdir(parents=True)
-        (worker.folder / "plans/a.ics").write_text(mine)
-        workers[user] = worker
+        agent = world.secrets.agent(world.server, "rest", DAV_USER=user, DAV_PASSWORD=word)
+        (agent.folder / "plans").mkdir(parents=True)
+        (agent.folder / "plans/a.ics").write_text(mine)
+        workers[user] = agent
 
-    for user, worker in workers.items():
+    for user, agent in workers.items():
         for name in ("dav/same", "plans"):
-            value = worker.call("calendar_read", **MARCH, calendar=name).value
+            value = agent.call("calendar_read", **MARCH, calendar=name).value
             assert [one["summary"] for one in value["events"]] == [f"only for {user[-4:]}"]

@@ -5,26 +5,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.chat.world import Hooks, Post, hooks, post
-from tests.packs.keeping import Keeping
-from tests.packs.office import Office, Worker, open_office
+from tests.packs.chat.providers import MailServer, WebhookServer, hooks, post
+from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
 
 
-class World(NamedTuple):
+class ChatServers(NamedTuple):
     """Everything there is."""
 
-    office: Office
-    keeping: Keeping
-    hooks: Hooks
+    server: PackServer
+    secrets: SecretWriter
+    hooks: WebhookServer
     web: str
     """`host:port` of the webhooks."""
-    post: Post
+    post: MailServer
     smtp: str
 
-    def worker(self, protocol: Any, url: str = "") -> Worker:
+    def agent(self, protocol: Any, url: str = "") -> Agent:
         """An agent of a new tenant, whose channel `team` leads to that URL."""
         url = url or f"json://{self.web}/hook/t0ken-9f2c"
-        return self.keeping.worker(self.office, protocol, TEAM_CHAT_URL=url)
+        return self.secrets.agent(self.server, protocol, TEAM_CHAT_URL=url)
 
 
 CHANNELS = {
@@ -34,18 +33,18 @@ CHANNELS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
     """Running as long as the tests of a module do."""
-    keeping = Keeping()
+    secrets = SecretWriter()
     with (
         hooks() as (web, web_host),
         post() as (office_of_mail, smtp_host),
-        open_office(
+        open_server(
             tmp_path_factory.mktemp("chat"),
             ["chat"],
             network={"allow_hosts": [web_host, smtp_host]},
             packs={"chat": {"channels": CHANNELS, "timeout_s": 20, "max_parts": 3}},
-            prepare=keeping.begin,
-        ) as office,
+            prepare=secrets.begin,
+        ) as server,
     ):
-        yield World(office, keeping, web, web_host, office_of_mail, smtp_host)
+        yield ChatServers(server, secrets, web, web_host, office_of_mail, smtp_host)

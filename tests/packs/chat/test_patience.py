@@ -6,42 +6,43 @@ from pathlib import Path
 
 import pytest
 
-from tests.packs.chat.conftest import World
-from tests.packs.keeping import Keeping
-from tests.packs.office import open_office
+from tests.packs.chat.conftest import ChatServers
+from tests.packs.harness import SecretWriter, open_server
 from tests.support.raw import request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("P6")
 
 
-def test_a_provider_that_does_not_answer_ends_the_call(world: World, tmp_path: Path) -> None:
+def test_a_provider_that_does_not_answer_ends_the_call(world: ChatServers, tmp_path: Path) -> None:
     """As soon as the configuration says."""
-    keeping = Keeping()
-    with open_office(
+    secrets = SecretWriter()
+    with open_server(
         tmp_path,
         ["chat"],
         network={"allow_hosts": [world.web]},
         packs={"chat": {"channels": {"team": "secret:TEAM_CHAT_URL"}, "timeout_s": 1.5}},
-        prepare=keeping.begin,
-    ) as office:
+        prepare=secrets.begin,
+    ) as server:
         url = f"json://{world.web}/slow?rto=60"
-        worker = keeping.worker(office, "rest", TEAM_CHAT_URL=url)
-        heard = worker.call("chat_send", channel="team", message="x")
+        agent = secrets.agent(server, "rest", TEAM_CHAT_URL=url)
+        reply = agent.call("chat_send", channel="team", message="x")
 
-    assert heard.kind == "timeout"
-    assert "did not answer within 1.5 seconds; it may have the message" in (heard.failure or "")
+    assert reply.kind == "timeout"
+    assert "did not answer within 1.5 seconds; it may have received the message" in (
+        reply.failure or ""
+    )
 
 
-def test_a_caller_that_leaves_ends_the_worker(world: World) -> None:
+def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
     """Its connection to the provider is closed, and nothing more is sent."""
     gone = world.hooks.gone
-    worker = world.worker("rest", f"json://{world.web}/slow-one?rto=60")
+    agent = world.agent("rest", f"json://{world.web}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
-    door = worker.site.door
+    door = agent.site.door
     head = [
         ("Host", door.authority),
-        ("Authorization", f"Bearer {worker.token}"),
+        ("Authorization", f"Bearer {agent.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
     ]

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.packs.chat.settings import ChatSettings
+from gatepost_packs.chat.settings import ChatSettings
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P6")
 
@@ -24,23 +25,23 @@ def test_channels_that_can_be_used_pass(table: dict[str, Any]) -> None:
 
 BAD = [
     ({"team chat": "secret:A"}, "channels.team chat", "not a name for a channel"),
-    ({"team": "secret:team"}, "channels.team", "no name of a secret"),
-    ({"team": []}, "channels.team", "between 1 and 10 places"),
-    ({"team": "word"}, "channels.team", "no URL as Apprise has them"),
-    ({"team": "https://hooks.example/w0rd"}, "channels.team", "https:// is a file of channels"),
-    ({"team": "FILE:///etc/w0rd"}, "channels.team", "file:// is a file of channels"),
+    ({"team": "secret:team"}, "channels.team", "not a valid name of a secret"),
+    ({"team": []}, "channels.team", "between 1 and 10 URLs"),
+    ({"team": "word"}, "channels.team", "not an Apprise URL"),
+    ({"team": "https://hooks.example/w0rd"}, "channels.team", "https:// is a file with channels"),
+    ({"team": "FILE:///etc/w0rd"}, "channels.team", "file:// is a file with channels"),
     ({"team": " dbus://w0rd"}, "channels.team", "dbus:// shows messages on the server"),
     ({"team": "Windows://w0rd"}, "channels.team", "windows:// shows messages"),
     ({"team": "mqtts://w0rd"}, "channels.team", "mqtts:// opens connections"),
     ({"team": "vapid://w0rd"}, "channels.team", "vapid:// keeps its keys in files"),
     ({"team": "slack://w0rd/b/c?Template=x"}, "channels.team", "template names a file"),
     ({"team": "fcm://w0rd?keyfile=%2Fetc%2Fx"}, "channels.team", "keyfile names a file"),
-    ({"team": "jsons://w0rd?verify=No"}, "channels.team", "turns off the check of certificates"),
+    ({"team": "jsons://w0rd?verify=No"}, "channels.team", "turns off certificate checks"),
     ({"team": ["secret:A", "syslog://w0rd"]}, "channels.team", "syslog:// shows messages"),
 ]
 
 
-@pytest.mark.parametrize(("channels", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
+@each(("channels", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
 def test_channels_that_cannot_be_used_are_told(
     channels: dict[str, Any], setting: str, says: str
 ) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gatepost.outbound.client import Client
-from gatepost.packs.chat import worker
-from gatepost.packs.child.process import START, ask
-from gatepost.packs.child.switchboard import Switchboard
+from gatepost.outbound.client import OutboundClient
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.world import PUBLIC, World, small_internet
-from tests.packs.chat import prisoner
+from gatepost_packs.chat import worker
+from gatepost_packs.child.connections import WorkerConnections
+from gatepost_packs.child.process import START, ask
+from tests.outbound.internet import PUBLIC, Internet, small_internet
+from tests.packs.chat import forbidden_actions
 
 pytestmark = pytest.mark.requirement("P6")
 
@@ -24,14 +24,14 @@ HOOK = "jsons://hook.web.test/a"
 
 
 @pytest.fixture(scope="module")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
     """Whose only way in is a proxy, and whose certificates a company signed."""
     with small_internet(tmp_path_factory.mktemp("internet")) as world:
         yield world
 
 
 @pytest.fixture
-def network(internet: World) -> Network:
+def network(internet: Internet) -> Network:
     """What an operator says of it."""
     internet.site.seen.clear()
     internet.names.asked.clear()
@@ -41,8 +41,8 @@ def network(internet: World) -> Network:
 
 
 @pytest.fixture
-async def client(internet: World, network: Network) -> AsyncIterator[Client]:
-    made = Client(
+async def client(internet: Internet, network: Network) -> AsyncIterator[OutboundClient]:
+    made = OutboundClient(
         network, tls=Fetcher(development=True, network=network).tls, resolver=internet.names
     )
     yield made
@@ -53,10 +53,10 @@ def certificates(network: Network) -> str:
     return Path(network.ca_bundle).read_text(encoding="ascii")
 
 
-async def sent(client: Client, url: str, *, trusted: bool = True) -> tuple[Any, list[str]]:
+async def sent(client: OutboundClient, url: str, *, trusted: bool = True) -> tuple[Any, list[str]]:
     """What the worker answers, and why it was refused connections."""
     network = client.network
-    switchboard = Switchboard(client.of("acme"), network)
+    switchboard = WorkerConnections(client.of("acme"), network)
     ca = certificates(network) if trusted else ""
     question = {"url": url, "title": "", "body": "hello", "ca": ca, "max_parts": 1, "handle": 3}
     async with switchboard.open():
@@ -66,7 +66,9 @@ async def sent(client: Client, url: str, *, trusted: bool = True) -> tuple[Any, 
     return said, [failure.failure.kind for failure in switchboard.failures]
 
 
-async def test_a_message_takes_the_way_of_every_request(internet: World, client: Client) -> None:
+async def test_a_message_takes_the_way_of_every_request(
+    internet: Internet, client: OutboundClient
+) -> None:
     """One look-up, a tunnel to the address that was checked, a certificate that is trusted."""
     internet.names.known["hook.web.test"] = [[PUBLIC], ["127.0.0.1"]]
 
@@ -81,7 +83,9 @@ async def test_a_message_takes_the_way_of_every_request(internet: World, client:
     assert b"Proxy-Authorization: Basic " in internet.proxy.head
 
 
-async def test_a_certificate_that_nobody_trusts_ends_it(internet: World, client: Client) -> None:
+async def test_a_certificate_that_nobody_trusts_ends_it(
+    internet: Internet, client: OutboundClient
+) -> None:
     """Before a byte of the message is sent."""
     said, _ = await sent(client, HOOK, trusted=False)
 
@@ -100,7 +104,7 @@ async def test_a_certificate_that_nobody_trusts_ends_it(internet: World, client:
     ],
 )
 async def test_what_no_tool_may_reach_no_message_reaches(
-    internet: World, client: Client, url: str, addresses: list[str], failure: str | None
+    internet: Internet, client: OutboundClient, url: str, addresses: list[str], failure: str | None
 ) -> None:
     """Private addresses, one among good ones too; unencrypted; ports of other services."""
     if addresses:
@@ -116,7 +120,7 @@ async def test_what_no_tool_may_reach_no_message_reaches(
 def test_nothing_else_is_possible_in_a_worker() -> None:
     """By the interpreter alone: also where the kernel confines nothing."""
     question = {"path": sys.path, "question": {"worker": worker.__file__}}
-    command = [sys.executable, "-I", START, str(prisoner.__file__), "30"]
+    command = [sys.executable, "-I", START, str(forbidden_actions.__file__), "30"]
 
     ended = subprocess.run(
         command, input=json.dumps(question).encode(), capture_output=True, timeout=30, check=True
@@ -124,9 +128,9 @@ def test_nothing_else_is_possible_in_a_worker() -> None:
 
     outcomes = json.loads(ended.stdout)
     assert {name: bool(outcome) for name, outcome in outcomes.items()} == dict.fromkeys(
-        prisoner.TRIES, True
+        forbidden_actions.TRIES, True
     )
     assert all(
-        outcome.endswith("not allowed here") or "for messages" in outcome
+        outcome.endswith("not allowed here") or "to messages" in outcome
         for outcome in outcomes.values()
     )

@@ -4,32 +4,31 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.forges.front import Forge
-from tests.packs.forges.gitlab import PERSONAL, Gitlab, echoed
-from tests.packs.forges.shop import Shop
-from tests.packs.keeping import Keeping
-from tests.packs.office import Office, Worker, open_office
+from tests.packs.forges.apis import PERSONAL, ForgeServers, Gitlab, echoed
+from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
+from tests.packs.http_server import HttpServer
 
 
 @pytest.fixture(scope="package")
-def shop() -> Iterator[Shop]:
-    with Forge(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
-        yield Shop(gitlab, elsewhere, Keeping())
+def shop() -> Iterator[ForgeServers]:
+    with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
+        yield ForgeServers(gitlab, elsewhere, SecretWriter())
 
 
 @pytest.fixture(scope="package")
-def office(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with open_office(
+def server(shop: ForgeServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+    with open_server(
         tmp_path_factory.mktemp("gitlab"),
         ["gitlab"],
+        packs={"gitlab": {"literals": True}},
         network={"allow_hosts": [shop.gitlab.place, shop.elsewhere.place, "127.0.0.1:9"]},
-        prepare=shop.keeping.begin,
-    ) as office:
-        yield office
+        prepare=shop.secrets.begin,
+    ) as server:
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, shop: Shop, request: pytest.FixtureRequest) -> Worker:
+def agent(server: PackServer, shop: ForgeServers, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant that keeps a token."""
     hosts = (shop.gitlab.place, "127.0.0.1:9")
-    return shop.keeping.worker(office, request.param, *hosts, GITLAB_TOKEN=PERSONAL)
+    return shop.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)

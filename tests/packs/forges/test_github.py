@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from gatepost.packs.github.settings import GithubSettings
-from tests.packs.forges.github import TOKEN, Github
-from tests.packs.keeping import Keeping
-from tests.packs.office import Office, Worker, open_office
+from gatepost_packs.github.settings import GithubSettings
+from tests.packs.forges.apis import TOKEN, Github
+from tests.packs.harness import Agent, PackServer, SecretWriter, by_rest, open_server
 from tests.rest.octopus import Octopus
 
 pytestmark = pytest.mark.requirement("P8")
@@ -29,34 +28,34 @@ def beginning(github: Github) -> None:
 
 
 @pytest.fixture(scope="module")
-def keeping() -> Keeping:
-    return Keeping()
+def secrets() -> SecretWriter:
+    return SecretWriter()
 
 
 @pytest.fixture(scope="module")
-def office(
-    github: Github, keeping: Keeping, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Office]:
-    with open_office(
+def server(
+    github: Github, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
+    with open_server(
         tmp_path_factory.mktemp("github"),
         ["github"],
         network={"allow_hosts": [github.place]},
         packs={"github": {"api_url": f"{github.url}/api/v3/"}},
-        prepare=keeping.begin,
-    ) as office:
-        yield office
+        prepare=secrets.begin,
+    ) as server:
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, keeping: Keeping, request: pytest.FixtureRequest) -> Worker:
+def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant that has a token."""
-    return keeping.worker(office, request.param, GITHUB_TOKEN=TOKEN)
+    return secrets.agent(server, request.param, GITHUB_TOKEN=TOKEN)
 
 
-def test_issues_are_listed(worker: Worker, github: Github) -> None:
+def test_issues_are_listed(agent: Agent, github: Github) -> None:
     """Newest first, with what a model needs of each; pull requests are none."""
-    value = worker.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2).value
-    rest = worker.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2, page=2)
+    value = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2).value
+    rest = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2, page=2)
 
     assert value == {
         "issues": [
@@ -80,21 +79,21 @@ def test_issues_are_listed(worker: Worker, github: Github) -> None:
 
 
 @pytest.mark.parametrize(("state", "has_it"), [("open", False), ("closed", True), ("all", True)])
-def test_issues_are_listed_by_state(worker: Worker, state: str, has_it: bool) -> None:
+def test_issues_are_listed_by_state(agent: Agent, state: str, has_it: bool) -> None:
     """The open ones unless told."""
-    value = worker.call("github_list_issues", repo="octo/demo", state=state).value
+    value = agent.call("github_list_issues", repo="octo/demo", state=state).value
 
     assert (9 in [issue["number"] for issue in value["issues"]]) == has_it
 
 
-def test_a_repository_that_moved_is_read_where_it_is(worker: Worker) -> None:
+def test_a_repository_that_moved_is_read_where_it_is(agent: Agent) -> None:
     """As GitHub says it."""
-    assert worker.call("github_list_issues", repo="octo/moved").value["issues"]
+    assert agent.call("github_list_issues", repo="octo/moved").value["issues"]
 
 
-def test_an_issue_is_created(worker: Worker, github: Github) -> None:
+def test_an_issue_is_created(agent: Agent, github: Github) -> None:
     """With all that was given; answered with its number and where to look at it."""
-    heard = worker.call(
+    reply = agent.call(
         "github_create_issue",
         repo="octo/demo",
         title="Grüße",
@@ -104,7 +103,7 @@ def test_an_issue_is_created(worker: Worker, github: Github) -> None:
     )
     number = len(github.issues)
 
-    assert heard.value == {"number": number, "url": f"https://github.com/octo/demo/issues/{number}"}
+    assert reply.value == {"number": number, "url": f"https://github.com/octo/demo/issues/{number}"}
     assert github.asked[-1].json == {
         "title": "Grüße",
         "body": "A *text*",
@@ -133,26 +132,30 @@ FAILS = [
     Fails("octo/de%2fmo", "validation", "`repo` should be owner/name"),
     Fails("octo/demo\n", "validation", "`repo` should be owner/name"),
     Fails("octo/nowhere", "not_found", "no repository octo/nowhere, or the token may not see it"),
-    Fails("octo/spent", "rate_limit", "takes no more requests for now: API rate limit exceeded"),
+    Fails("octo/spent", "rate_limit", "accepts no more requests for now: API rate limit exceeded"),
     Fails("octo/hasty", "rate_limit", "secondary rate limit"),
     Fails("octo/flooded", "rate_limit", "Too many requests"),
-    Fails("octo/closed", "denied", "may not do this in octo/closed: Resource not accessible"),
+    Fails(
+        "octo/closed",
+        "denied",
+        "lacks a permission for this in octo/closed: Resource not accessible",
+    ),
     Fails("octo/without", "not_found", "octo/without has no issues: Issues are disabled"),
     Fails("octo/strange", "validation", "GitHub answered 418: I'm a teapot"),
     Fails("octo/resting", "upstream_unavailable", r"fails at the moment \(503\)"),
     Fails("octo/broken", "upstream_unavailable", r"at the moment \(502\)", writes=False),
-    Fails("octo/broken", "internal", r"failed \(502\). It may have been done", reads=False),
+    Fails("octo/broken", "internal", r"failed \(502\). The change may have been made", reads=False),
     Fails("octo/moved", "not_found", "octo/moved has moved", reads=False),
-    Fails("octo/page", "upstream_unavailable", "is not its API", writes=False),
-    Fails("octo/huge", "validation", "too large to be read: pass a smaller `limit`", writes=False),
-    Fails("octo/list", "internal", "cannot be read. It may have been done", reads=False),
+    Fails("octo/page", "upstream_unavailable", "is not GitHub's API", writes=False),
+    Fails("octo/huge", "validation", "too large to read: pass a smaller `limit`", writes=False),
+    Fails("octo/list", "internal", "cannot be read. The change may have been made", reads=False),
     Fails("octo/demo", "validation", "holds a comma", {"labels": ["a,b"]}, writes=False),
     Fails("octo/demo", "validation", "limit", {"limit": 101}, writes=False),
     Fails("octo/demo", "validation", "'open', 'closed' or 'all'", {"state": "new"}, writes=False),
     Fails(
         "octo/demo",
         "validation",
-        "does not take this: Validation Failed; `assignees`: invalid",
+        "refuses this: Validation Failed; `assignees`: invalid",
         {"assignees": ["nobody"]},
         reads=False,
     ),
@@ -167,16 +170,17 @@ CALLS = [
 @pytest.mark.parametrize(
     ("tool", "case", "more"), CALLS, ids=[f"{c[0]}-{n}" for n, c in enumerate(CALLS)]
 )
+@by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    worker: Worker, tool: str, case: Fails, more: dict[str, Any]
+    agent: Agent, tool: str, case: Fails, more: dict[str, Any]
 ) -> None:
     """In GitHub's own words where it has some, and never with the token."""
-    heard = worker.call(tool, repo=case.repo, **more)
+    reply = agent.call(tool, repo=case.repo, **more)
 
-    assert heard.failure is not None
-    assert re.search(case.says, heard.failure), heard.failure
-    assert heard.kind in (None, case.kind)
-    assert TOKEN not in heard.failure
+    assert reply.failure is not None
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)
+    assert TOKEN not in reply.failure
 
 
 @pytest.mark.parametrize(
@@ -184,12 +188,12 @@ def test_a_failure_tells_the_model_what_would_work(
     [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
 )
 def test_a_limit_says_when_it_ends(
-    office: Office, keeping: Keeping, repo: str, least: int, most: int
+    server: PackServer, secrets: SecretWriter, repo: str, least: int, most: int
 ) -> None:
     """From whichever of GitHub's headers says it."""
-    worker = keeping.worker(office, "rest", GITHUB_TOKEN=TOKEN)
+    agent = secrets.agent(server, "rest", GITHUB_TOKEN=TOKEN)
 
-    answer = Octopus(office.site, worker.token).call("github_list_issues", {"repo": f"octo/{repo}"})
+    answer = Octopus(server.site, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
 
     assert least <= answer.json["retry_after"] <= most
 
@@ -197,12 +201,12 @@ def test_a_limit_says_when_it_ends(
 @pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_whose_token_it_is_matters(
-    office: Office, keeping: Keeping, protocol: Any, tool: str
+    server: PackServer, secrets: SecretWriter, protocol: Any, tool: str
 ) -> None:
     """A tenant without one is told who sets it; one with a wrong one, that it is wrong."""
     more = {"title": "x"} if "create" in tool else {}
-    without = office.worker(protocol)
-    wrong = keeping.worker(office, protocol, GITHUB_TOKEN="ghp_wrong")
+    without = server.agent(protocol)
+    wrong = secrets.agent(server, protocol, GITHUB_TOKEN="ghp_wrong")
 
     missing = without.call(tool, repo="octo/demo", **more)
     refused = wrong.call(tool, repo="octo/demo", **more)
@@ -214,11 +218,11 @@ def test_whose_token_it_is_matters(
     assert "ghp_wrong" not in str(refused.failure)
 
 
-def test_the_token_is_in_no_log(office: Office, worker: Worker) -> None:
+def test_the_token_is_in_no_log(server: PackServer, agent: Agent) -> None:
     """Nor is what it was sent in."""
-    worker.call("github_list_issues", repo="octo/demo")
+    agent.call("github_list_issues", repo="octo/demo")
 
-    assert TOKEN not in office.site.inside.log()
+    assert TOKEN not in server.site.inside.log()
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,25 @@
 
 import base64
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from gatepost.packs.gitlab.address import address_of
-from gatepost.packs.gitlab.help import TOOLS
-from gatepost.packs.gitlab.tools import pack
 from gatepost.tools.api import ToolFailure
-from tests.packs.forges.gitlab import PERSONAL, PICTURE, README
-from tests.packs.forges.shop import Shop, ask
-from tests.packs.office import Worker
+from gatepost_packs.gitlab.address import address_of
+from gatepost_packs.gitlab.help import TOOLS
+from gatepost_packs.gitlab.tools import pack
+from tests.packs.forges.apis import PERSONAL, PICTURE, README, ForgeServers, ask
+from tests.packs.harness import Agent, by_mcp, by_rest, open_server
 
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_list_is_read(worker: Worker, shop: Shop) -> None:
+def test_a_list_is_read(agent: Agent, shop: ForgeServers) -> None:
     """Status, headers, text and value; nothing that would let somebody be who asked."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
-    value = ask(worker, shop, "/projects", params=params).value
+    value = ask(agent, shop, "/projects", params=params).value
     asked = shop.gitlab.asked[-1]
 
     assert set(value) == {"status_code", "headers", "text", "json", "truncated"}
@@ -111,25 +111,26 @@ WORKS = [
 
 
 @pytest.mark.parametrize("case", WORKS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKS)])
-def test_whatever_gitlab_answers_is_answered(worker: Worker, shop: Shop, case: Works) -> None:
+@by_mcp
+def test_whatever_gitlab_answers_is_answered(agent: Agent, shop: ForgeServers, case: Works) -> None:
     """Its refusals too: they say what would work."""
-    heard = ask(worker, shop, case.path, **case.arguments)
+    reply = ask(agent, shop, case.path, **case.arguments)
 
-    assert heard.failure is None
-    assert heard.value["status_code"] == case.status
-    assert heard.value["json"] == case.json
-    assert heard.value["truncated"] is False
+    assert reply.failure is None
+    assert reply.value["status_code"] == case.status
+    assert reply.value["json"] == case.json
+    assert reply.value["truncated"] is False
     if case.text is not None:
-        assert heard.value["text"] == case.text
+        assert reply.value["text"] == case.text
     if case.arguments.get("include_text") is False:
-        assert heard.value["text"] is None
+        assert reply.value["text"] is None
 
 
-def test_an_issue_is_created_once(worker: Worker, shop: Shop) -> None:
+def test_an_issue_is_created_once(agent: Agent, shop: ForgeServers) -> None:
     """As JSON and as a form; the second of one title is GitLab's own conflict."""
-    title = f"Bug of {worker.tenant}"
-    made = ask(worker, shop, "/projects/1/issues", method="POST", json_body={"title": title})
-    again = ask(worker, shop, "/projects/1/issues", method="POST", form={"title": title})
+    title = f"Bug of {agent.tenant}"
+    made = ask(agent, shop, "/projects/1/issues", method="POST", json_body={"title": title})
+    again = ask(agent, shop, "/projects/1/issues", method="POST", form={"title": title})
 
     assert (made.value["status_code"], made.value["json"]["title"]) == (201, title)
     assert (again.value["status_code"], again.value["json"]) == (
@@ -138,19 +139,19 @@ def test_an_issue_is_created_once(worker: Worker, shop: Shop) -> None:
     )
 
 
-def test_bytes_travel_as_base64(worker: Worker, shop: Shop) -> None:
+def test_bytes_travel_as_base64(agent: Agent, shop: ForgeServers) -> None:
     """Where they are asked for; as text they are nothing."""
     path = "/projects/1/repository/files/logo.png/raw"
-    value = ask(worker, shop, path, include_base64=True).value
+    value = ask(agent, shop, path, include_base64=True).value
 
     assert base64.b64decode(value["base64"]) == PICTURE
     assert (value["text"], value["json"]) == (None, None)
 
 
-def test_a_long_answer_is_cut_where_it_stays_valid(worker: Worker, shop: Shop) -> None:
+def test_a_long_answer_is_cut_where_it_stays_valid(agent: Agent, shop: ForgeServers) -> None:
     """Half a value is none, half a character neither; and it says so."""
-    huge = ask(worker, shop, "/huge", max_bytes=1_001, include_base64=True).value
-    letters = ask(worker, shop, "/letters", max_bytes=101).value
+    huge = ask(agent, shop, "/huge", max_bytes=1_001, include_base64=True).value
+    letters = ask(agent, shop, "/letters", max_bytes=101).value
 
     assert (huge["truncated"], huge["json"]) == (True, None)
     assert len(base64.b64decode(huge["base64"])) == 1_001
@@ -169,21 +170,21 @@ FAILS = [
     *[
         Fails({"path": path}, "validation", says)
         for path, says in (
-            ("/../../etc", "should hold no `.` and `..`"),
-            ("/projects/..%2f..", "should hold no `.` and `..`"),
-            ("/projects/%2e%2e/x", "should hold no `.` and `..`"),
-            ("/projects/%252e%252e%252fx", "should hold no `.` and `..`"),
-            ("/a/./b", "should hold no `.` and `..`"),
-            ("//evil.example/x", "should not name a server"),
-            ("https://evil.example/x", "should not name a server"),
+            ("/../../etc", "must not have `.` or `..`"),
+            ("/projects/..%2f..", "must not have `.` or `..`"),
+            ("/projects/%2e%2e/x", "must not have `.` or `..`"),
+            ("/projects/%252e%252e%252fx", "must not have `.` or `..`"),
+            ("/a/./b", "must not have `.` or `..`"),
+            ("//evil.example/x", "must not name a server"),
+            ("https://evil.example/x", "must not name a server"),
             ("/\\evil.example", "holds a backslash"),
             ("/projects/1#x", "write it as %23"),
             ("/projects/1\r\nX: y", "holds control characters"),
-            ("/projects?private_token=x", "the token goes into `token`"),
+            ("/projects?private_token=x", "pass the token as `token`"),
         )
     ],
     *[
-        Fails({"endpoint": endpoint}, "validation", "`endpoint` should be the base URL")
+        Fails({"endpoint": endpoint}, "validation", "`endpoint` must be exactly the base URL")
         for endpoint in (
             "gitlab.com",
             "ftp://gitlab.com",
@@ -195,13 +196,15 @@ FAILS = [
             "",
         )
     ],
-    Fails({"method": "TRACE"}, "validation", "`method` should be one of DELETE, GET"),
+    Fails({"method": "TRACE"}, "validation", "`method` must be one of DELETE, GET"),
     Fails({"json_body": {}, "form": {}}, "validation", "a request has one body"),
-    Fails({"form": {"a": {"b": {"c": {"d": {"e": 1}}}}}}, "validation", "too deep for a form"),
+    Fails(
+        {"form": {"a": {"b": {"c": {"d": {"e": 1}}}}}}, "validation", "nested too deeply for a form"
+    ),
     Fails({"form": {"a": [[1]]}}, "validation", "lists within lists"),
-    Fails({"params": {"private_token": "x"}}, "validation", "the token goes into `token`"),
-    Fails({"headers": {"Private-Token": "x"}}, "validation", "should not hold private-token"),
-    Fails({"headers": {"cookie": "x"}}, "validation", "should not hold cookie"),
+    Fails({"params": {"private_token": "x"}}, "validation", "pass the token as `token`"),
+    Fails({"headers": {"Private-Token": "x"}}, "validation", "must not hold private-token"),
+    Fails({"headers": {"cookie": "x"}}, "validation", "must not hold cookie"),
     Fails({"headers": {"Host": "x"}}, "validation", "header host cannot be set"),
     Fails({"headers": {"x": "a\r\nb"}}, "validation", "not printable ASCII"),
     Fails(
@@ -209,8 +212,8 @@ FAILS = [
     ),
     Fails({"files": [{"filename": "x"}]}, "validation", "data_base64` is required"),
     Fails({"token": "secret:OTHER"}, "not_found", "no secret OTHER here"),
-    Fails({"token": "gl\npat"}, "validation", "is no access token"),
-    Fails({"token": ""}, "validation", "is no access token"),
+    Fails({"token": "gl\npat"}, "validation", "is not an access token"),
+    Fails({"token": ""}, "validation", "is not an access token"),
     Fails({"timeout_s": 0}, "validation", "timeout_s"),
     Fails({"timeout_s": 301}, "validation", "timeout_s"),
     Fails({"max_bytes": 0}, "validation", "max_bytes"),
@@ -222,14 +225,17 @@ FAILS = [
 
 
 @pytest.mark.parametrize("case", FAILS, ids=[str(n) for n in range(len(FAILS))])
-def test_a_failure_tells_the_model_what_would_work(worker: Worker, shop: Shop, case: Fails) -> None:
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(
+    agent: Agent, shop: ForgeServers, case: Fails
+) -> None:
     """Where there is no answer of GitLab's; and nothing was sent where nothing should be."""
     asked = len(shop.gitlab.asked)
-    heard = ask(worker, shop, case.arguments.get("path", "/projects"), **case.arguments)
+    reply = ask(agent, shop, case.arguments.get("path", "/projects"), **case.arguments)
 
-    assert heard.failure is not None
-    assert re.search(case.says, heard.failure), heard.failure
-    assert heard.kind in (None, case.kind)
+    assert reply.failure is not None
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)
     assert len(shop.gitlab.asked) == asked + (case.kind == "timeout")
 
 
@@ -266,9 +272,9 @@ def test_a_path_never_changes_the_server(path: str) -> None:
 
 
 @pytest.mark.requirement("X6")
-def test_the_help_names_every_argument(worker: Worker) -> None:
+def test_the_help_names_every_argument(agent: Agent) -> None:
     """Of every tool of the pack, in their order, and what may be left out."""
-    value = worker.call("gitlab_tool_help").value
+    value = agent.call("gitlab_tool_help").value
 
     assert set(value) == {"overview", "tools", "notes"}
     for name, tool in pack.tools.items():
@@ -279,3 +285,16 @@ def test_the_help_names_every_argument(worker: Worker) -> None:
         ]
         assert value["tools"][name]["example"].keys() <= tool.input_schema["properties"].keys()
     assert set(value["tools"]) == set(TOOLS)
+
+
+def test_a_literal_token_is_refused_unless_the_operator_allows_it(
+    shop: ForgeServers, tmp_path: Path
+) -> None:
+    """By default a token is named, and nothing is asked of GitLab with another."""
+    before = len(shop.gitlab.asked)
+    with open_server(tmp_path, ["gitlab"], network={"allow_hosts": [shop.gitlab.place]}) as server:
+        failed = ask(server.agent("mcp"), shop, "/projects", token="glpat-mine")
+
+    assert "takes no literal value here; name a secret: secret:NAME" in str(failed.failure)
+    assert "glpat-mine" not in str(failed.failure)
+    assert len(shop.gitlab.asked) == before

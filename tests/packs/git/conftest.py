@@ -8,16 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gatepost.services import Services
+from gatepost.runtime.services import Services
 from tests.authz.certificates import Company
-from tests.packs.git.shell import SshHost
-from tests.packs.git.upstream import Upstream
-from tests.packs.git.web import TOKEN, WebHost
-from tests.packs.office import Office, Worker, open_office
+from tests.packs.git.hosts import TOKEN, SshHost, Upstream, WebHost
+from tests.packs.harness import Agent, PackServer, open_server
 
 T = TypeVar("T")
 
-__all__ = ["TOKEN", "World"]
+__all__ = ["TOKEN", "GitServers"]
 
 WEB, SHELL, INSIDE = "git.company.test", "ssh.company.test", "inside.company.test"
 NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
@@ -30,7 +28,7 @@ async def looked_up(host: str, port: int) -> Sequence[str]:
     return (NAMES[host],)
 
 
-class World(Office):
+class GitServers(PackServer):
     """The server, and the hosts beside it."""
 
     web: WebHost
@@ -59,7 +57,7 @@ class World(Office):
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
     folder = tmp_path_factory.mktemp("git")
     upstream = folder / "upstream"
     upstream.mkdir()
@@ -96,20 +94,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             },
         }
         packs = ["filesystem", "workspace", "git", "ssh"]
-        office = stack.enter_context(open_office(folder, packs, prepare=prepare, **settings))
-        world = World(office.site, office.root, office.packs)
+        server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
+        world = GitServers(server.site, server.root, server.packs)
         world.web, world.shell, world.upstream = web, shell, upstream
         world.impostor, world.stranger, world.loop = impostor, stranger, loops[0]
         yield world
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(world: World, request: pytest.FixtureRequest) -> Worker:
+def agent(world: GitServers, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return world.worker(request.param)
+    return world.agent(request.param)
 
 
 @pytest.fixture
-def agent(world: World) -> Worker:
+def mcp_agent(world: GitServers) -> Agent:
     """An agent of a tenant of its own, where the protocol does not matter."""
-    return world.worker("mcp")
+    return world.agent("mcp")

@@ -1,5 +1,6 @@
 """The tool `git` as its page describes it, by both protocols."""
 
+import contextlib
 import json
 import os
 import socket
@@ -8,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.packs.git.conftest import World
-from tests.packs.git.talk import fine, git, refused
-from tests.packs.office import Worker
+from tests.packs.git.conftest import GitServers
+from tests.packs.git.hosts import fine, git, refused
+from tests.packs.harness import Agent, by_rest
 from tests.support.door import modern
 from tests.support.raw import request
 from tests.support.waiting import eventually
@@ -18,35 +19,35 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.requirement("X2")
 
 
-def test_a_repository_is_made_and_worked_in(worker: Worker) -> None:
+def test_a_repository_is_made_and_worked_in(agent: Agent) -> None:
     """Everything that needs no other host, as on a terminal."""
-    assert "Initialized empty Git repository in /workspace/.git/" in fine(worker, "init")
-    worker.call("fs_write_text", path="a.txt", text="one\n")
-    assert fine(worker, "status", "--short", "--branch") == "## No commits yet on main\n?? a.txt\n"
-    fine(worker, "add", "-A")
-    fine(worker, "config", "user.name", "Ada O'Co")
-    assert fine(worker, "config", "user.name") == "Ada O'Co\n"
-    fine(worker, "commit", "-m", "Say one; and more")
-    worker.call("fs_write_text", path="a.txt", text="two\n")
-    assert "-one\n+two\n" in fine(worker, "diff")
-    fine(worker, "checkout", "-b", "other")
-    fine(worker, "commit", "-am", "Say two")
-    assert fine(worker, "log", "--oneline", "--format=%an %s", "--max-count=5") == (
+    assert "Initialized empty Git repository in /workspace/.git/" in fine(agent, "init")
+    agent.call("fs_write_text", path="a.txt", text="one\n")
+    assert fine(agent, "status", "--short", "--branch") == "## No commits yet on main\n?? a.txt\n"
+    fine(agent, "add", "-A")
+    fine(agent, "config", "user.name", "Ada O'Co")
+    assert fine(agent, "config", "user.name") == "Ada O'Co\n"
+    fine(agent, "commit", "-m", "Say one; and more")
+    agent.call("fs_write_text", path="a.txt", text="two\n")
+    assert "-one\n+two\n" in fine(agent, "diff")
+    fine(agent, "checkout", "-b", "other")
+    fine(agent, "commit", "-am", "Say two")
+    assert fine(agent, "log", "--oneline", "--format=%an %s", "--max-count=5") == (
         "Ada O'Co Say two\nAda O'Co Say one; and more\n"
     )
-    assert "Say two" in fine(worker, "show", "--stat", "/workspace/a.txt")
-    fine(worker, "reset", "--hard", "main")
-    assert worker.call("fs_read_text", path="a.txt").value == "one\n"
-    assert fine(worker, "branch", "--list", "--all") == "  main\n* other\n"
-    fine(worker, "remote", "add", "origin", "https://git.company.test/x.git")
-    assert "https://git.company.test/x.git (fetch)" in fine(worker, "remote", "-v")
+    assert "Say two" in fine(agent, "show", "--stat", "/workspace/a.txt")
+    fine(agent, "reset", "--hard", "main")
+    assert agent.call("fs_read_text", path="a.txt").value == "one\n"
+    assert fine(agent, "branch", "--list", "--all") == "  main\n* other\n"
+    fine(agent, "remote", "add", "origin", "https://git.company.test/x.git")
+    assert "https://git.company.test/x.git (fetch)" in fine(agent, "remote", "-v")
 
 
-def test_what_git_itself_refuses_is_told_in_its_words(worker: Worker) -> None:
+def test_what_git_itself_refuses_is_told_in_its_words(agent: Agent) -> None:
     """With its code, as the reference has it: no failure of the tool."""
-    fine(worker, "init")
+    fine(agent, "init")
 
-    answer = git(worker, "checkout", "nowhere")
+    answer = git(agent, "checkout", "nowhere")
 
     assert answer == {
         "returncode": 1,
@@ -56,16 +57,24 @@ def test_what_git_itself_refuses_is_told_in_its_words(worker: Worker) -> None:
 
 
 FAILS: list[tuple[dict[str, Any], str, str]] = [
-    ({"args": ["rm", "-rf", "."]}, "validation", "'rm' is not among the commands: clone, pull"),
+    (
+        {"args": ["rm", "-rf", "."]},
+        "validation",
+        "'rm' is not an allowed git command. Allowed are: clone, pull",
+    ),
     ({"args": []}, "validation", "Name a git command"),
     ({"args": ["add", "a;b"]}, "validation", "invalid characters: ;"),
     ({"args": ["add", "$(id)"]}, "validation", "invalid characters"),
     ({"args": ["add", "../x"]}, "validation", "leads out of the workspace"),
     ({"args": ["status", *"abcdef"]}, "validation", "Too many arguments for git status: 6"),
-    ({"args": ["clone", "--upload-pack=id", "https://h/x"]}, "validation", "is not among the opt"),
+    ({"args": ["clone", "--upload-pack=id", "https://h/x"]}, "validation", "is not an allowed opt"),
     ({"args": ["status"], "timeout_s": 0}, "validation", "timeout_s"),
     ({"args": ["status"], "timeout_s": 301}, "validation", "timeout_s"),
-    ({"args": ["status"]}, "not_found", 'no git repository in /workspace. Make one with ["init"]'),
+    (
+        {"args": ["status"]},
+        "not_found",
+        'no git repository in /workspace. Create one with ["init"]',
+    ),
     ({"args": ["-C", "no", "status"]}, "not_found", "no folder /workspace/no"),
     ({"args": ["clone", "https://nowhere.company.test/x"]}, "upstream_unavailable", "no address"),
     ({"args": ["clone", "http://git.company.test/x"]}, "denied", "unencrypted"),
@@ -73,98 +82,99 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize("case", FAILS, ids=lambda case: json.dumps(case[0])[:70])
+@by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    worker: Worker, case: tuple[dict[str, Any], str, str]
+    agent: Agent, case: tuple[dict[str, Any], str, str]
 ) -> None:
     """By both protocols, before anything is started."""
     arguments, kind, says = case
 
-    heard = worker.call("git", **arguments)
+    reply = agent.call("git", **arguments)
 
-    assert heard.failure is not None
-    assert says in heard.failure
-    assert heard.kind in (None, kind)
+    assert reply.failure is not None
+    assert says in reply.failure
+    assert reply.kind in (None, kind)
 
 
-def test_a_folder_without_a_repository_says_where_there_is_one(agent: Worker) -> None:
+def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: Agent) -> None:
     """A model that has cloned into a folder learns how to work in it."""
-    fine(agent, "init", "mine")
+    fine(mcp_agent, "init", "mine")
 
-    assert 'as in ["-C", "mine", "status"]' in refused(agent, "status")
-    assert fine(agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
+    assert 'begin with its folder: ["-C", "mine", "status"]' in refused(mcp_agent, "status")
+    assert fine(mcp_agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
 
 
-def test_a_command_that_takes_too_long_is_stopped(world: World, worker: Worker) -> None:
+def test_a_command_that_takes_too_long_is_stopped(world: GitServers, agent: Agent) -> None:
     """With all that it started; the message names the limit that would help."""
-    heard = worker.call("git", args=["clone", f"{world.web.url}/hang/x.git"], timeout_s=1)
+    reply = agent.call("git", args=["clone", f"{world.web.url}/hang/x.git"], timeout_s=1)
 
-    assert heard.failure is not None
-    assert "did not finish within 1 seconds (timeout_s)" in heard.failure
-    assert heard.kind in (None, "timeout")
-    assert working_in(world, worker.tenant) == []
-    assert worker.call("fs_list").value == []
+    assert reply.failure is not None
+    assert "did not finish within 1 seconds (timeout_s)" in reply.failure
+    assert reply.kind in (None, "timeout")
+    assert working_in(world, agent.tenant) == []
+    assert agent.call("fs_list").value == []
 
 
-def test_a_call_that_is_cancelled_takes_its_programs_with_it(world: World, agent: Worker) -> None:
+def test_a_call_that_is_cancelled_takes_its_programs_with_it(
+    world: GitServers, mcp_agent: Agent
+) -> None:
     """The client hangs up; nothing goes on, and the next command has its turn."""
     world.web.hanging.clear()
     call = {"name": "git", "arguments": {"args": ["clone", f"{world.web.url}/hang/x.git"]}}
     fields, body = modern("tools/call", call)
-    door = agent.site.door
-    head = [("Host", door.authority), ("Authorization", f"Bearer {agent.token}"), *fields]
+    door = mcp_agent.site.door
+    head = [("Host", door.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
         connection.sendall(request("POST", door.path, head, body))
         assert world.web.hanging.wait(10)
-        assert working_in(world, agent.tenant)
+        assert working_in(world, mcp_agent.tenant)
 
-    eventually(lambda: not working_in(world, agent.tenant), within=10)
-    fine(agent, "init", "next")
-    assert agent.call("fs_list").value == ["next"]
+    eventually(lambda: not working_in(world, mcp_agent.tenant), within=10)
+    fine(mcp_agent, "init", "next")
+    assert mcp_agent.call("fs_list").value == ["next"]
 
 
-def working_in(world: World, tenant: str) -> list[str]:
+def working_in(world: GitServers, tenant: str) -> list[str]:
     """The programs that work in a tenant's places."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            place = os.readlink(process / "cwd")
-        except OSError:
-            continue
-        if place.startswith((f"{world.root}/{tenant}", f"{world.root}/.gatepost/{tenant}")):
-            found.append((process / "cmdline").read_text())
+        with contextlib.suppress(OSError):  # it may end while it is looked at
+            place, command = os.readlink(process / "cwd"), (process / "cmdline").read_text()
+            if place.startswith((f"{world.root}/{tenant}", f"{world.root}/.gatepost/{tenant}")):
+                found.append(command)
     return found
 
 
-def test_long_output_is_cut_and_says_so(agent: Worker) -> None:
+def test_long_output_is_cut_and_says_so(mcp_agent: Agent) -> None:
     """Where a character ends."""
-    fine(agent, "init")
-    agent.call("fs_write_text", path="a.txt", text="ü\n" * 20_000)
-    fine(agent, "add", "-A")
+    fine(mcp_agent, "init")
+    mcp_agent.call("fs_write_text", path="a.txt", text="ü\n" * 20_000)
+    fine(mcp_agent, "add", "-A")
 
-    answer = git(agent, "diff", "--cached")
+    answer = git(mcp_agent, "diff", "--cached")
 
     assert len(answer["stdout"].encode()) < 21_000
     assert "\n[Cut: these are the first 20000 bytes. Ask for less: --max-count" in answer["stdout"]
 
 
-def test_two_tenants_with_the_same_names_never_meet(world: World) -> None:
+def test_two_tenants_with_the_same_names_never_meet(world: GitServers) -> None:
     """Neither in repositories, nor in `--global` settings, nor in keys."""
-    one, other = world.worker("mcp"), world.worker("rest")
-    for worker in (one, other):
-        fine(worker, "init", "same")
-        fine(worker, "config", "--global", "user.name", worker.tenant)
-        worker.call("fs_write_text", path="same/a.txt", text=worker.tenant)
-        fine(worker, "-C", "same", "add", "-A")
-        fine(worker, "-C", "same", "commit", "-m", "mine")
+    one, other = world.agent("mcp"), world.agent("rest")
+    for agent in (one, other):
+        fine(agent, "init", "same")
+        fine(agent, "config", "--global", "user.name", agent.tenant)
+        agent.call("fs_write_text", path="same/a.txt", text=agent.tenant)
+        fine(agent, "-C", "same", "add", "-A")
+        fine(agent, "-C", "same", "commit", "-m", "mine")
 
-    for worker in (one, other):
-        assert fine(worker, "-C", "same", "log", "--format=%an") == f"{worker.tenant}\n"
-        assert worker.tenant in fine(worker, "-C", "same", "show", "HEAD:a.txt")
+    for agent in (one, other):
+        assert fine(agent, "-C", "same", "log", "--format=%an") == f"{agent.tenant}\n"
+        assert agent.tenant in fine(agent, "-C", "same", "show", "HEAD:a.txt")
     assert one.call("ssh_public_key").value != other.call("ssh_public_key").value
 
 
-def test_progress_is_told_and_left_out_of_the_answer(world: World, agent: Worker) -> None:
+def test_progress_is_told_and_left_out_of_the_answer(world: GitServers, mcp_agent: Agent) -> None:
     """Git's own words, growing numbers."""
     world.offered("progress.git").commit({f"{at}.txt": os.urandom(2000) for at in range(12)})
     call = {
@@ -172,7 +182,7 @@ def test_progress_is_told_and_left_out_of_the_answer(world: World, agent: Worker
         "arguments": {"args": ["clone", f"{world.web.url}/progress.git", "x"]},
     }
     fields, body = modern("tools/call", call, progress=7)
-    answer = agent.site.door.send("POST", None, fields, body, token=agent.token)
+    answer = mcp_agent.site.door.send("POST", None, fields, body, token=mcp_agent.token)
     said = [
         json.loads(line.removeprefix(b"data: "))
         for line in answer.body.splitlines()

@@ -7,48 +7,48 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.packs.ssh.key import key_of
 from gatepost.workspace import Workspaces
-from tests.packs.git.conftest import World
-from tests.packs.git.talk import fine, git
-from tests.packs.office import Worker
+from gatepost_packs.ssh.key import key_of
+from tests.packs.git.conftest import GitServers
+from tests.packs.git.hosts import fine, git
+from tests.packs.harness import Agent
 
 pytestmark = pytest.mark.requirement("X3")
 
 
-def private_key(world: World, worker: Worker) -> Path:
-    return world.root / ".gatepost" / worker.tenant / "ssh" / "id_ed25519"
+def private_key(world: GitServers, agent: Agent) -> Path:
+    return world.root / ".gatepost" / agent.tenant / "ssh" / "id_ed25519"
 
 
-def test_the_public_key_is_one_line_and_stays_the_same(world: World, worker: Worker) -> None:
+def test_the_public_key_is_one_line_and_stays_the_same(world: GitServers, agent: Agent) -> None:
     """As an account's page takes it; the private half is readable by the server's user alone."""
-    first = worker.call("ssh_public_key")
-    again = worker.call("ssh_public_key")
+    first = agent.call("ssh_public_key")
+    again = agent.call("ssh_public_key")
     kind, data, comment = first.value.split(" ")
 
     assert first.value == again.value
     assert (kind, comment) == ("ssh-ed25519", "workspace@gatepost")
     assert base64.b64decode(data).startswith(b"\0\0\0\x0bssh-ed25519\0\0\0\x20")
-    assert private_key(world, worker).stat().st_mode & 0o777 == 0o600
+    assert private_key(world, agent).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_tool_reads_the_private_key(world: World, agent: Worker) -> None:
+def test_no_tool_reads_the_private_key(world: GitServers, mcp_agent: Agent) -> None:
     """Neither by a path, nor by what git could be made to read."""
-    agent.call("ssh_public_key")
-    place = private_key(world, agent)
+    mcp_agent.call("ssh_public_key")
+    place = private_key(world, mcp_agent)
     secret = place.read_text().split("\n")[2]
-    fine(agent, "init")
+    fine(mcp_agent, "init")
     paths = (
         *("/workspace/.ssh/id_ed25519", ".ssh/id_ed25519", "../.gatepost/x/ssh/id_ed25519"),
-        *(str(place), f"../.gatepost/{agent.tenant}/ssh/id_ed25519"),
+        *(str(place), f"../.gatepost/{mcp_agent.tenant}/ssh/id_ed25519"),
     )
     for path in paths:
         for tool in ("fs_read_text", "workspace_read"):
-            assert agent.call(tool, path=path).failure is not None
+            assert mcp_agent.call(tool, path=path).failure is not None
         for args in (["diff", "--no-index", path], ["add", path], ["show", f"HEAD:{path}"]):
-            heard = agent.call("git", args=args)
-            assert secret not in (heard.failure or heard.text)
-    listed = agent.call("workspace_list", recursive=True).text
+            reply = mcp_agent.call("git", args=args)
+            assert secret not in (reply.failure or reply.text)
+    listed = mcp_agent.call("workspace_list", recursive=True).text
 
     assert "ed25519" not in listed
 
@@ -68,13 +68,13 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     assert keys[0].path == str(tmp_path / ".gatepost/acme/ssh/id_ed25519")
 
 
-def test_ssh_is_told_no_more_than_it_needs(world: World, agent: Worker) -> None:
+def test_ssh_is_told_no_more_than_it_needs(world: GitServers, mcp_agent: Agent) -> None:
     """What a call needed is gone after it; nothing of it is in the workspace."""
-    git(agent, "clone", world.shell.url("none.git"))
-    home = world.root / ".gatepost" / agent.tenant / "git"
+    git(mcp_agent, "clone", world.shell.url("none.git"))
+    home = world.root / ".gatepost" / mcp_agent.tenant / "git"
     (home / "run-of-a-server-that-was-killed").mkdir()
     os.utime(home / "run-of-a-server-that-was-killed", (1, 1))
-    git(agent, "clone", world.shell.url("none.git"))
+    git(mcp_agent, "clone", world.shell.url("none.git"))
 
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
-    assert agent.call("fs_list").value == []
+    assert mcp_agent.call("fs_list").value == []

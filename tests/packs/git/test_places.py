@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gatepost.packs.git.configuration import configuration_of
-from gatepost.packs.git.repository import emptied
-from tests.packs.git.conftest import World
-from tests.packs.office import Worker
+from gatepost_packs.git.configuration import configuration_of
+from gatepost_packs.git.repository import emptied
+from tests.packs.git.conftest import GitServers
+from tests.packs.harness import Agent
 
 DEEP = "/".join("x" * 40)
 
@@ -18,7 +18,7 @@ PLACES = {
     "deeper than the tools for files go": (["init", DEEP], "and 32 names"),
     "deeper from a folder": (["-C", DEEP[:60], "init", DEEP[:30]], "and 32 names"),
     "at a name that hides": (["init", "a\u202e"], "marks that reorder"),
-    "at a file": (["init", "file"], "is a file, no folder"),
+    "at a file": (["init", "file"], "is a file, not a folder"),
     "a clone at a file": (["clone", "https://git.company.test/a.git", "file"], "is a file"),
     "in a file": (["-C", "file", "status"], "There is no folder /workspace/file."),
     "below a file": (["-C", "file/below", "status"], "There is no folder"),
@@ -28,30 +28,32 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("args", "says"), PLACES.values(), ids=PLACES)
-def test_an_odd_place_is_a_mistake_of_the_caller(agent: Worker, args: list[str], says: str) -> None:
+def test_an_odd_place_is_a_mistake_of_the_caller(
+    mcp_agent: Agent, args: list[str], says: str
+) -> None:
     """Names, depths and files as no system takes them were failures of the server before."""
-    agent.call("fs_write_text", path="file", text="x")
+    mcp_agent.call("fs_write_text", path="file", text="x")
     # What a bare repository is made of may be written by any tool; git reads what it includes.
-    agent.call("fs_write_text", path="shaped/config", text="[include]\n\tpath = /etc/passwd\n")
+    mcp_agent.call("fs_write_text", path="shaped/config", text="[include]\n\tpath = /etc/passwd\n")
 
-    heard = agent.call("git", args=args)
-    assert heard.failure is not None
-    assert says in heard.failure
-    assert heard.kind in (None, "validation", "not_found")
+    reply = mcp_agent.call("git", args=args)
+    assert reply.failure is not None
+    assert says in reply.failure
+    assert reply.kind in (None, "validation", "not_found")
 
 
-def test_a_new_bare_repository_is_made(agent: Worker, world: World) -> None:
+def test_a_new_bare_repository_is_made(mcp_agent: Agent, world: GitServers) -> None:
     """In a folder that is new, and in one that is empty."""
-    (agent.folder / "empty").mkdir(parents=True)
+    (mcp_agent.folder / "empty").mkdir(parents=True)
 
-    made = [agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
-    assert [heard.value["returncode"] for heard in made] == [0, 0]
+    made = [mcp_agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
+    assert [reply.value["returncode"] for reply in made] == [0, 0]
 
 
-def test_a_branch_with_quotes_in_its_name_is_worked_on(agent: Worker) -> None:
+def test_a_branch_with_quotes_in_its_name_is_worked_on(mcp_agent: Agent) -> None:
     """Whoever is cloned chooses it; git's own section for it closed the repository for good."""
     done = [
-        agent.call("git", args=["-C", "quotes", *args] if args[0] != "init" else args)
+        mcp_agent.call("git", args=["-C", "quotes", *args] if args[0] != "init" else args)
         for args in (
             ["init", "quotes"],
             ["commit", "--allow-empty", "-m", "one"],
@@ -60,7 +62,7 @@ def test_a_branch_with_quotes_in_its_name_is_worked_on(agent: Worker) -> None:
             ["status"],
         )
     ]
-    assert [heard.failure for heard in done] == [None] * 5
+    assert [reply.failure for reply in done] == [None] * 5
     assert 'On branch a"b' in done[-1].value["stdout"]
 
 
@@ -91,25 +93,22 @@ def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> No
     assert not made.exists()
 
 
-def test_a_lock_that_a_killed_git_left_is_removed(agent: Worker) -> None:
+def test_a_lock_that_a_killed_git_left_is_removed(mcp_agent: Agent) -> None:
     """A minute later, as somebody may be at work by hand; until then git tells what is wrong."""
-    agent.call("git", args=["init", "held"])
-    git = agent.folder / "held/.git"
+    mcp_agent.call("git", args=["init", "held"])
+    git = mcp_agent.folder / "held/.git"
     locks = [git / "index.lock", git / "refs/heads/topic/one.lock"]
     locks[1].parent.mkdir()
     for lock in locks:
         lock.touch()
-    agent.call("fs_write_text", path="held/a.txt", text="x")
+    mcp_agent.call("fs_write_text", path="held/a.txt", text="x")
     add = ["-C", "held", "add", "-A"]
-    held = agent.call("git", args=add)
+    held = mcp_agent.call("git", args=add)
     for lock in locks:
         os.utime(lock, (1, 1))
-    done = agent.call("git", args=add)
+    done = mcp_agent.call("git", args=add)
 
     assert held.value["returncode"] == 128
-    assert (
-        "hint: A lock that a stopped command left is removed after a minute"
-        in (held.value["stderr"])
-    )
+    assert "hint: The lock of a stopped command is removed after a minute" in (held.value["stderr"])
     assert done.value["returncode"] == 0
     assert [lock.exists() for lock in locks] == [False, False]

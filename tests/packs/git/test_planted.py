@@ -8,10 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from gatepost.sandbox import child
-from tests.packs.git.conftest import World
-from tests.packs.git.talk import fine, git, refused
-from tests.packs.git.upstream import plain_git
-from tests.packs.office import Worker
+from tests.packs.git.conftest import GitServers
+from tests.packs.git.hosts import fine, git, plain_git, refused
+from tests.packs.harness import Agent
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -137,11 +136,23 @@ OTHERS = [
     Planted("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
     Planted("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
     Planted("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
-    Planted("worktree", written(".git/config.worktree", "[core]\n\tpager = RUN\n"), "elsewhere"),
-    Planted("worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "elsewhere"),
-    Planted("modules", written(".git/modules/a/config", "[core]\n\tpager = RUN\n"), "elsewhere"),
-    Planted("remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "elsewhere"),
-    Planted("branches", written(".git/branches/origin", "ext::RUN\n"), "elsewhere"),
+    Planted(
+        "worktree",
+        written(".git/config.worktree", "[core]\n\tpager = RUN\n"),
+        "refers to another place",
+    ),
+    Planted(
+        "worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "refers to another place"
+    ),
+    Planted(
+        "modules",
+        written(".git/modules/a/config", "[core]\n\tpager = RUN\n"),
+        "refers to another place",
+    ),
+    Planted(
+        "remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "refers to another place"
+    ),
+    Planted("branches", written(".git/branches/origin", "ext::RUN\n"), "refers to another place"),
     Planted("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
     Planted("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
     Planted("link-head", linked(".git/HEAD", "/etc/passwd"), "is a link"),
@@ -153,9 +164,9 @@ PLANTED = [
 ]
 
 
-def prepared(agent: Worker) -> tuple[Path, str]:
+def prepared(mcp_agent: Agent) -> tuple[Path, str]:
     """A repository made without us, with a file and a remote; what leaves a trace there."""
-    folder = agent.folder
+    folder = mcp_agent.folder
     folder.mkdir(parents=True)
     plain_git(folder, "init", "--quiet", "--initial-branch=main", "--template=")
     plain_git(folder, "remote", "add", "origin", "https://git.company.test/x.git")
@@ -172,22 +183,24 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
-def test_git_is_not_let_into_a_repository_that_steers_it(agent: Worker, planted: Planted) -> None:
+def test_git_is_not_let_into_a_repository_that_steers_it(
+    mcp_agent: Agent, planted: Planted
+) -> None:
     """Each command is refused before it starts, and says what it is about."""
-    folder, run = prepared(agent)
+    folder, run = prepared(mcp_agent)
     planted.plant(folder, run)
 
     for command in COMMANDS:
-        message = refused(agent, *command)
-        assert "git is not let into this repository" in message
+        message = refused(mcp_agent, *command)
+        assert "git does not run in this repository" in message
         assert planted.says in message
         assert str(folder) not in message
     assert not (folder / "trace").exists()
 
 
-def test_the_traps_work(agent: Worker) -> None:
+def test_the_traps_work(mcp_agent: Agent) -> None:
     """Plain git walks into them, so that a trace would be seen."""
-    folder, run = prepared(agent)
+    folder, run = prepared(mcp_agent)
     setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
 
     plain_git(folder, "status")
@@ -196,9 +209,9 @@ def test_the_traps_work(agent: Worker) -> None:
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_hooks_and_files_that_name_programs_do_nothing(agent: Worker) -> None:
+def test_hooks_and_files_that_name_programs_do_nothing(mcp_agent: Agent) -> None:
     """They may be there, as clones of others leave them; git is told not to look."""
-    folder, run = prepared(agent)
+    folder, run = prepared(mcp_agent)
     hooks = folder / ".git/hooks"
     hooks.mkdir()
     for name in ("pre-commit", "commit-msg", "post-commit", "post-checkout", "post-index-change"):
@@ -210,47 +223,51 @@ def test_hooks_and_files_that_name_programs_do_nothing(agent: Worker) -> None:
         f'[submodule "x"]\n\tpath = x\n\turl = ../x\n\tupdate = !{run}\n'
     )
 
-    fine(agent, "add", "-A")
-    fine(agent, "commit", "-m", "x")
-    fine(agent, "checkout", "-b", "other")
-    fine(agent, "show", "--stat", "--format=%G? %s")
+    fine(mcp_agent, "add", "-A")
+    fine(mcp_agent, "commit", "-m", "x")
+    fine(mcp_agent, "checkout", "-b", "other")
+    fine(mcp_agent, "show", "--stat", "--format=%G? %s")
 
     assert not (folder / "trace").exists()
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_a_folder_that_looks_like_a_repository_is_none(agent: Worker) -> None:
+def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: Agent) -> None:
     """File tools can write one (HEAD, objects, refs, config); only `.git` counts."""
-    run = f"touch {agent.folder}/trace"
+    run = f"touch {mcp_agent.folder}/trace"
     for name, text in {
         "HEAD": "ref: refs/heads/main\n",
         "config": f"[core]\n\tbare = false\n\tworktree = /\n\tfsmonitor = {run}\n",
         "objects/info/x": "",
         "refs/heads/x": "",
     }.items():
-        agent.call("fs_write_text", path=f"fake/{name}", text=text)
+        mcp_agent.call("fs_write_text", path=f"fake/{name}", text=text)
 
-    assert "There is no git repository in /workspace/fake" in refused(agent, "-C", "fake", "status")
-    fine(agent, "-C", "fake", "init")
-    fine(agent, "-C", "fake", "status")
-    assert not (agent.folder / "trace").exists()
+    assert "There is no git repository in /workspace/fake" in refused(
+        mcp_agent, "-C", "fake", "status"
+    )
+    fine(mcp_agent, "-C", "fake", "init")
+    fine(mcp_agent, "-C", "fake", "status")
+    assert not (mcp_agent.folder / "trace").exists()
 
 
-def test_new_repositories_do_not_take_up_what_is_there(agent: Worker, world: World) -> None:
+def test_new_repositories_do_not_take_up_what_is_there(mcp_agent: Agent, world: GitServers) -> None:
     """`init` and `clone` are refused where `.git` already leads elsewhere."""
-    folder, run = prepared(agent)
+    folder, run = prepared(mcp_agent)
     elsewhere(folder, run)
 
-    assert "not a folder" in refused(agent, "init")
-    assert "not a folder" in refused(agent, "clone", f"{world.web.url}/x.git", "there")
+    assert "not a folder" in refused(mcp_agent, "init")
+    assert "not a folder" in refused(mcp_agent, "clone", f"{world.web.url}/x.git", "there")
     assert not (folder / "trace").exists()
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_that_an_operator_made_are_not_gone_through(agent: Worker, world: World) -> None:
+def test_links_that_an_operator_made_are_not_gone_through(
+    mcp_agent: Agent, world: GitServers
+) -> None:
     """Neither to a repository, nor to a place for one."""
-    folder, _ = prepared(agent)
-    other = folder.parent / f"{agent.tenant}-beside"
+    folder, _ = prepared(mcp_agent)
+    other = folder.parent / f"{mcp_agent.tenant}-beside"
     other.mkdir()
     plain_git(other, "init", "--quiet")
     (folder / "link").symlink_to(other)
@@ -260,46 +277,46 @@ def test_links_that_an_operator_made_are_not_gone_through(agent: Worker, world: 
         ["init", "link/x"],
         ["clone", world.web.url + "/x", "link/y"],
     ):
-        assert "/workspace/link is a link" in refused(agent, *args)
+        assert "/workspace/link is a link" in refused(mcp_agent, *args)
     assert sorted(path.name for path in other.iterdir()) == [".git"]
 
 
-def test_a_branch_that_follows_another_one_here_is_fine(agent: Worker) -> None:
+def test_a_branch_that_follows_another_one_here_is_fine(mcp_agent: Agent) -> None:
     """Git notes that as a remote named `.`."""
-    prepared(agent)
-    fine(agent, "add", "-A")
-    fine(agent, "commit", "-m", "x")
-    fine(agent, "checkout", "-b", "other")
-    fine(agent, "branch", "--set-upstream-to=main")
+    prepared(mcp_agent)
+    fine(mcp_agent, "add", "-A")
+    fine(mcp_agent, "commit", "-m", "x")
+    fine(mcp_agent, "checkout", "-b", "other")
+    fine(mcp_agent, "branch", "--set-upstream-to=main")
 
-    assert "Your branch is up to date with 'main'" in fine(agent, "status")
+    assert "Your branch is up to date with 'main'" in fine(mcp_agent, "status")
 
 
 SPELLINGS = [".git", ".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".g\u200cit", ".git:x"]
 
 
 @pytest.mark.parametrize("name", SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode())
-def test_no_file_tool_writes_where_git_reads(worker: Worker, name: str) -> None:
+def test_no_file_tool_writes_where_git_reads(agent: Agent, name: str) -> None:
     """In no spelling that some file system takes for the same."""
-    fine(worker, "init")
-    before = (worker.folder / ".git/config").read_bytes()
+    fine(agent, "init")
+    before = (agent.folder / ".git/config").read_bytes()
     for path in (f"{name}/config", f"{name}/hooks/pre-commit", f"a/{name}", name):
         for tool, text in (("fs_write_text", "text"), ("workspace_write", "content")):
-            heard = worker.call(tool, path=path, **{text: "x"})
-            assert heard.failure is not None
-            assert "only git itself" in heard.failure
-            assert heard.kind in (None, "denied")
+            reply = agent.call(tool, path=path, **{text: "x"})
+            assert reply.failure is not None
+            assert "only git itself" in reply.failure
+            assert reply.kind in (None, "denied")
 
-    assert (worker.folder / ".git/config").read_bytes() == before
-    assert os.listdir(worker.folder) == [".git"]
+    assert (agent.folder / ".git/config").read_bytes() == before
+    assert os.listdir(agent.folder) == [".git"]
 
 
-def test_a_whole_repository_may_be_deleted(agent: Worker) -> None:
+def test_a_whole_repository_may_be_deleted(mcp_agent: Agent) -> None:
     """And begun anew; its files may be read."""
-    fine(agent, "init")
-    read = agent.call("fs_read_text", path=".git/HEAD")
-    deleted = agent.call("fs_delete", path=".git", recursive=True)
+    fine(mcp_agent, "init")
+    read = mcp_agent.call("fs_read_text", path=".git/HEAD")
+    deleted = mcp_agent.call("fs_delete", path=".git", recursive=True)
 
     assert read.value == "ref: refs/heads/main\n"
     assert deleted.value == "ok"
-    assert git(agent, "init")["returncode"] == 0
+    assert git(mcp_agent, "init")["returncode"] == 0

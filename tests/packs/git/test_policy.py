@@ -2,11 +2,12 @@
 
 import pytest
 
-from gatepost.packs.git.policy import Plan, decide
-from gatepost.packs.git.rules import RULES
-from gatepost.packs.git.terms import Refused
-from gatepost.packs.git.tools import only_reads
-from gatepost.packs.git.url import remote_of
+from gatepost_packs.git.command_rules import ArgumentsRefused
+from gatepost_packs.git.policy import Plan, decide
+from gatepost_packs.git.rules import RULES
+from gatepost_packs.git.tools import only_reads
+from gatepost_packs.git.url import remote_of
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -56,19 +57,19 @@ DOCUMENTED = [
 ]
 
 
-@pytest.mark.parametrize("line", DOCUMENTED)
+@each("line", DOCUMENTED)
 def test_what_the_reference_allows_is_allowed(line: str) -> None:
     """Every command with every option of its table."""
     assert isinstance(decide(line.split()), Plan)
 
 
-@pytest.mark.parametrize("command", MOST)
+@each("command", MOST)
 def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str) -> None:
     """One more is refused, whatever it is."""
     assert RULES[command].most == MOST[command]
     refused = decide([command, *["x"] * (MOST[command] + 1)])
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, ArgumentsRefused)
     assert f"Too many arguments for git {command}" in refused.message
 
 
@@ -81,17 +82,17 @@ URL = "https://github.com/user/repo.git"
 REFUSED: list[tuple[list[str], str]] = [
     # Commands and what is no command.
     ([], "Name a git command"),
-    (["rm", "-rf", "."], "not among the commands"),
-    (["daemon"], "not among the commands"),
-    (["submodule", "update"], "not among the commands"),
-    (["status; id"], "not among the commands"),
-    (["--exec-path=/tmp", "status"], "not among the commands"),
-    (["-c", "core.pager=id", "log"], "not among the commands"),
-    (["--git-dir=/etc", "log"], "not among the commands"),
+    (["rm", "-rf", "."], "not an allowed git command"),
+    (["daemon"], "not an allowed git command"),
+    (["submodule", "update"], "not an allowed git command"),
+    (["status; id"], "not an allowed git command"),
+    (["--exec-path=/tmp", "status"], "not an allowed git command"),
+    (["-c", "core.pager=id", "log"], "not an allowed git command"),
+    (["--git-dir=/etc", "log"], "not an allowed git command"),
     (["-C", ".."], "leads out of the workspace"),
     (["-C", "/etc", "status"], "leads out of the workspace"),
     (["-C", "a/.git", "status"], "belongs to git itself"),
-    (["-C", "a", "-C", "b", "status"], "not among the commands"),
+    (["-C", "a", "-C", "b", "status"], "not an allowed git command"),
     (["-C"], "a folder"),
     # Characters.
     *[(["add", f"a{c}b"], "invalid characters") for c in ";|&$`<>\\\0\n\r\x1b\x7f\ud800"],
@@ -102,7 +103,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["commit", "-m", "a\0b"], "invalid characters"),
     (["commit", "-m"], "is empty"),
     (["commit", "-m", "x" * 40_000], "longer than"),
-    (["commit"], "There is no editor"),
+    (["commit"], "No editor is available"),
     (["add", "x" * 5000], "longer than"),
     # Paths.
     *[
@@ -124,7 +125,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["clone", URL, "a/.git/hooks"], "belongs to git itself"),
     # Options that run, read or write something else.
     *[
-        ([command, option], "is not among the options")
+        ([command, option], "is not an allowed option")
         for command, options in {
             "clone": "--upload-pack=x --upl=x -u --config=a.b -c --template=x --reference=/x "
             "--recurse-submodules --separate-git-dir=/x --bare --mirror --origin=x -o "
@@ -153,27 +154,27 @@ REFUSED: list[tuple[list[str], str]] = [
         for option in options.split()
     ],
     # Values.
-    (["clone", "--depth=x", URL], "no value of"),
-    (["clone", "--depth=-1", URL], "no value of"),
-    (["clone", "--branch=--upload-pack", URL], "no value of"),
-    (["checkout", "-b", "--force"], "no value of"),
-    (["status", "--porcelain=v9"], "no value of"),
+    (["clone", "--depth=x", URL], "not a valid value of"),
+    (["clone", "--depth=-1", URL], "not a valid value of"),
+    (["clone", "--branch=--upload-pack", URL], "not a valid value of"),
+    (["checkout", "-b", "--force"], "not a valid value of"),
+    (["status", "--porcelain=v9"], "not a valid value of"),
     (["log", "--max-count"], "is empty"),
     # Remotes.
     *[
         (["clone", url, "x"], says)
         for url, says in (
-            ("ext::sh -c id", "by `ext` are not allowed"),
-            ("fd::17", "by `fd` are not allowed"),
-            ("file:///etc", "by `file` are not allowed"),
-            ("git://example.com/a", "by `git` are not allowed"),
-            ("ftp://example.com/a", "by `ftp` are not allowed"),
-            ("rsync://example.com/a", "by `rsync` are not allowed"),
+            ("ext::sh -c id", "`ext` is not an allowed protocol"),
+            ("fd::17", "`fd` is not an allowed protocol"),
+            ("file:///etc", "`file` is not an allowed protocol"),
+            ("git://example.com/a", "`git` is not an allowed protocol"),
+            ("ftp://example.com/a", "`ftp` is not an allowed protocol"),
+            ("rsync://example.com/a", "`rsync` is not an allowed protocol"),
             ("https::https://example.com/a", "not a plain https URL"),
-            ("/etc", "no path of this machine"),
-            ("../other", "no path of this machine"),
-            ("./x", "no path of this machine"),
-            (".", "no path of this machine"),
+            ("/etc", "local paths are not allowed"),
+            ("../other", "local paths are not allowed"),
+            ("./x", "local paths are not allowed"),
+            (".", "local paths are not allowed"),
             ("https://user:token@example.com/a", "must not hold a user name"),
             ("https://token@example.com/a", "must not hold a user name"),
             ("https://-x/a", "not a plain https URL"),
@@ -188,28 +189,28 @@ REFUSED: list[tuple[list[str], str]] = [
             ("ssh://git@-oProxyCommand=id/a", "not a plain ssh URL"),
             ("ssh://git:pw@example.com/a", "not a plain ssh URL"),
             ("ssh://git@example.com/-a", "not a plain ssh URL"),
-            ("-oProxyCommand=id@example.com:a", "not among the options"),
-            ("git@-oProxyCommand=id:a", "no path of this machine"),
-            ("git@example.com:-a", "no path of this machine"),
-            ("git@example.com:a/../../b", "no path of this machine"),
-            ("git@exa mple.com:a", "no path of this machine"),
+            ("-oProxyCommand=id@example.com:a", "not an allowed option"),
+            ("git@-oProxyCommand=id:a", "local paths are not allowed"),
+            ("git@example.com:-a", "local paths are not allowed"),
+            ("git@example.com:a/../../b", "local paths are not allowed"),
+            ("git@exa mple.com:a", "local paths are not allowed"),
         )
     ],
-    (["fetch", "ext::sh -c id"], "not allowed"),
-    (["push", "/srv/x", "main"], "no path of this machine"),
-    (["pull", "a/b"], "no path of this machine"),
-    (["remote", "add", "o", "ext::sh -c id"], "not allowed"),
-    (["remote", "set-url", "o", "/etc"], "no path of this machine"),
+    (["fetch", "ext::sh -c id"], "not an allowed protocol"),
+    (["push", "/srv/x", "main"], "local paths are not allowed"),
+    (["pull", "a/b"], "local paths are not allowed"),
+    (["remote", "add", "o", "ext::sh -c id"], "not an allowed protocol"),
+    (["remote", "set-url", "o", "/etc"], "local paths are not allowed"),
     (["remote", "add", "../x", URL], "A remote's name"),
-    (["remote", "add", "-f", "o", URL], "is not among the options"),
-    (["remote", "update"], "git remote does"),
-    (["remote", "show", "o"], "git remote does"),
+    (["remote", "add", "-f", "o", URL], "is not an allowed option"),
+    (["remote", "update"], "git remote takes"),
+    (["remote", "show", "o"], "git remote takes"),
     (["push", "origin", "a:../b"], "`..`"),
-    (["push", "origin", "--", "x"], "not among the options"),
-    (["fetch", "origin", "a b"], "no branch, tag or refspec"),
+    (["push", "origin", "--", "x"], "not an allowed option"),
+    (["fetch", "origin", "a b"], "not a branch, tag or refspec"),
     # Settings.
     *[
-        (["config", key, "x"], "may not be changed")
+        (["config", key, "x"], "cannot be changed")
         for key in (
             *("core.pager", "core.hooksPath", "core.fsmonitor", "core.sshCommand", "core.editor"),
             *("core.gitProxy", "core.worktree", "core.attributesFile", "CORE.Pager", "alias.x"),
@@ -220,7 +221,7 @@ REFUSED: list[tuple[list[str], str]] = [
             *("safe.directory", "trailer.x.command", "sequence.editor", "user.signingKey"),
         )
     ],
-    (["config", "--get", "credential.helper"], "may not be read"),
+    (["config", "--get", "credential.helper"], "cannot be read"),
     (["config", "--list"], "config --list --local"),
 ]
 
@@ -229,13 +230,13 @@ def id_of(case: tuple[list[str], str]) -> str:
     return " ".join(case[0]).encode("unicode_escape", "surrogatepass").decode()[:70]
 
 
-@pytest.mark.parametrize("case", REFUSED, ids=id_of)
+@each("case", REFUSED, ids=id_of)
 def test_what_could_do_harm_is_refused(case: tuple[list[str], str]) -> None:
     """With a sentence that says what was wrong."""
     args, says = case
     refused = decide(args)
 
-    assert isinstance(refused, Refused), refused
+    assert isinstance(refused, ArgumentsRefused), refused
     assert says in refused.message, refused.message
 
 
@@ -285,7 +286,7 @@ READS: list[tuple[str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "reads"), READS)
+@each(("line", "reads"), READS)
 def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
     """By it a retry runs again, and the kernel lets nothing be written."""
     plan = decide(line.split())
@@ -309,7 +310,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "ends"), PLACES)
+@each(("line", "ends"), PLACES)
 def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, ...]) -> None:
     """Relative paths, values at their options, and what is no option behind `--`."""
     plan = decide(line.split())

@@ -4,132 +4,134 @@ from typing import Any
 
 import pytest
 
-from tests.packs.git.conftest import INSIDE, TOKEN, World
-from tests.packs.git.talk import fine, git, refused
-from tests.packs.office import Worker
+from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
+from tests.packs.git.hosts import fine, git, refused
+from tests.packs.harness import Agent
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
 
-@pytest.mark.parametrize(("protocol", "road"), [("mcp", "web"), ("rest", "shell")])
+@pytest.mark.parametrize(("protocol", "transport"), [("mcp", "web"), ("rest", "shell")])
 def test_a_repository_is_cloned_changed_pushed_and_pulled(
-    world: World, protocol: Any, road: str
+    world: GitServers, protocol: Any, transport: str
 ) -> None:
     """The same by https and by SSH, at addresses that only the server knows."""
-    worker = world.worker(protocol)
-    name = f"{road}-{worker.tenant}.git"
+    agent = world.agent(protocol)
+    name = f"{transport}-{agent.tenant}.git"
     upstream = world.offered(name, README__md=b"one\n")
-    url = f"{world.web.url}/{name}" if road == "web" else world.shell.url(name)
-    if road == "shell":
-        world.shell.allow(worker.call("ssh_public_key").value)
+    url = f"{world.web.url}/{name}" if transport == "web" else world.shell.url(name)
+    if transport == "shell":
+        world.shell.allow(agent.call("ssh_public_key").value)
 
-    fine(worker, "clone", "--depth=1", url, "./mine")
-    worker.call("fs_write_text", path="mine/README.md", text="two\n")
-    fine(worker, "-C", "mine", "commit", "-am", "Say two; it's 100% more & better")
-    fine(worker, "-C", "mine", "push", "origin", "main")
+    fine(agent, "clone", "--depth=1", url, "./mine")
+    agent.call("fs_write_text", path="mine/README.md", text="two\n")
+    fine(agent, "-C", "mine", "commit", "-am", "Say two; it's 100% more & better")
+    fine(agent, "-C", "mine", "push", "origin", "main")
     assert upstream.text("README.md") == "two"
 
     upstream.commit({"README.md": b"two\n", "theirs.md": b"three\n"}, onto="main")
-    fine(worker, "-C", "mine", "fetch", "--prune")
-    assert fine(worker, "-C", "mine", "show", "origin/main:theirs.md") == "three\n"
-    worker.call("fs_write_text", path="mine/ours.md", text="four\n")
-    fine(worker, "-C", "mine", "add", "-A")
-    fine(worker, "-C", "mine", "commit", "-m", "Say four")
-    fine(worker, "-C", "mine", "pull", "--rebase", "--autostash")
-    fine(worker, "-C", "mine", "push")
+    fine(agent, "-C", "mine", "fetch", "--prune")
+    assert fine(agent, "-C", "mine", "show", "origin/main:theirs.md") == "three\n"
+    agent.call("fs_write_text", path="mine/ours.md", text="four\n")
+    fine(agent, "-C", "mine", "add", "-A")
+    fine(agent, "-C", "mine", "commit", "-m", "Say four")
+    fine(agent, "-C", "mine", "pull", "--rebase", "--autostash")
+    fine(agent, "-C", "mine", "push")
     assert upstream.text("ours.md") == "four"
-    assert worker.call("fs_read_text", path="mine/theirs.md").value == "three\n"
+    assert agent.call("fs_read_text", path="mine/theirs.md").value == "three\n"
 
 
-def test_an_unknown_key_of_a_tenant_is_not_let_in(world: World, agent: Worker) -> None:
+def test_an_unknown_key_of_a_tenant_is_not_let_in(world: GitServers, mcp_agent: Agent) -> None:
     """Each tenant has its own; a host that knows one knows no other."""
-    world.offered(f"locked-{agent.tenant}.git", a=b"1")
+    world.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
 
-    answer = git(agent, "clone", world.shell.url(f"locked-{agent.tenant}.git"), "x")
+    answer = git(mcp_agent, "clone", world.shell.url(f"locked-{mcp_agent.tenant}.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Permission denied (publickey)" in answer["stderr"]
     assert "hint: Add the key that ssh_public_key shows" in answer["stderr"]
-    assert "x" not in agent.call("fs_list").value
+    assert "x" not in mcp_agent.call("fs_list").value
 
 
-def test_a_host_with_another_key_is_not_spoken_to(world: World, agent: Worker) -> None:
+def test_a_host_with_another_key_is_not_spoken_to(world: GitServers, mcp_agent: Agent) -> None:
     """Somebody in between has the name and the address, and not the key."""
-    world.impostor.allow(agent.call("ssh_public_key").value)
+    world.impostor.allow(mcp_agent.call("ssh_public_key").value)
 
-    answer = git(agent, "clone", world.impostor.url("any.git"), "x")
+    answer = git(mcp_agent, "clone", world.impostor.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
-    assert "hint: The key of this host is not the known one" in answer["stderr"]
+    assert "hint: The host's key is unknown or differs" in answer["stderr"]
     assert world.impostor.commands == []
 
 
-def test_a_host_without_a_known_key_is_not_spoken_to(world: World, agent: Worker) -> None:
+def test_a_host_without_a_known_key_is_not_spoken_to(world: GitServers, mcp_agent: Agent) -> None:
     """Nobody is there who could say yes to it."""
-    answer = git(agent, "clone", world.stranger.url("any.git"), "x")
+    answer = git(mcp_agent, "clone", world.stranger.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
     assert world.stranger.commands == []
 
 
-def test_git_signs_in_with_the_secret_of_its_tenant(world: World, agent: Worker) -> None:
+def test_git_signs_in_with_the_secret_of_its_tenant(world: GitServers, mcp_agent: Agent) -> None:
     """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
     world.offered("private/a.git", README__md=b"one\n")
     url = f"{world.web.url}/private/a.git"
-    without = git(agent, "clone", url, "a")
-    world.keep_secret(agent.tenant, "GIT_TOKEN", "wrong")
-    wrong = git(agent, "clone", url, "a")
-    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN)
-    fine(agent, "clone", url, "a")
-    agent.call("fs_write_text", path="a/README.md", text="two\n")
-    fine(agent, "-C", "a", "commit", "-am", "Two")
-    fine(agent, "-C", "a", "push")
+    without = git(mcp_agent, "clone", url, "a")
+    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "wrong")
+    wrong = git(mcp_agent, "clone", url, "a")
+    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
+    fine(mcp_agent, "clone", url, "a")
+    mcp_agent.call("fs_write_text", path="a/README.md", text="two\n")
+    fine(mcp_agent, "-C", "a", "commit", "-am", "Two")
+    fine(mcp_agent, "-C", "a", "push")
 
     assert without["returncode"] == wrong["returncode"] == 128
-    assert "hint: This host wants a sign-in" in without["stderr"]
-    assert "hint: The tenant's secret for this host is not accepted" in wrong["stderr"]
-    kept = b"".join(path.read_bytes() for path in agent.folder.rglob("*") if path.is_file())
-    home = world.root / ".gatepost" / agent.tenant / "git"
+    assert "hint: This host requires a sign-in" in without["stderr"]
+    assert "hint: This host does not accept the tenant's secret" in wrong["stderr"]
+    kept = b"".join(path.read_bytes() for path in mcp_agent.folder.rglob("*") if path.is_file())
+    home = world.root / ".gatepost" / mcp_agent.tenant / "git"
     kept += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert TOKEN.encode() not in kept
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
-def test_a_secret_for_another_host_is_not_signed_in_with(world: World, agent: Worker) -> None:
+def test_a_secret_for_another_host_is_not_signed_in_with(
+    world: GitServers, mcp_agent: Agent
+) -> None:
     """Though the configuration names it for this one: the operator who bound it knows better."""
     world.offered("private/b.git", README__md=b"one\n")
     url = f"{world.web.url}/private/b.git"
-    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
+    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
     seen = len(world.web.seen)
-    message = refused(agent, "clone", url, "b")
+    message = refused(mcp_agent, "clone", url, "b")
     asked = len(world.web.seen) - seen
-    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN, world.web.place)
-    fine(agent, "clone", url, "b")
+    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, world.web.place)
+    fine(mcp_agent, "clone", url, "b")
 
     assert f"is bound to gitlab.com and is not sent to {world.web.place}" in message
     assert asked == 0
 
 
-def test_private_addresses_are_not_reached(world: World, worker: Worker) -> None:
+def test_private_addresses_are_not_reached(world: GitServers, agent: Agent) -> None:
     """By name and by number, by URL and by the name of a remote."""
     seen = len(world.web.seen)
-    fine(worker, "init")
+    fine(agent, "init")
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
-        fine(worker, "remote", "add", "inside", url)
+        fine(agent, "remote", "add", "inside", url)
         for args in (["clone", url, "x"], ["fetch", url], ["fetch", "inside"], ["fetch"]):
-            assert "not on the internet" in refused(worker, *args)
-        fine(worker, "remote", "remove", "inside")
+            assert "not on the internet" in refused(agent, *args)
+        fine(agent, "remote", "remove", "inside")
 
     assert len(world.web.seen) == seen
 
 
-def test_redirects_are_not_followed(world: World, agent: Worker) -> None:
+def test_redirects_are_not_followed(world: GitServers, mcp_agent: Agent) -> None:
     """They would lead where nobody checked."""
     world.web.moved_to = "https://127.0.0.1:9"
 
-    answer = git(agent, "clone", f"{world.web.url}/moved/x.git", "x")
+    answer = git(mcp_agent, "clone", f"{world.web.url}/moved/x.git", "x")
 
     assert answer["returncode"] == 128
     assert "hint: Redirects are not followed" in answer["stderr"]

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from gatepost.config import programs
-from gatepost.packs.ssh.settings import OFFICIAL, SshSettings
 from gatepost.sandbox.launch import landlock_version
+from gatepost_packs.git import system_check
+from gatepost_packs.ssh.settings import OFFICIAL, SshSettings
+from tests.support.cases import each
 from tests.support.idp import Idp
 from tests.tenancy.house import issuer, judged
 
@@ -61,7 +62,7 @@ BAD = [
 
 
 @pytest.mark.requirement("X2", "X3")
-@pytest.mark.parametrize(("packs", "setting"), BAD, ids=[str(one[0])[:60] for one in BAD])
+@each(("packs", "setting"), BAD, ids=[str(one[0])[:60] for one in BAD])
 def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> None:
     """Without repeating what may be a token."""
     with Idp() as idp:
@@ -74,12 +75,12 @@ def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> No
 @pytest.mark.requirement("X2")
 def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each problem by its id; without the pack there is none."""
-    monkeypatch.setattr(programs, "confines", lambda: False)
-    monkeypatch.setattr(programs.shutil, "which", lambda name: None)
+    monkeypatch.setattr(system_check, "confines", lambda: False)
+    monkeypatch.setattr(system_check.shutil, "which", lambda name: None)
     said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]
 
     assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
     with Idp() as idp:
         assert not [one for one in judged([issuer(idp)]) if one.id.endswith(("070", "071", "072"))]
-    monkeypatch.setattr(programs, "git_version", lambda: (2, 37))
+    monkeypatch.setattr(system_check, "git_version", lambda: (2, 37))
     assert ("config.E070", "tools.packs") in found()

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from gatepost.sandbox import child
-from tests.packs.git.conftest import World
-from tests.packs.git.talk import fine, git, refused
-from tests.packs.office import Worker
+from tests.packs.git.conftest import GitServers
+from tests.packs.git.hosts import fine, git, refused
+from tests.packs.harness import Agent
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -125,42 +125,44 @@ def every(folder: Path) -> list[Path]:
 
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
-def test_a_clone_of_a_stranger_does_nothing(world: World, agent: Worker, content: Content) -> None:
+def test_a_clone_of_a_stranger_does_nothing(
+    world: GitServers, mcp_agent: Agent, content: Content
+) -> None:
     """No program runs, no link is made, nothing stands outside of it, and file tools work on it."""
     upstream = world.offered(f"{content.name}.git")
     upstream.commit({**README, **content.files}, modes=content.modes)
     before = set(world.root.iterdir())
 
-    answer = git(agent, "clone", f"{world.web.url}/{content.name}.git", "theirs")
+    answer = git(mcp_agent, "clone", f"{world.web.url}/{content.name}.git", "theirs")
 
     assert (answer["returncode"] == 0) is content.taken, answer
-    assert set(world.root.iterdir()) <= before | {agent.folder, world.root / ".gatepost"}
-    found = every(agent.folder)
+    assert set(world.root.iterdir()) <= before | {mcp_agent.folder, world.root / ".gatepost"}
+    found = every(mcp_agent.folder)
     assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in found)
     if not content.taken:
         assert found == []
         return
-    fine(agent, "-C", "theirs", "status")
-    assert not any(path.name == "trace" for path in every(agent.folder))
-    assert agent.call("fs_read_text", path="theirs/README.md").value.split() == ["hello"]
-    assert agent.call("workspace_list", path="theirs").failure is None
+    fine(mcp_agent, "-C", "theirs", "status")
+    assert not any(path.name == "trace" for path in every(mcp_agent.folder))
+    assert mcp_agent.call("fs_read_text", path="theirs/README.md").value.split() == ["hello"]
+    assert mcp_agent.call("workspace_list", path="theirs").failure is None
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_of_a_clone_lead_nowhere(world: World, agent: Worker) -> None:
+def test_links_of_a_clone_lead_nowhere(world: GitServers, mcp_agent: Agent) -> None:
     """They are files that hold their target; what is committed again stays a link."""
     world.offered("linked.git").commit({**README, **LINKS})
-    fine(agent, "clone", f"{world.web.url}/linked.git", "theirs")
+    fine(mcp_agent, "clone", f"{world.web.url}/linked.git", "theirs")
 
     for name, target in LINKS.items():
-        assert agent.call("fs_read_text", path=f"theirs/{name}").value == target
-        assert agent.call("fs_list", path=f"theirs/{name}").failure is not None
-    heard = agent.call("fs_write_text", path="theirs/up/mcp-1/x", text="x")
-    assert heard.failure is not None
-    assert git(agent, "-C", "theirs", "status", "--short")["stdout"] == ""
+        assert mcp_agent.call("fs_read_text", path=f"theirs/{name}").value == target
+        assert mcp_agent.call("fs_list", path=f"theirs/{name}").failure is not None
+    reply = mcp_agent.call("fs_write_text", path="theirs/up/mcp-1/x", text="x")
+    assert reply.failure is not None
+    assert git(mcp_agent, "-C", "theirs", "status", "--short")["stdout"] == ""
 
 
-def test_a_clone_that_is_too_large_leaves_nothing(world: World, agent: Worker) -> None:
+def test_a_clone_that_is_too_large_leaves_nothing(world: GitServers, mcp_agent: Agent) -> None:
     """By its size, by how much comes out of a small pack, and by how many files that is."""
     world.offered("large.git").commit({"large": os.urandom(4_000_000)})
     world.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
@@ -169,18 +171,18 @@ def test_a_clone_that_is_too_large_leaves_nothing(world: World, agent: Worker) -
     )
 
     for name in ("large", "zeros", "many"):
-        message = refused(agent, "clone", f"{world.web.url}/{name}.git", "theirs")
-        assert "would keep more than the workspace has room for" in message
-        assert agent.call("fs_list").value == []
-    assert agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
+        message = refused(mcp_agent, "clone", f"{world.web.url}/{name}.git", "theirs")
+        assert "would need more room than the workspace has" in message
+        assert mcp_agent.call("fs_list").value == []
+    assert mcp_agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
 
 
-def test_a_full_workspace_begins_nothing(agent: Worker) -> None:
+def test_a_full_workspace_begins_nothing(mcp_agent: Agent) -> None:
     """Until something is deleted; what only reads still runs."""
-    fine(agent, "init")
-    (agent.folder / "large").write_bytes(bytes(3_100_000))
+    fine(mcp_agent, "init")
+    (mcp_agent.folder / "large").write_bytes(bytes(3_100_000))
 
-    assert "The workspace is full" in refused(agent, "add", "-A")
-    assert git(agent, "status", "--short")["stdout"] == "?? large\n"
-    agent.call("fs_delete", path="large")
-    fine(agent, "add", "-A")
+    assert "The workspace is full" in refused(mcp_agent, "add", "-A")
+    assert git(mcp_agent, "status", "--short")["stdout"] == "?? large\n"
+    mcp_agent.call("fs_delete", path="large")
+    fine(mcp_agent, "add", "-A")

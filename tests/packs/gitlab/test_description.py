@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gatepost.packs.gitlab.description import CACHED_S, Cache
-from gatepost.packs.gitlab.settings import SPEC_URL
-from tests.packs.office import Office, Worker, open_office
+from gatepost_packs.gitlab.description import CACHED_S, Cache
+from gatepost_packs.gitlab.settings import SPEC_URL
+from tests.packs.harness import Agent, PackServer, by_rest, open_server
 from tests.support.serving import Server
 
 pytestmark = pytest.mark.requirement("X5")
@@ -63,26 +63,26 @@ def url(host: Host) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def office(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server whose operator keeps GitLab's description at home."""
     folder = tmp_path_factory.mktemp("gitlab")
     packs = {"gitlab": {"spec_url": f"{url}/home.yaml"}}
     network = {"allow_hosts": [url.removeprefix("http://")]}
-    with open_office(folder, ["gitlab"], packs=packs, network=network) as office:
-        yield office
+    with open_server(folder, ["gitlab"], packs=packs, network=network) as server:
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
-    return office.worker(request.param)
+def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+    return server.agent(request.param)
 
 
-def test_the_description_is_paged_without_breaking_a_character(worker: Worker) -> None:
+def test_the_description_is_paged_without_breaking_a_character(agent: Agent) -> None:
     """Whoever asks for chunk after chunk has every byte once, wherever the borders are."""
     for size in (4, 97, 200_000):
         found = b""
         for offset in range(0, len(SPEC), size):
-            chunk = worker.call("gitlab_openapi_spec", offset=offset, max_bytes=size).value
+            chunk = agent.call("gitlab_openapi_spec", offset=offset, max_bytes=size).value
             assert chunk["status_code"] == 200
             assert chunk["total_bytes"] == len(SPEC)
             assert chunk["offset"] == len(found)
@@ -91,11 +91,11 @@ def test_the_description_is_paged_without_breaking_a_character(worker: Worker) -
         assert found == SPEC
 
 
-def test_paths_are_searched_and_paged(worker: Worker) -> None:
+def test_paths_are_searched_and_paged(agent: Agent) -> None:
     """By path, method and summary, in any case."""
 
     def found(**given: Any) -> Any:
-        return worker.call("gitlab_openapi_paths", **given).value
+        return agent.call("gitlab_openapi_paths", **given).value
 
     everything = found()
 
@@ -116,9 +116,9 @@ def test_paths_are_searched_and_paged(worker: Worker) -> None:
 
 
 @pytest.mark.parametrize("path", ["/projects/{id}/issues", "/api/v4/projects/{id}/issues"])
-def test_an_operation_is_described(worker: Worker, path: str) -> None:
+def test_an_operation_is_described(agent: Agent, path: str) -> None:
     """As it is written, references resolved; GitLab's own documentation leaves the root out."""
-    told = worker.call("gitlab_openapi_operation", path=path, method="get").value
+    told = agent.call("gitlab_openapi_operation", path=path, method="get").value
 
     assert told["operationId"] == "getProjectIssues"
     assert told["parameters"][0]["schema"] == {"type": "string"}
@@ -129,7 +129,7 @@ def test_an_operation_is_described(worker: Worker, path: str) -> None:
     ("tool", "given", "kind", "says"),
     [
         ("gitlab_openapi_spec", {"spec_url": "URL/gone"}, "validation", "answered 404"),
-        ("gitlab_openapi_spec", {"spec_url": "URL/bytes"}, "validation", "no UTF-8 text"),
+        ("gitlab_openapi_spec", {"spec_url": "URL/bytes"}, "validation", "not UTF-8 text"),
         ("gitlab_openapi_spec", {"spec_url": "file:///etc/passwd"}, "denied", "."),
         ("gitlab_openapi_spec", {"max_bytes": 3}, "validation", "max_bytes"),
         ("gitlab_openapi_spec", {"offset": -1}, "validation", "offset"),
@@ -140,28 +140,31 @@ def test_an_operation_is_described(worker: Worker, path: str) -> None:
             "gitlab_openapi_operation",
             {"path": "/projects/7/issues", "method": "GET"},
             "not_found",
-            "gitlab_openapi_paths shows all",
+            "gitlab_openapi_paths lists all",
         ),
     ],
 )
+@by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    worker: Worker, url: str, tool: str, given: dict[str, Any], kind: str, says: str
+    agent: Agent, url: str, tool: str, given: dict[str, Any], kind: str, says: str
 ) -> None:
     """By both protocols."""
     given = {n: v.replace("URL", url) if isinstance(v, str) else v for n, v in given.items()}
 
-    heard = worker.call(tool, **given)
+    reply = agent.call(tool, **given)
 
-    assert heard.kind in (None, kind)
-    assert re.search(says, str(heard.failure)), heard
+    assert reply.kind in (None, kind)
+    assert re.search(says, str(reply.failure)), reply
 
 
-def test_it_is_fetched_once_an_hour_by_each_tenant(office: Office, host: Host, url: str) -> None:
+def test_it_is_fetched_once_an_hour_by_each_tenant(
+    server: PackServer, host: Host, url: str
+) -> None:
     """Unless somebody asks for a fresh one; one tenant's is never the other's."""
-    one, other = office.worker("rest"), office.worker("rest")
+    one, other = server.agent("rest"), server.agent("rest")
     place = "/counted.yaml"
-    for worker in (one, one, other):
-        worker.call("gitlab_openapi_paths", spec_url=url + place)
+    for agent in (one, one, other):
+        agent.call("gitlab_openapi_paths", spec_url=url + place)
     one.call("gitlab_openapi_spec", spec_url=url + place)
     twice = host.fetched.count(place)
     one.call("gitlab_openapi_spec", spec_url=url + place, refresh=True)

@@ -1,4 +1,6 @@
-"""The petstore of Swagger's examples, small and real, and an API that says what it was asked."""
+"""The petstore of Swagger's examples, small and real, an API that says what it was asked, and how
+agents load them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
+from tests.packs.harness import Agent
 from tests.support.serving import Server
 
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -192,3 +195,39 @@ def petstore() -> Iterator[tuple[Petstore, str]]:
         yield store, server.url
     finally:
         server.stop()
+
+
+class PetstoreServer:
+    """The petstore: what it was asked, and where it is."""
+
+    def __init__(self, store: Petstore, url: str) -> None:
+        self.store, self.url = store, url
+
+    @property
+    def host(self) -> str:
+        """As `[network] allow_hosts` names it."""
+        return self.url.removeprefix("http://")
+
+
+INLINE = """
+openapi: 3.0.0
+info:
+  title: My API
+  version: 1.0.0
+servers:
+  - url: https://api.example.com
+paths:
+  /users:
+    get:
+      summary: List users
+"""
+APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo.json"}
+
+
+def load(agent: Agent, shop: PetstoreServer, name: str, **more: Any) -> Any:
+    """One of the APIs of the petstore; Swagger's own host stands in the old description."""
+    if name == "old":
+        more.setdefault("base_url_override", f"{shop.url}/v2")
+    reply = agent.call("openapi_load", name=name, spec_url=shop.url + APIS[name], **more)
+    assert reply.failure is None, reply
+    return reply.value

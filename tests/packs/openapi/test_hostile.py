@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from gatepost.openapi.address import Nowhere, base_url, operation_base
-from gatepost.openapi.document import Document
-from gatepost.openapi.naming import tool_names
-from gatepost.openapi.operation import read_operation
-from gatepost.openapi.reading import Unreadable, canonical
-from gatepost.openapi.reference import refuse_outside
+from gatepost_packs.openapi.description.document import ApiDescription
+from gatepost_packs.openapi.description.naming import tool_names
+from gatepost_packs.openapi.description.operation import read_operation
+from gatepost_packs.openapi.description.reading import DescriptionUnreadable, canonical
+from gatepost_packs.openapi.description.reference import refuse_outside
+from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
+from tests.support.cases import each
 from tests.support.steps import steps
 
 pytestmark = pytest.mark.requirement("X7")
@@ -18,18 +19,18 @@ pytestmark = pytest.mark.requirement("X7")
 HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
 
 
-def document(**members: Any) -> Document:
+def document(**members: Any) -> ApiDescription:
     """A description with these members, read as any other."""
     return read(json.dumps({**HEAD, **members}).encode())
 
 
-def read(data: bytes) -> Document:
-    made = Document(canonical(data))
+def read(data: bytes) -> ApiDescription:
+    made = ApiDescription(canonical(data))
     refuse_outside(made)
     return made
 
 
-def described(made: Document) -> Any:
+def described(made: ApiDescription) -> Any:
     """The first operation, all of it, which must be JSON."""
     told = read_operation(made, made.entries[0]).source
     return json.loads(json.dumps(told))
@@ -54,9 +55,9 @@ def merges(levels: int) -> bytes:
 
 
 REFUSED = {
-    "alias bomb": (aliases(12), "too large once its YAML aliases"),
-    "merge bomb": (merges(12), "too large once its YAML aliases"),
-    "alias of itself": (b"openapi: 3.0.0\nx: &x [*x]", r"stands for nothing"),
+    "alias bomb": (aliases(12), "too large after expanding its YAML aliases"),
+    "merge bomb": (merges(12), "too large after expanding its YAML aliases"),
+    "alias of itself": (b"openapi: 3.0.0\nx: &x [*x]", r"has no anchor"),
     "python tag": (b"openapi: !!python/object:os.system x", "holds the YAML tag"),
     "binary tag": (b"openapi: 3.0.0\nx: !!binary aGk=", "holds the YAML tag"),
     "own tag": (b"openapi: 3.0.0\nx: !include /etc/passwd", "holds the YAML tag"),
@@ -71,43 +72,43 @@ REFUSED = {
     "bytes": (bytes(range(256)), "not valid YAML"),
     "half a character": (b'{"openapi": "3.0.0", "x": "\\ud800"}', "not valid JSON"),
     "a list as key": (b"openapi: 3.0.0\n? [a]\n: b", "as a key"),
-    "merged text": (b"openapi: 3.0.0\n<<: text", "no object"),
-    "too large": (b" " * 20_000_001, "20000000 are the most"),
+    "merged text": (b"openapi: 3.0.0\n<<: text", "not an object"),
+    "too large": (b" " * 20_000_001, "at most 20000000 are allowed"),
     "no version": (b"info: {}", "neither `openapi`"),
-    "an older version": (b"swagger: '1.2'", "is not known"),
-    "a newer version": (b"openapi: 4.0.0", "is not known"),
+    "an older version": (b"swagger: '1.2'", "is not supported"),
+    "a newer version": (b"openapi: 4.0.0", "is not supported"),
     "ref to a file": (
         b"openapi: 3.0.0\npaths: {/a: {get: {parameters: [{$ref: './pet.yaml'}]}}}",
-        "'./pet.yaml', which lies outside",
+        "'./pet.yaml', which is outside",
     ),
     "ref to a server": (
         b"openapi: 3.0.0\ncomponents: {schemas: {a: {$ref: 'http://169.254.169.254/'}}}",
-        "which lies outside",
+        "which is outside",
     ),
     "ref to a file of the machine": (
         b"openapi: 3.0.0\ncomponents: {schemas: {a: {$ref: 'file:///etc/passwd#/a'}}}",
-        "which lies outside",
+        "which is outside",
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_what_cannot_be_read_is_said_in_a_sentence(name: str) -> None:
     """At once, whatever it would have grown to."""
     data, says = REFUSED[name]
 
-    with pytest.raises(Unreadable, match=says):
+    with pytest.raises(DescriptionUnreadable, match=says):
         read(data)
 
 
-def schema_of(**schemas: Any) -> Document:
+def schema_of(**schemas: Any) -> ApiDescription:
     """One operation whose answer is the schema A."""
     answer = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
     paths = {"/a": {"get": {"responses": {"200": answer}}}}
     return document(paths=paths, components={"schemas": schemas})
 
 
-def shown(made: Document) -> Any:
+def shown(made: ApiDescription) -> Any:
     return described(made)["responses"]["200"]["content"]["application/json"]["schema"]
 
 
@@ -224,7 +225,7 @@ def test_too_many_operations_are_refused() -> None:
     """A few bytes each, and objects in memory."""
     paths = {f"/{at}": {"get": {}} for at in range(20_001)}
 
-    with pytest.raises(Unreadable, match="20000 operations"):
+    with pytest.raises(DescriptionUnreadable, match="20000 operations"):
         document(paths=paths)
 
 
@@ -244,13 +245,13 @@ BASES = [
 ]
 
 
-@pytest.mark.parametrize("url", BASES)
+@each("url", BASES)
 def test_a_server_that_cannot_be_called_is_refused(url: str) -> None:
     """In the words that help: which argument names another."""
     for made in (document(servers=[{"url": url}], paths={}),):
-        with pytest.raises(Nowhere, match="base_url_override"):
+        with pytest.raises(NoServerUrl, match="base_url_override"):
             base_url(made)
-    with pytest.raises(Nowhere, match="base_url_override"):
+    with pytest.raises(NoServerUrl, match="base_url_override"):
         operation_base([{"url": url}])
 
 

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
-from tests.packs.office import Office, Worker, open_office
-from tests.packs.openapi.conftest import Desk, Shop
-from tests.packs.openapi.petstore import DOCUMENTS
+from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
+from tests.packs.openapi.petstore import DOCUMENTS, PetstoreServer
+from tests.support.cases import each
 from tests.support.serving import Server
 from tests.tenancy.house import judged
 
@@ -26,7 +26,9 @@ OLD, NEW = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.y
 
 
 @pytest.fixture(scope="module")
-def office(shop: Shop, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(
+    shop: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """Both petstores, one from a file and whole, one by URL and in part."""
     new = {"document": f"{shop.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
@@ -36,19 +38,19 @@ def office(shop: Shop, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> 
     network = {"allow_hosts": [shop.host]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
-    with open_office(folder, [], packs=packs, network=network, prepare=desk.take) as office:
-        yield office
+    with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+        yield server
 
 
 @pytest.fixture
-def tools(office: Office) -> dict[str, Tool]:
-    return {tool.name: tool for tool in office.site.inside.toolbox.tools}
+def tools(server: PackServer) -> dict[str, Tool]:
+    return {tool.name: tool for tool in server.site.inside.toolbox.tools}
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_each_operation_is_a_tool(office: Office, protocol: Any) -> None:
+def test_each_operation_is_a_tool(server: PackServer, protocol: Any) -> None:
     """Filtered by tag, path and method; the tools to load others are not there."""
-    names = office.worker(protocol).listed()
+    names = server.agent(protocol).listed()
 
     assert [name for name in names if name.startswith("new_")] == [
         "new_find_pets_by_status",
@@ -101,18 +103,18 @@ def test_hints_follow_the_method(tools: dict[str, Tool], name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_the_petstore_is_served(office: Office, shop: Shop, protocol: Any) -> None:
+def test_the_petstore_is_served(server: PackServer, shop: PetstoreServer, protocol: Any) -> None:
     """JSON, form and file; the answer is structured where the description says how."""
-    worker = office.worker(protocol)
+    agent = server.agent(protocol)
     pet = {"id": 8, "name": "Fluffy", "photoUrls": ["a"], "status": "pending"}
-    added = worker.call("add_pet", **pet)
-    read = worker.call("new_get_pet_by_id", petId=8)
-    found = worker.call("find_pets_by_status", status=["pending", "sold"])
-    renamed = worker.call("update_pet_with_form", petId=8, name="Bello")
+    added = agent.call("add_pet", **pet)
+    read = agent.call("new_get_pet_by_id", petId=8)
+    found = agent.call("find_pets_by_status", status=["pending", "sold"])
+    renamed = agent.call("update_pet_with_form", petId=8, name="Bello")
     sent = {"filename": "a.png", "data_base64": "iVBORw==", "content_type": "image/png"}
-    upload = worker.call("upload_file", petId=8, file=sent, additionalMetadata="x")
-    deleted = worker.call("delete_pet", petId=8, api_key="k")
-    missing = worker.call("get_pet_by_id", petId=8)
+    upload = agent.call("upload_file", petId=8, file=sent, additionalMetadata="x")
+    deleted = agent.call("delete_pet", petId=8, api_key="k")
+    missing = agent.call("get_pet_by_id", petId=8)
 
     assert json.loads(added.text) == pet
     # The new description is relative to where it was fetched from: the same store.
@@ -126,15 +128,15 @@ def test_the_petstore_is_served(office: Office, shop: Shop, protocol: Any) -> No
     assert missing.failure == "GET /pet/{petId} answered 404: Pet not found"
 
 
-def test_what_does_not_fit_is_never_sent(office: Office, shop: Shop) -> None:
+def test_what_does_not_fit_is_never_sent(server: PackServer, shop: PetstoreServer) -> None:
     """The schema says what is allowed."""
-    worker, before = office.worker("rest"), len(shop.store.asked)
+    agent, before = server.agent("rest"), len(shop.store.asked)
     failures = [
-        worker.call("add_pet", name="x").failure,
-        worker.call("add_pet", name="x", photoUrls=[], status="dead").failure,
-        worker.call("get_order_by_id", orderId=11).failure,
-        worker.call("get_pet_by_id", petId="8/../9").failure,
-        worker.call("get_pet_by_id", petId=8, other=1).failure,
+        agent.call("add_pet", name="x").failure,
+        agent.call("add_pet", name="x", photoUrls=[], status="dead").failure,
+        agent.call("get_order_by_id", orderId=11).failure,
+        agent.call("get_pet_by_id", petId="8/../9").failure,
+        agent.call("get_pet_by_id", petId=8, other=1).failure,
     ]
 
     assert all(failures)
@@ -164,7 +166,7 @@ ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {
 
 
 @contextmanager
-def moody(desk: Desk, folder: Path) -> Iterator[Office]:
+def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
     """An API whose operations each answer in their way."""
     seen: list[dict[str, str]] = []
 
@@ -180,39 +182,39 @@ def moody(desk: Desk, folder: Path) -> Iterator[Office]:
     paths = {f"/{name}": {"post": {"operationId": name, "responses": good}} for name in ANSWERS}
     description = {"openapi": "3.1.0", "info": {}, "paths": paths}
     (folder / "moody.json").write_text(json.dumps(description))
-    server = Server(Starlette(routes=[Route("/{name}", answer, methods=["POST"])])).start()
+    host = Server(Starlette(routes=[Route("/{name}", answer, methods=["POST"])])).start()
     api = {
         "document": str(folder / "moody.json"),
-        "base_url": server.url,
+        "base_url": host.url,
         "auth": "secret:MOODY",
         "auth_header": "X-Key",
         "scopes": ["moody:use"],
     }
-    network = {"allow_hosts": [server.url.removeprefix("http://")]}
+    network = {"allow_hosts": [host.url.removeprefix("http://")]}
     packs = {"openapi": {"apis": {"moody": api}}}
     try:
-        with open_office(folder, [], packs=packs, network=network, prepare=desk.take) as office:
-            yield office
+        with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
+            yield server
     finally:
-        server.stop()
+        host.stop()
     assert all(headers["x-key"] == "the-moody-secret" for headers in seen)
 
 
-def test_the_apis_refusals_are_failures(tmp_path: Path, desk: Desk) -> None:
+def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -> None:
     """By status, with the API's own words; with the tenant's secret; for whoever has the scope."""
-    with moody(desk, tmp_path) as office:
+    with moody(secrets, tmp_path) as server:
         workers = [
-            Worker(office.site, office.root, "acme", protocol, "moody:use")
+            Agent(server.site, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")
-        desk.set("acme", "MOODY", "the-moody-secret")
-        for worker in workers:
+        secrets.put("acme", MOODY="the-moody-secret")
+        for agent in workers:
             for name, (*_, kind, says) in ANSWERS.items():
-                heard = worker.call(name)
-                assert heard.kind in (None, kind), (name, heard)
-                assert re.search(says, str(heard.failure)), (name, heard)
-                assert "secret>" not in str(heard.failure)
+                reply = agent.call(name)
+                assert reply.kind in (None, kind), (name, reply)
+                assert re.search(says, str(reply.failure)), (name, reply)
+                assert "secret>" not in str(reply.failure)
 
     assert "MOODY" in str(without.failure)
 
@@ -221,20 +223,20 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "no file": ({"document": "no.json"}, "a.document", "No such file"),
     "no description": ({"document": __file__}, "a.document", "cannot be used: The description"),
     "unreachable": ({"document": "http://127.0.0.1:8081/x"}, "a.document", "cannot be used"),
-    "nothing fits": ({"document": OLD, "tags": ["no"]}, "a", "no operation of .* fits"),
+    "nothing fits": ({"document": OLD, "tags": ["no"]}, "a", "no operation of .* matches"),
     "no base": ({"document": NEW}, "a.base_url", "does not say where the API is"),
     "literal": ({"document": OLD, "auth": "Bearer x"}, "a.auth", "no reference to a secret"),
     "lower case": ({"document": OLD, "auth": "secret:low"}, "a.auth", "no reference to a secret"),
     "prefix": ({"document": OLD, "prefix": "A-"}, "a.prefix", "a-z, 0-9 and _"),
-    "header": ({"document": OLD, "auth_header": "a b"}, "a.auth_header", "no header's name"),
-    "base": ({"document": OLD, "base_url": "ftp://x"}, "a.base_url", "no http or https"),
-    "scope": ({"document": OLD, "scopes": ["a b"]}, "a.scopes", "is no scope"),
+    "header": ({"document": OLD, "auth_header": "a b"}, "a.auth_header", "not a header name"),
+    "base": ({"document": OLD, "base_url": "ftp://x"}, "a.base_url", "not an http or https"),
+    "scope": ({"document": OLD, "scopes": ["a b"]}, "a.scopes", "is not a scope"),
     "timeout": ({"document": OLD, "timeout_s": 0}, "a.timeout_s", "above 0"),
     "empty": ({"document": ""}, "a.document", "no description"),
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@each("name", BROKEN)
 def test_what_is_wrong_with_a_table_is_told_by_its_setting(name: str) -> None:
     """At `gatepost check`, once."""
     api, setting, says = BROKEN[name]

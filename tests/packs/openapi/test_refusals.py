@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.office import Office, Worker
-from tests.packs.openapi.conftest import Shop
-from tests.packs.openapi.kit import APIS, INLINE, load
+from tests.packs.harness import Agent, PackServer
+from tests.packs.openapi.petstore import APIS, INLINE, PetstoreServer, load
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -40,7 +40,7 @@ FAILS = [
         "openapi_load",
         {"name": "../x", "spec_content": INLINE},
         "validation",
-        "`name` should begin",
+        "`name` must begin",
     ),
     Refused("openapi_load", {"name": "x", "spec_content": "{]"}, "validation", "not valid JSON"),
     Refused(
@@ -59,7 +59,7 @@ FAILS = [
         "openapi_load",
         {"name": "x", "spec_content": "swagger: '1.2'"},
         "validation",
-        "'1.2' is not known",
+        "'1.2' is not supported",
     ),
     Refused(
         "openapi_load",
@@ -108,14 +108,16 @@ FAILS = [
         "openapi_get_operation",
         calls("/pet/7", api="old"),
         "not_found",
-        r"There is: /pet/\{petId\}",
+        r"Similar paths are: /pet/\{petId\}",
     ),
-    Refused("openapi_get_operation", calls("/pets", api="old"), "not_found", "There is: /pet"),
+    Refused(
+        "openapi_get_operation", calls("/pets", api="old"), "not_found", "Similar paths are: /pet"
+    ),
     Refused(
         "openapi_get_operation",
         calls("/pet", "PATCH", api="old"),
         "not_found",
-        "That path takes PUT, POST",
+        "That path has PUT, POST",
     ),
     Refused("openapi_call", calls(api="no"), "not_found", "API 'no' not found"),
     Refused("openapi_call", calls("/nowhere"), "not_found", "There is no GET /nowhere in echo"),
@@ -145,7 +147,7 @@ FAILS = [
             "openapi_call",
             calls(THING, path_params={"id": step, "part": 2}),
             "validation",
-            "must not hold",
+            "must not have",
         )
         for step in ("..", ".", "a/../b", "..\\x", "%2e%2e/x", "a/.")
     ],
@@ -153,7 +155,7 @@ FAILS = [
         "openapi_call",
         calls(THING, path_params={"id": {"a": {}}, "part": 2}),
         "validation",
-        "no text, number",
+        "not a string, a number",
     ),
     Refused("openapi_call", calls("/form", "POST"), "validation", "POST /form needs a `body`"),
     Refused("openapi_call", calls("/form", "POST", body=[1]), "validation", "must be an object"),
@@ -178,7 +180,7 @@ FAILS = [
             ("Content-Length", "1", "cannot be given"),
             ("X-Forwarded-For", "10.0.0.1", "cannot be given"),
             ("a b", "x", "cannot be given"),
-            ("X-A", "a\r\nX-B: c", "no header can hold"),
+            ("X-A", "a\r\nX-B: c", "that a header cannot hold"),
         )
     ],
     Refused("openapi_call", calls("/elsewhere"), "denied", "127.0.0.1"),
@@ -188,17 +190,17 @@ FAILS = [
 
 
 @pytest.fixture(scope="module", params=["mcp", "rest"])
-def refused(office: Office, shop: Shop, request: pytest.FixtureRequest) -> Worker:
+def refused(server: PackServer, shop: PetstoreServer, request: pytest.FixtureRequest) -> Agent:
     """One agent with all three APIs for every refusal, none of which changes anything."""
-    worker = office.worker(request.param)
+    agent = server.agent(request.param)
     for name in APIS:
-        load(worker, shop, name)
-    return worker
+        load(agent, shop, name)
+    return agent
 
 
-@pytest.mark.parametrize("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
+@each("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_tells_the_model_what_would_work(
-    refused: Worker, shop: Shop, case: Refused
+    refused: Agent, shop: PetstoreServer, case: Refused
 ) -> None:
     """Every documented error, and what an agent does wrong."""
     given = {
@@ -206,8 +208,8 @@ def test_a_failure_tells_the_model_what_would_work(
         for name, value in case.arguments.items()
     }
 
-    heard = refused.call(case.tool, **given)
+    reply = refused.call(case.tool, **given)
 
-    assert heard.failure is not None, heard
-    assert re.search(case.says, heard.failure), heard.failure
-    assert heard.kind in (None, case.kind)
+    assert reply.failure is not None, reply
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)

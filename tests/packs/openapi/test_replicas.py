@@ -7,8 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.conftest import Shop
-from tests.packs.openapi.kit import INLINE
+from tests.packs.openapi.petstore import INLINE, PetstoreServer
 from tests.support.idp import Idp
 from tests.tenancy.replicas import Replicas
 
@@ -19,7 +18,7 @@ TOKEN = "s3cr3t-of-the-petstore"
 
 
 @pytest.fixture(scope="module")
-def replicas(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+def replicas(shop: PetstoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     """Two processes on one database."""
     folder = tmp_path_factory.mktemp("replicas")
     storage = {"database": f"sqlite:///{folder / 'shared.db'}"}
@@ -28,8 +27,9 @@ def replicas(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
             idp,
             folder,
             storage,
-            tools=Path("gatepost.packs.openapi.tools"),
+            tools=Path("gatepost_packs.openapi.tools"),
             network={"allow_hosts": [shop.host]},
+            packs={"openapi": {"literals": True}},
         )
         with pair.running():
             yield pair
@@ -50,13 +50,13 @@ def call(replicas: Replicas, at: int, tool: str, tenant: str = "acme", **given: 
     return answer.json()
 
 
-def test_apis_are_shared_by_replicas(replicas: Replicas, shop: Shop) -> None:
+def test_apis_are_shared_by_replicas(replicas: Replicas, shop: PetstoreServer) -> None:
     """With their credentials, replaced as one, and after the replica that loaded them is gone."""
     url = f"{shop.url}/echo.json"
     loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")
     listed = call(replicas, 1, "list_apis")
     called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
-    heard = shop.store.asked[-1]["headers"]["authorization"]
+    reply = shop.store.asked[-1]["headers"]["authorization"]
     stranger = call(replicas, 1, "list_apis", tenant="globex")
     call(replicas, 1, "load", name="echo", spec_content=INLINE)
     anew = call(replicas, 0, "list_endpoints", name="echo")
@@ -65,7 +65,7 @@ def test_apis_are_shared_by_replicas(replicas: Replicas, shop: Shop) -> None:
 
     assert listed == {"apis": [loaded]}
     assert called["status"] == 200
-    assert heard == f"Bearer {TOKEN}"
+    assert reply == f"Bearer {TOKEN}"
     assert stranger == {"apis": []}
     assert anew["total"] == 1
     assert left["summary"] == "List users"

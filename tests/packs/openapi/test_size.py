@@ -10,14 +10,14 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gatepost.openapi.document import Document
-from gatepost.openapi.operation import read_operation
-from gatepost.openapi.reading import canonical
-from gatepost.packs.openapi.offering import packs_from
-from gatepost.packs.openapi.settings import Api, OpenapiSettings
-from gatepost.packs.openapi.shelf import AT_HAND, Shelf
 from gatepost.tools.pack import Pack
-from tests.packs.office import Office, open_office
+from gatepost_packs.openapi.description.document import ApiDescription
+from gatepost_packs.openapi.description.operation import read_operation
+from gatepost_packs.openapi.description.reading import canonical
+from gatepost_packs.openapi.settings import Api, OpenapiSettings
+from gatepost_packs.openapi.store import AT_HAND, ApiStore
+from gatepost_packs.openapi.tool_generation import packs_from
+from tests.packs.harness import PackServer, open_server
 from tests.packs.openapi.petstore import served
 from tests.support.node import FOLDER
 from tests.support.serving import Server
@@ -48,39 +48,41 @@ def written() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def github(written: bytes) -> Document:
-    return Document(canonical(written))
+def github(written: bytes) -> ApiDescription:
+    return ApiDescription(canonical(written))
 
 
 @pytest.fixture(scope="module")
-def office(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server, and where the description is."""
-    server = Server(Starlette(routes=[Route("/", served(written))])).start()
+    host = Server(Starlette(routes=[Route("/", served(written))])).start()
     folder = tmp_path_factory.mktemp("github")
-    network = {"allow_hosts": [server.url.removeprefix("http://")]}
+    network = {"allow_hosts": [host.url.removeprefix("http://")]}
     try:
-        with open_office(folder, ["openapi"], network=network) as office:
-            office.url = server.url  # type: ignore[attr-defined]
-            yield office
+        with open_server(folder, ["openapi"], network=network) as server:
+            server.url = host.url  # type: ignore[attr-defined]
+            yield server
     finally:
-        server.stop()
+        host.stop()
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_it_is_loaded_paged_and_described(office: Any, github: Document, protocol: Any) -> None:
+def test_it_is_loaded_paged_and_described(
+    server: Any, github: ApiDescription, protocol: Any
+) -> None:
     """Within the tool's own time, by both protocols; every page once."""
-    worker = office.worker(protocol)
-    loaded = worker.call("openapi_load", name="github", spec_url=office.url)
+    agent = server.agent(protocol)
+    loaded = agent.call("openapi_load", name="github", spec_url=server.url)
     count = len(github.entries)
     listed: list[Any] = []
     while len(listed) < count:
-        page = worker.call(
+        page = agent.call(
             "openapi_list_endpoints", name="github", limit=400, offset=len(listed)
         ).value
         assert page["total"] == count
         assert page["entries"]
         listed += page["entries"]
-    told = worker.call(
+    told = agent.call(
         "openapi_get_operation",
         name="github",
         path="/repos/{owner}/{repo}/issues",
@@ -95,7 +97,7 @@ def test_it_is_loaded_paged_and_described(office: Any, github: Document, protoco
     assert list(references(told)) == []
 
 
-def test_every_operation_of_it_can_be_described(github: Document) -> None:
+def test_every_operation_of_it_can_be_described(github: ApiDescription) -> None:
     """Whole, without a reference left, each within what one answer may hold."""
     for entry in github.entries:
         source = read_operation(github, entry).source
@@ -119,13 +121,13 @@ def test_its_operations_can_be_tools() -> None:
 def test_what_it_takes_in_memory_is_bounded(written: bytes) -> None:
     """A process keeps so many bytes of descriptions at hand, however many are loaded."""
     data = canonical(written)
-    shelf = Shelf()
+    cache = ApiStore()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(12):
-        shelf.put("acme", str(number), Document(data))
-    kept = [number for number in range(12) if shelf.get("acme", str(number))]
+        cache.put("acme", str(number), ApiDescription(data))
+    kept = [number for number in range(12) if cache.get("acme", str(number))]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     assert kept == list(range(12 - len(kept), 12))
-    assert len(kept) * Document(data).weight <= AT_HAND
+    assert len(kept) * ApiDescription(data).weight <= AT_HAND
     assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * AT_HAND

@@ -12,8 +12,7 @@ import pytest
 
 from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
 from tests.architecture.source import ROOT
-from tests.packs.office import Office, Worker, open_office
-from tests.packs.openapi.conftest import Desk
+from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
 from tests.support.process import python_environment
 from tests.support.serving import Server
 
@@ -37,32 +36,34 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def office(url: str, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(
+    url: str, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     """A server with the packs of the example's configuration; the help desk has another port."""
     packs = tomllib.loads(CONFIGURATION)["packs"]
     tickets = packs["openapi"]["apis"]["tickets"]
     tickets |= {"base_url": url, "document": str(ROOT / tickets["document"])}
     network = {"allow_hosts": [url.removeprefix("http://")]}
     folder = tmp_path_factory.mktemp("tickets")
-    with open_office(folder, [], packs=packs, network=network, prepare=desk.take) as office:
+    with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
         for token, tenant in TOKENS.items():
-            desk.set(tenant, "TICKETS_TOKEN", token)
-        yield office
+            secrets.put(tenant, TICKETS_TOKEN=token)
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
-    return office.worker(request.param, "acme")
+def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
+    return server.agent(request.param, "acme")
 
 
-def test_a_ticket_is_created_and_found(worker: Worker, office: Office) -> None:
+def test_a_ticket_is_created_and_found(agent: Agent, server: PackServer) -> None:
     """With the shapes of Octopus's page; the other tenant's desk does not have it."""
-    assert worker.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
+    assert agent.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
 
-    created = worker.call("zendesk_create_ticket", **TICKET)
-    found = worker.call("zendesk_search_tickets", query="billing 403", status="open")
-    solved = worker.call("zendesk_search_tickets", query="billing", status="solved")
-    other = office.worker(worker.protocol, "globex").call("zendesk_search_tickets", query="")
+    created = agent.call("zendesk_create_ticket", **TICKET)
+    found = agent.call("zendesk_search_tickets", query="billing 403", status="open")
+    solved = agent.call("zendesk_search_tickets", query="billing", status="solved")
+    other = server.agent(agent.protocol, "globex").call("zendesk_search_tickets", query="")
 
     assert created.failure is None
     assert created.value["status"] == "open"
@@ -89,18 +90,18 @@ def test_a_ticket_is_created_and_found(worker: Worker, office: Office) -> None:
     ],
 )
 def test_a_mistake_is_told_in_words(
-    worker: Worker, tool: str, given: dict[str, Any], says: str
+    agent: Agent, tool: str, given: dict[str, Any], says: str
 ) -> None:
     """By the schema before anything is sent, and by the help desk in its own words."""
-    heard = worker.call(tool, **given)
+    reply = agent.call(tool, **given)
 
-    assert heard.kind in (None, "validation")
-    assert re.search(says, str(heard.failure)), heard
+    assert reply.kind in (None, "validation")
+    assert re.search(says, str(reply.failure)), reply
 
 
-def test_the_schemas_are_those_of_the_page(office: Office) -> None:
+def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
     """As Octopus's page has them, field by field."""
-    tools = office.site.inside.toolbox.packs[0].tools
+    tools = server.site.inside.toolbox.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]
 

@@ -5,22 +5,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.office import Office, Worker
-from tests.packs.openapi.conftest import Shop
-from tests.packs.openapi.kit import APIS, INLINE, load
+from tests.packs.harness import Agent, PackServer
+from tests.packs.openapi.petstore import APIS, INLINE, PetstoreServer, load
 
 pytestmark = pytest.mark.requirement("X7")
 
 
 @pytest.fixture
-def loaded(worker: Worker, shop: Shop) -> Worker:
+def loaded(agent: Agent, shop: PetstoreServer) -> Agent:
     """An agent whose tenant has all three APIs."""
     for name in APIS:
-        load(worker, shop, name)
-    return worker
+        load(agent, shop, name)
+    return agent
 
 
-def test_apis_are_loaded_and_listed(loaded: Worker, shop: Shop) -> None:
+def test_apis_are_loaded_and_listed(loaded: Agent, shop: PetstoreServer) -> None:
     """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
     told = load(loaded, shop, "old")
     inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
@@ -41,7 +40,7 @@ def test_apis_are_loaded_and_listed(loaded: Worker, shop: Shop) -> None:
     ]
 
 
-def test_endpoints_are_filtered_and_paged(loaded: Worker) -> None:
+def test_endpoints_are_filtered_and_paged(loaded: Agent) -> None:
     """By a part of the path, by tag; `total` counts all that fit."""
     found = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
     rest = loaded.call("openapi_list_endpoints", name="old", filter="petId", offset=2).value
@@ -60,7 +59,7 @@ def test_endpoints_are_filtered_and_paged(loaded: Worker) -> None:
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_operation_is_described_with_everything_it_refers_to(loaded: Worker, api: str) -> None:
+def test_an_operation_is_described_with_everything_it_refers_to(loaded: Agent, api: str) -> None:
     """As it is written, path and method first, without a single reference."""
     told = loaded.call("openapi_get_operation", name=api, path="/pet/{petId}", method="get").value
     answer = told["responses"]["200"]
@@ -76,13 +75,13 @@ def test_an_operation_is_described_with_everything_it_refers_to(loaded: Worker, 
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_api_is_called(loaded: Worker, shop: Shop, api: str) -> None:
+def test_an_api_is_called(loaded: Agent, shop: PetstoreServer, api: str) -> None:
     """Path, query, JSON, form and file; the API's own refusal is an answer with its status."""
 
     def call(method: str, path: str, **more: Any) -> Any:
-        heard = loaded.call("openapi_call", name=api, path=path, method=method, **more)
-        assert heard.failure is None, heard
-        return heard.value
+        reply = loaded.call("openapi_call", name=api, path=path, method=method, **more)
+        assert reply.failure is None, reply
+        return reply.value
 
     pet = {"id": 7, "name": "Fluffy", "photoUrls": [], "status": "available"}
     seven = {"petId": 7}
@@ -116,7 +115,7 @@ class Echo(NamedTuple):
     method: str
     path: str
     given: dict[str, Any]
-    heard: dict[str, Any]
+    reply: dict[str, Any]
 
 
 ECHOES = [
@@ -167,16 +166,16 @@ ECHOES = [
 @pytest.mark.parametrize(
     "case", ECHOES, ids=lambda case: f"{case.path} {list(case.given.values())}"
 )
-def test_arguments_are_written_as_the_description_wants_them(loaded: Worker, case: Echo) -> None:
+def test_arguments_are_written_as_the_description_wants_them(loaded: Agent, case: Echo) -> None:
     """Styles of OpenAPI 3; nothing of a value is read as anything but the value."""
     answer = loaded.call(
         "openapi_call", name="echo", path=case.path, method=case.method, **case.given
     ).value
 
-    assert case.heard.items() <= (answer["body"] or {}).items()
+    assert case.reply.items() <= (answer["body"] or {}).items()
 
 
-def test_headers_reach_the_api(loaded: Worker) -> None:
+def test_headers_reach_the_api(loaded: Agent) -> None:
     """Those that a caller may set, once each."""
     answer = loaded.call(
         "openapi_call",
@@ -185,13 +184,13 @@ def test_headers_reach_the_api(loaded: Worker) -> None:
         method="GET",
         headers={"X-Custom-Header": "value", "X-List": ["a", "b"], "ACCEPT": "text/csv"},
     ).value
-    heard = answer["body"]["headers"]
+    reply = answer["body"]["headers"]
 
-    assert (heard["x-custom-header"], heard["x-list"]) == ("value", "a,b")
-    assert heard["accept"] == "text/csv"
+    assert (reply["x-custom-header"], reply["x-list"]) == ("value", "a,b")
+    assert reply["accept"] == "text/csv"
 
 
-def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Worker) -> None:
+def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Agent) -> None:
     """Valid JSON with what is small beside the long list; text at a character; all say so."""
 
     def call(path: str, most: int) -> Any:
@@ -213,7 +212,7 @@ def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Worker) -> None:
     assert call("/broken", 100)["body"] == '{"half": '
 
 
-def test_redirects_are_followed_for_what_only_reads(loaded: Worker) -> None:
+def test_redirects_are_followed_for_what_only_reads(loaded: Agent) -> None:
     """A POST that is moved is answered as it is."""
     read = loaded.call("openapi_call", name="echo", path="/moved", method="GET").value
     wrote = loaded.call("openapi_call", name="echo", path="/moved", method="POST").value
@@ -226,10 +225,10 @@ def test_redirects_are_followed_for_what_only_reads(loaded: Worker) -> None:
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_names_never_meet(
-    office: Office, shop: Shop, protocol: Any
+    server: PackServer, shop: PetstoreServer, protocol: Any
 ) -> None:
     """Neither in lists, nor in descriptions, nor by loading anew."""
-    one, other = office.worker(protocol), office.worker(protocol)
+    one, other = server.agent(protocol), server.agent(protocol)
     load(one, shop, "echo")
 
     assert other.call("openapi_list_apis").value == {"apis": []}

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gatepost.openapi.answer import shortened, shown_body
-from gatepost.openapi.arguments import arguments_of
-from gatepost.openapi.document import Document
-from gatepost.openapi.operation import answer_schema, read_operation
-from gatepost.openapi.reading import canonical
-from gatepost.openapi.request import Given, Misuse, request_target
-from gatepost.openapi.schema import Simplified
-from gatepost.tools.dialect import validator_of
+from gatepost.tools.raw_schema import validator_of
+from gatepost_packs.openapi.description.arguments import arguments_of
+from gatepost_packs.openapi.description.document import ApiDescription
+from gatepost_packs.openapi.description.operation import answer_schema, read_operation
+from gatepost_packs.openapi.description.reading import canonical
+from gatepost_packs.openapi.description.request import Misuse, OperationInput, request_target
+from gatepost_packs.openapi.description.response import shortened, shown_body
+from gatepost_packs.openapi.description.schema import Simplified
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -95,7 +95,7 @@ def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
 
 def operation(written: dict[str, Any], path: str = "/a/{id}", version: str = "3.0.0") -> Any:
     document = {"openapi": version, "paths": {path: {"post": written}}}
-    made = Document(canonical(json.dumps(document).encode()))
+    made = ApiDescription(canonical(json.dumps(document).encode()))
     return read_operation(made, made.entries[0])
 
 
@@ -141,7 +141,7 @@ def test_names_that_clash_are_kept_apart_and_find_their_way_back() -> None:
     ]
     assert arguments.schema()["required"] == ["id", "body_id"]
     assert arguments.schema()["additionalProperties"] is False
-    assert arguments.given({**given, "filter_name": "f"}) == Given(
+    assert arguments.given({**given, "filter_name": "f"}) == OperationInput(
         {"id": "p"}, {"id": 1, "filter[name]": "f"}, {"id": "h"}, {"id": "c"}, {"id": 2}
     )
 
@@ -218,7 +218,7 @@ def test_the_answer_of_the_best_status_counts() -> None:
 def test_no_value_leads_out_of_its_place(value: str) -> None:
     """Whatever it holds, the path has as many steps as its template."""
     try:
-        target = request_target(operation({}, "/a/{id}/b"), Given(path={"id": value}))
+        target = request_target(operation({}, "/a/{id}/b"), OperationInput(path={"id": value}))
     except Misuse:
         return
     first, place, last = target.removeprefix("/").split("/")

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.office import Worker
-from tests.packs.scripts.shop import Shop, open_shop
+from tests.packs.harness import Agent
+from tests.packs.scripts.script_server import ScriptServer, open_script_server
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """As many tenants as the tests need."""
-    with open_shop(tmp_path_factory.mktemp("shop")) as shop:
+    with open_script_server(tmp_path_factory.mktemp("shop")) as shop:
         yield shop
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(shop: Shop, request: pytest.FixtureRequest) -> Worker:
+def agent(shop: ScriptServer, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return shop.office.worker(request.param)
+    return shop.server.agent(request.param)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click import ClickException
 
-from gatepost.commands.scripts import show
-from gatepost.packs.scripts.approvals import Review
-from gatepost.packs.scripts.script import Script
-from tests.packs.office import Worker
-from tests.packs.scripts.shop import WEATHER, Shop
+from gatepost.cli.scripts import show
+from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost_packs.scripts.folders import is_allowed
+from tests.packs.harness import Agent, scopes_of
+from tests.packs.scripts.script_server import PACKS, WEATHER, ScriptServer
 from tests.support.gatepost import ended, running
 
 pytestmark = pytest.mark.requirement("P11")
@@ -20,28 +20,28 @@ pytestmark = pytest.mark.requirement("P11")
 ONE, OTHER = "def main():\n  return 'one'\n", "def main():\n  return 'other'\n"
 
 
-def answer(worker: Worker, name: str = "mine") -> Any:
+def answer(agent: Agent, name: str = "mine") -> Any:
     """The value; of a refusal, that it is one."""
-    heard = worker.call("script_run", name=name)
-    if heard.failure is not None:
-        assert f"Script '{name}.star' is pending approval." in heard.failure
+    reply = agent.call("script_run", name=name)
+    if reply.failure is not None:
+        assert f"Script '{name}.star' is pending approval." in reply.failure
         return "pending"
-    return heard.value["value"]
+    return reply.value["value"]
 
 
-def test_a_change_makes_a_script_unapproved(shop: Shop, worker: Worker) -> None:
+def test_a_change_makes_a_script_unapproved(shop: ScriptServer, agent: Agent) -> None:
     """Also one byte of it; the old content under a new approval counts no more."""
-    shop.put("mine", ONE, worker.tenant)
-    before = answer(worker)
-    shop.approve(worker.tenant, "mine", ONE)
-    approved = answer(worker)
-    shop.put("mine", ONE + "\n", worker.tenant)
-    touched = answer(worker)
-    shop.put("mine", OTHER, worker.tenant)
-    shop.approve(worker.tenant, "mine", OTHER)
-    changed = answer(worker)
-    shop.put("mine", ONE, worker.tenant)
-    brought_back = answer(worker)
+    shop.put("mine", ONE, agent.tenant)
+    before = answer(agent)
+    shop.approve(agent.tenant, "mine", ONE)
+    approved = answer(agent)
+    shop.put("mine", ONE + "\n", agent.tenant)
+    touched = answer(agent)
+    shop.put("mine", OTHER, agent.tenant)
+    shop.approve(agent.tenant, "mine", OTHER)
+    changed = answer(agent)
+    shop.put("mine", ONE, agent.tenant)
+    brought_back = answer(agent)
 
     assert [before, approved, touched, changed, brought_back] == [
         "pending",
@@ -52,30 +52,30 @@ def test_a_change_makes_a_script_unapproved(shop: Shop, worker: Worker) -> None:
     ]
 
 
-def test_a_revoked_script_does_not_run(shop: Shop, worker: Worker) -> None:
+def test_a_revoked_script_does_not_run(shop: ScriptServer, agent: Agent) -> None:
     """From the next call on."""
-    shop.put("mine", ONE, worker.tenant)
-    shop.approve(worker.tenant, "mine", ONE)
-    before = answer(worker)
-    shop.revoke(worker.tenant, "mine")
+    shop.put("mine", ONE, agent.tenant)
+    shop.approve(agent.tenant, "mine", ONE)
+    before = answer(agent)
+    shop.revoke(agent.tenant, "mine")
 
-    assert (before, answer(worker)) == ("one", "pending")
+    assert (before, answer(agent)) == ("one", "pending")
 
 
-def test_an_approval_binds_the_name(shop: Shop, worker: Worker) -> None:
+def test_an_approval_binds_the_name(shop: ScriptServer, agent: Agent) -> None:
     """The same bytes under another name are another script: callers choose by names."""
-    shop.put("mine", ONE, worker.tenant)
-    shop.put("yours", ONE, worker.tenant)
-    shop.approve(worker.tenant, "mine", ONE)
+    shop.put("mine", ONE, agent.tenant)
+    shop.put("yours", ONE, agent.tenant)
+    shop.approve(agent.tenant, "mine", ONE)
 
-    assert (answer(worker, "mine"), answer(worker, "yours")) == ("one", "pending")
+    assert (answer(agent, "mine"), answer(agent, "yours")) == ("one", "pending")
 
 
-def test_two_tenants_with_the_same_names_never_meet(shop: Shop) -> None:
+def test_two_tenants_with_the_same_names_never_meet(shop: ScriptServer) -> None:
     """Neither their files, nor their approvals, nor what waits."""
-    one, other = shop.office.worker("mcp"), shop.office.worker("rest")
-    for worker, text in ((one, ONE), (other, OTHER)):
-        shop.put("mine", text, worker.tenant)
+    one, other = shop.server.agent("mcp"), shop.server.agent("rest")
+    for agent, text in ((one, ONE), (other, OTHER)):
+        shop.put("mine", text, agent.tenant)
     shop.approve(one.tenant, "mine", ONE)
     shop.approve_code(one.tenant, "40 + 2")
     names = [script["name"] for script in other.call("script_list").value["scripts"]]
@@ -90,56 +90,73 @@ def test_two_tenants_with_the_same_names_never_meet(shop: Shop) -> None:
 
 
 def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
-    shop: Shop, worker: Worker
+    shop: ScriptServer, agent: Agent
 ) -> None:
     """A name means the operator's file, whatever the tenant calls its own."""
     theirs = "def main():\n  return 'theirs'\n"
-    worker.call("fs_write_text", path="scripts/weather.star", text=theirs)
-    shadowed = worker.call("script_run", name="weather").value["value"]
+    agent.call("fs_write_text", path="scripts/weather.star", text=theirs)
+    shadowed = agent.call("script_run", name="weather").value["value"]
     hidden = shop.folder / "operator/weather.star"
     hidden.unlink()
     try:
-        gone = answer(worker, "weather")
+        gone = answer(agent, "weather")
     finally:
         hidden.write_text(WEATHER, encoding="utf-8")
 
     assert (shadowed, gone) == ([], "pending")
 
 
-def test_exactly_the_code_that_was_approved_is_executed(shop: Shop, worker: Worker) -> None:
+def test_exactly_the_code_that_was_approved_is_executed(shop: ScriptServer, agent: Agent) -> None:
     """Any other code waits; the name in the refusal is what an administrator approves."""
-    first = worker.call("script_exec", code="1 + 1")
+    first = agent.call("script_exec", code="1 + 1")
     (name,) = re.findall(r"Script '(exec-[0-9a-f]{16})\.star'", str(first.failure))
-    shop.approve_code(worker.tenant, "1 + 1")
+    shop.approve_code(agent.tenant, "1 + 1")
 
-    assert shop.waiting(worker.tenant) == []
-    assert worker.call("script_exec", code="1 + 1").value["value"] == 2
-    assert "pending" in str(worker.call("script_exec", code="1 + 1 ").failure)
-    assert worker.call("script_run", name=name).failure == f"Error: script '{name}' not found"
+    assert shop.waiting(agent.tenant) == []
+    assert agent.call("script_exec", code="1 + 1").value["value"] == 2
+    assert "pending" in str(agent.call("script_exec", code="1 + 1 ").failure)
+    assert agent.call("script_run", name=name).failure == f"Error: script '{name}' not found"
 
 
-def test_what_waits_is_bounded_and_can_be_read(shop: Shop, worker: Worker) -> None:
+def test_one_caller_does_not_push_out_the_script_of_another(
+    shop: ScriptServer, agent: Agent
+) -> None:
+    """The caller with most scripts that wait makes room, so a quiet one keeps its place."""
+    quiet = shop.server.agent(agent.protocol, agent.tenant)
+    scopes = " ".join(scopes_of(PACKS))
+    quiet.token = shop.server.site.token(org_id=agent.tenant, sub="quiet", scope=scopes)
+    quiet.call("script_exec", code="'quiet'")
+    for number in range(5):
+        agent.call("script_exec", code=f"{number}")
+    waiting = shop.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
+
+    assert [one.content for one in waiting] == ["'quiet'", "3", "4"]
+
+
+def test_what_waits_is_bounded_and_can_be_read(shop: ScriptServer, agent: Agent) -> None:
     """The newest, content and all; of a file its newest version only."""
     for number in range(5):
-        worker.call("script_exec", code=f"{number}")
+        agent.call("script_exec", code=f"{number}")
     for text in (ONE, OTHER):
-        shop.put("mine", text, worker.tenant)
-        worker.call("script_run", name="mine")
-        worker.call("script_run", name="mine")
-    waiting = shop.at_approvals(worker.tenant, lambda approvals: approvals.waiting())
+        shop.put("mine", text, agent.tenant)
+        agent.call("script_run", name="mine")
+        agent.call("script_run", name="mine")
+    waiting = shop.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
     assert [one.content for one in waiting] == ["3", "4", OTHER]
-    issuer = worker.site.idp.issuer("main")
+    issuer = agent.site.idp.issuer("main")
     askers = {
         (one.by, one.asker and one.asker.issuer, one.asker and one.asker.kind) for one in waiting
     }
     assert askers == {("alice", issuer, "user")}
 
 
-def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, worker: Worker) -> None:
+def test_nobody_slips_other_bytes_between_the_check_and_the_run(
+    shop: ScriptServer, agent: Agent
+) -> None:
     """While somebody swaps the file as fast as possible, only what is approved ever runs."""
-    path = shop.put("mine", ONE, worker.tenant)
-    shop.approve(worker.tenant, "mine", ONE)
+    path = shop.put("mine", ONE, agent.tenant)
+    shop.approve(agent.tenant, "mine", ONE)
     over = threading.Event()
 
     def swap() -> None:
@@ -152,7 +169,7 @@ def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, work
     swapping = threading.Thread(target=swap, daemon=True)
     swapping.start()
     try:
-        answers = {answer(worker) for _ in range(15)}
+        answers = {answer(agent) for _ in range(15)}
     finally:
         over.set()
         swapping.join(10)
@@ -160,10 +177,10 @@ def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, work
     assert answers <= {"one", "pending"}
 
 
-def test_a_decision_counts_at_every_replica_at_once(shop: Shop) -> None:
+def test_a_decision_counts_at_every_replica_at_once(shop: ScriptServer) -> None:
     """Another server on the same database and files asks the store as well, and nothing else."""
     with running("serve", "--config", "gatepost.toml", cwd=shop.folder):
-        here, there = shop.office.worker("mcp", "shared"), shop.elsewhere("mcp", "shared")
+        here, there = shop.server.agent("mcp", "shared"), shop.elsewhere("mcp", "shared")
         shop.put("mine", ONE, "shared")
         before = [answer(here), answer(there)]
         shop.approve("shared", "mine", ONE)
@@ -179,17 +196,17 @@ def test_a_decision_counts_at_every_replica_at_once(shop: Shop) -> None:
     assert second_reload == []
 
 
-def test_bytes_are_allowed_by_their_hash_wherever_they_lie(shop: Shop) -> None:
+def test_bytes_are_allowed_by_their_hash_wherever_they_lie(shop: ScriptServer) -> None:
     """As `sha256sum` prints it; one other byte, or another name, and it waits."""
-    settings = shop.office.site.inside.config.packs.scripts
+    settings = shop.server.site.inside.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
 
-    assert Script("mine", ONE.encode(), "workspace").allowed_by(allows)
-    assert Script("mine", ONE.encode(), "server").allowed_by(allows)
-    assert not Script("mine", OTHER.encode(), "workspace").allowed_by(allows)
-    assert not Script("yours", ONE.encode(), "workspace").allowed_by(allows)
-    assert not Script("mine", ONE.encode(), "code").allowed_by(allows)
+    assert is_allowed(Script("mine", ONE.encode(), "workspace"), allows)
+    assert is_allowed(Script("mine", ONE.encode(), "server"), allows)
+    assert not is_allowed(Script("mine", OTHER.encode(), "workspace"), allows)
+    assert not is_allowed(Script("yours", ONE.encode(), "workspace"), allows)
+    assert not is_allowed(Script("mine", ONE.encode(), "code"), allows)
 
 
 def _sha256(text: str) -> str:
@@ -198,7 +215,7 @@ def _sha256(text: str) -> str:
 
 
 @pytest.fixture
-def asked(shop: Shop) -> Any:
+def asked(shop: ScriptServer) -> Any:
     """`gatepost scripts …` as a process of its own."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
@@ -207,20 +224,22 @@ def asked(shop: Shop) -> Any:
     return ask
 
 
-def test_an_administrator_approves_what_was_shown_and_nothing_else(shop: Shop, asked: Any) -> None:
+def test_an_administrator_approves_what_was_shown_and_nothing_else(
+    shop: ScriptServer, asked: Any
+) -> None:
     """By its digest, while the server runs; what changed meanwhile is not approved."""
-    worker = shop.office.worker("mcp")
-    who = ("--tenant", worker.tenant)
-    shop.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, worker.tenant)
-    before = answer(worker)
+    agent = shop.server.agent("mcp")
+    who = ("--tenant", agent.tenant)
+    shop.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, agent.tenant)
+    before = answer(agent)
     code, shown, _ = asked("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown)
-    still = answer(worker)
-    shop.put("mine", OTHER, worker.tenant)
-    worker.call("script_run", name="mine")
+    still = answer(agent)
+    shop.put("mine", OTHER, agent.tenant)
+    agent.call("script_run", name="mine")
     stale, _, says = asked("approve", "mine", "--digest", digest, *who)
-    unchanged = answer(worker)
-    shop.put("mine", ONE, worker.tenant)
+    unchanged = answer(agent)
+    shop.put("mine", ONE, agent.tenant)
     _, shown_again, _ = asked("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown_again)
     approved, _, _ = asked("approve", "mine.star", "--digest", digest, *who)
@@ -230,19 +249,19 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(shop: Shop, a
     assert "\x1b" not in shown
     assert "return 'one'" in shown
     assert "Nothing was approved" in says
-    assert (before, still, unchanged, answer(worker)) == ("pending", "pending", "pending", "one")
+    assert (before, still, unchanged, answer(agent)) == ("pending", "pending", "pending", "one")
 
 
-def test_an_administrator_sees_what_there_is(shop: Shop, asked: Any) -> None:
+def test_an_administrator_sees_what_there_is(shop: ScriptServer, asked: Any) -> None:
     """What is approved, what waits, what the configuration allows; a revocation counts at once."""
-    worker = shop.office.worker("mcp")
-    who = ("--tenant", worker.tenant)
-    shop.put("mine", ONE, worker.tenant)
-    shop.approve(worker.tenant, "mine", ONE)
-    shop.put("mine", OTHER, worker.tenant)
-    shop.put("quiet", ONE, worker.tenant)
-    answer(worker)
-    worker.call("script_exec", code="1")
+    agent = shop.server.agent("mcp")
+    who = ("--tenant", agent.tenant)
+    shop.put("mine", ONE, agent.tenant)
+    shop.approve(agent.tenant, "mine", ONE)
+    shop.put("mine", OTHER, agent.tenant)
+    shop.put("quiet", ONE, agent.tenant)
+    answer(agent)
+    agent.call("script_exec", code="1")
     _, listed, _ = asked("list", *who)
     states = sorted(tuple(line.split()[:2]) for line in listed.splitlines()[1:])
     gone, _, _ = asked("revoke", "mine", *who)
@@ -256,7 +275,7 @@ def test_an_administrator_sees_what_there_is(shop: Shop, asked: Any) -> None:
     ]
     assert [state for name, state in states if name.startswith("exec-")] == ["waits"]
     assert gone == 0
-    assert shop.waiting(worker.tenant)[0].startswith("exec-")
+    assert shop.waiting(agent.tenant)[0].startswith("exec-")
 
 
 def test_the_command_says_what_is_wrong(asked: Any) -> None:
@@ -264,14 +283,14 @@ def test_the_command_says_what_is_wrong(asked: Any) -> None:
     code, _, says = asked("list", "--tenant", "../acme")
 
     assert code == 1
-    assert says.endswith("Error: The configuration knows no tenant ../acme.")
+    assert says.endswith("Error: The configuration has no tenant ../acme.")
 
 
 def test_what_is_different_from_what_was_approved_is_shown(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Line by line, with what a terminal would act on as escapes."""
-    before = Review(name="mine", digest="", content=ONE, place="code", by="admin", at=0)
+    before = ScriptReview(name="mine", digest="", content=ONE, place="code", by="admin", at=0)
 
     show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
 
@@ -281,16 +300,16 @@ def test_what_is_different_from_what_was_approved_is_shown(
 
 def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
     """What is no text is no script."""
-    with pytest.raises(ClickException, match=r"binary\.star is no UTF-8 text"):
+    with pytest.raises(ClickException, match=r"binary\.star is not UTF-8 text"):
         show(Script("binary", b"\xff", "workspace"), None, "acme")
 
 
-def test_a_reload_lets_no_more_wait_than_may(shop: Shop, worker: Worker) -> None:
+def test_a_reload_lets_no_more_wait_than_may(shop: ScriptServer, agent: Agent) -> None:
     """However many scripts somebody wrote; what is waiting already stays as it is."""
     for number in range(6):
-        shop.put(f"mine-{number}", ONE, worker.tenant)
+        shop.put(f"mine-{number}", ONE, agent.tenant)
 
-    reloads = [worker.call("script_reload").value["unapproved"] for _ in range(2)]
+    reloads = [agent.call("script_reload").value["unapproved"] for _ in range(2)]
 
     assert reloads[0] == reloads[1] == [*(f"mine-{n}" for n in range(6)), "new_feature"]
-    assert len(shop.waiting(worker.tenant)) == 3
+    assert len(shop.waiting(agent.tenant)) == 3

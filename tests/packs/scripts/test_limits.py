@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.office import Heard, Worker
-from tests.packs.scripts.processes import children_of, is_alive
-from tests.packs.scripts.shop import Shop, open_shop
+from tests.packs.harness import Agent, CallResult
+from tests.packs.scripts.script_server import (
+    ScriptServer,
+    children_of,
+    is_alive,
+    open_script_server,
+)
+from tests.support.cases import each
 from tests.support.gatepost import running
 from tests.support.waiting import eventually
 
@@ -16,19 +21,21 @@ pytestmark = pytest.mark.requirement("P10")
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and for longer than it takes to any limit but those of time."""
     folder = tmp_path_factory.mktemp("limits")
-    with open_shop(folder, exec="free", timeout_s=60.0, cpu_s=30, queue_per_tenant=1) as shop:
+    with open_script_server(
+        folder, exec="free", timeout_s=60.0, cpu_s=30, queue_per_tenant=1
+    ) as shop:
         yield shop
 
 
 @pytest.fixture(scope="module")
-def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and not for long."""
     folder = tmp_path_factory.mktemp("hasty")
     low = {"exec": "free", "timeout_s": 4.0, "cpu_s": 1}
-    with open_shop(folder, **low) as shop:
+    with open_script_server(folder, **low) as shop:
         yield shop
 
 
@@ -127,19 +134,17 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in ENDS]
-)
+@each(("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in ENDS])
 def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
-    shop: Shop, code: str, kind: str, says: str
+    shop: ScriptServer, code: str, kind: str, says: str
 ) -> None:
     """The limit and the setting that moves it; bounded, whatever the script said."""
-    heard = shop.office.worker("rest").call("script_exec", code=code)
+    reply = shop.server.agent("rest").call("script_exec", code=code)
 
-    assert heard.failure is not None
-    assert re.search(says, heard.failure), heard.failure
-    assert re.fullmatch(kind or ".*", heard.kind or "")
-    assert len(heard.failure) < 12_000
+    assert reply.failure is not None
+    assert re.search(says, reply.failure), reply.failure
+    assert re.fullmatch(kind or ".*", reply.kind or "")
+    assert len(reply.failure) < 12_000
 
 
 @pytest.mark.parametrize(
@@ -149,43 +154,43 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
         pytest.param(IDLE, "timeout_s", id="idle"),
     ],
 )
-def test_a_script_has_its_time(hasty: Shop, code: str, says: str) -> None:
+def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> None:
     """Of the processor, and by the clock."""
-    heard = hasty.office.worker("rest").call("script_exec", code=code)
+    reply = hasty.server.agent("rest").call("script_exec", code=code)
 
-    assert re.search(says, str(heard.failure))
-    assert heard.kind == "timeout"
+    assert re.search(says, str(reply.failure))
+    assert reply.kind == "timeout"
 
 
-def test_what_was_printed_before_the_end_is_told(shop: Shop) -> None:
+def test_what_was_printed_before_the_end_is_told(shop: ScriptServer) -> None:
     """So that whoever wrote it sees how far it came."""
     code = inside("print('so far')", LOOP)
 
-    heard = shop.office.worker("mcp").call("script_exec", code=code)
+    reply = shop.server.agent("mcp").call("script_exec", code=code)
 
-    assert heard.failure is not None
-    assert heard.failure.endswith("It had printed:\nso far")
+    assert reply.failure is not None
+    assert reply.failure.endswith("It had printed:\nso far")
 
 
-def started(worker: Worker, heard: list[Heard], code: str = IDLE) -> threading.Thread:
+def started(agent: Agent, reply: list[CallResult], code: str = IDLE) -> threading.Thread:
     def call() -> None:
-        heard.append(worker.call("script_exec", code=code))
+        reply.append(agent.call("script_exec", code=code))
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     return thread
 
 
-def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
+def test_others_are_answered_while_scripts_run(shop: ScriptServer) -> None:
     """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
-    heard: list[Heard] = []
+    reply: list[CallResult] = []
     go = shop.folder / "go"
     code = f"call('held', until = '{go}')"
-    threads = [started(shop.office.worker("rest", "greedy"), heard, code) for _ in range(4)]
+    threads = [started(shop.server.agent("rest", "greedy"), reply, code) for _ in range(4)]
     try:
         # The one too many is refused at once.
-        eventually(lambda: heard, within=30)
-        other = shop.office.worker("mcp")
+        eventually(lambda: reply, within=30)
+        other = shop.server.agent("mcp")
         files = other.call("fs_list")
         script = other.call("script_exec", code="1 + 1")
         still_running = sum(thread.is_alive() for thread in threads)
@@ -194,19 +199,19 @@ def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
     for thread in threads:
         thread.join(60)
 
-    assert (heard[0].kind, "queue_per_tenant" in str(heard[0].failure)) == ("rate_limit", True)
+    assert (reply[0].kind, "queue_per_tenant" in str(reply[0].failure)) == ("rate_limit", True)
     assert files.failure is None
     assert script.value == {"value": 2, "printed": ""}
     assert still_running == 3
-    assert [one.value["value"] for one in heard[1:]] == ["let go"] * 3
+    assert [one.value["value"] for one in reply[1:]] == ["let go"] * 3
 
 
-def test_a_server_that_stops_leaves_no_process(shop: Shop) -> None:
+def test_a_server_that_stops_leaves_no_process(shop: ScriptServer) -> None:
     """Its scripts end with it, once those who wait for them have had their time."""
-    heard: list[Heard] = []
+    reply: list[CallResult] = []
     with running("serve", "--config", "gatepost.toml", cwd=shop.folder) as server:
-        worker = shop.elsewhere("rest", "stopped")
-        thread = started(worker, heard)
+        agent = shop.elsewhere("rest", "stopped")
+        thread = started(agent, reply)
         eventually(lambda: children_of(server.process.pid), within=30)
         (process,) = children_of(server.process.pid)
         server.stop()

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.packs.scripts.outline import MOST_DESCRIPTION, outline_of
+from gatepost_packs.scripts.outline import MOST_DESCRIPTION, outline_of
+from tests.support.cases import each
 from tests.support.steps import steps
 
 pytestmark = pytest.mark.requirement("P10")
@@ -34,7 +35,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "functions"), FUNCTIONS, ids=[row[0][:30] for row in FUNCTIONS])
+@each(("text", "functions"), FUNCTIONS, ids=[row[0][:30] for row in FUNCTIONS])
 def test_functions_at_the_top_are_found(text: str, functions: list[str]) -> None:
     """With their parameters as they are written."""
     found = outline_of(text).functions
@@ -71,7 +72,7 @@ def test_no_text_breaks_it(text: str) -> None:
 HARD = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", '"\\\n', "rb'"]
 
 
-@pytest.mark.parametrize("piece", HARD)
+@each("piece", HARD)
 def test_its_time_grows_with_the_text_and_no_faster(piece: str) -> None:
     """Ten times the text takes no more than about ten times the steps."""
     few = steps(lambda: outline_of(piece * 200))

@@ -10,23 +10,24 @@ from typing import Any
 
 import pytest
 
-from gatepost.packs.scripts import worker
-from gatepost.packs.scripts.process import (
+from gatepost_packs.scripts import worker
+from gatepost_packs.scripts.errors import REASONS, failure_of
+from gatepost_packs.scripts.process import (
     COMMAND,
     ENDS,
     MOST_DEPTH,
     MOST_FRAME,
-    Ended,
     Host,
-    Job,
     Ran,
+    ScriptFailed,
+    ScriptJob,
     depth_of,
     end_of,
     perform,
 )
-from gatepost.packs.scripts.settings import ScriptsSettings
-from gatepost.packs.scripts.words import REASONS, failure_of
-from tests.packs.scripts.processes import children_of, is_alive
+from gatepost_packs.scripts.settings import ScriptsSettings
+from tests.packs.scripts.script_server import children_of, is_alive
+from tests.support.cases import each
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("P10")
@@ -55,7 +56,7 @@ class Tools:
 
 async def run(code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **more: Any) -> Ran:
     tools = more.pop("tools", None) or Tools()
-    job = Job(file="x.star", code=code, function="main" if args else None, args=list(args))
+    job = ScriptJob(file="x.star", code=code, function="main" if args else None, args=list(args))
     return await perform(job, Host(tools.call, tools.tell), settings, **more)
 
 
@@ -96,7 +97,7 @@ TRIES = {
 }
 
 
-@pytest.mark.parametrize("attempt", TRIES.values(), ids=TRIES.keys())
+@each("attempt", TRIES.values(), ids=TRIES.keys())
 async def test_a_worker_can_reach_nothing(attempt: str) -> None:
     """Even one whose interpreter does what an attacker wants."""
     program = (
@@ -162,12 +163,12 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize("says", SAYS.values(), ids=SAYS.keys())
+@each("says", SAYS.values(), ids=SAYS.keys())
 async def test_whatever_a_worker_says_ends_in_a_sentence(says: str) -> None:
     """Its interpreter may be no longer ours."""
     before = children()
 
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ScriptFailed) as ended:
         await run("1", command=(sys.executable, "-I", "-S", "-c", START + says))
 
     failure = failure_of(ended.value, "x.star", SETTINGS).failure
@@ -190,7 +191,7 @@ async def test_a_worker_that_stays_is_ended(does: str) -> None:
     before = children()
     short = ScriptsSettings(timeout_s=0.3)
 
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ScriptFailed) as ended:
         await run("1", settings=short, command=(sys.executable, "-I", "-S", "-c", START + does))
 
     assert ended.value.reason == "wall"
@@ -206,7 +207,7 @@ async def test_a_worker_that_is_killed_is_told_of() -> None:
     tools.never.set()
     os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ScriptFailed) as ended:
         await asyncio.wait_for(running, 10)
 
     assert ended.value.reason == "killed"
@@ -229,7 +230,7 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
 async def test_a_tool_that_fails_ends_a_script_or_is_looked_at() -> None:
     """By `call` and by `try_call`."""
     looked = await run("def main(a):\n  return [try_call('bad'), try_call('ok', a = a)]", [1])
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ScriptFailed) as ended:
         await run("call('bad')")
 
     assert looked.value == [{"error": "it is broken", "kind": "internal"}, {"ok": {"a": [1]}}]
@@ -238,7 +239,7 @@ async def test_a_tool_that_fails_ends_a_script_or_is_looked_at() -> None:
 
 async def test_processor_time_is_bounded() -> None:
     """By the kernel, in the middle of one multiplication."""
-    with pytest.raises(Ended) as ended:
+    with pytest.raises(ScriptFailed) as ended:
         await run("def f():\n  x = 3\n  for i in range(60): x = x * x\nf()")
 
     assert ended.value.reason == "cpu"
@@ -248,10 +249,10 @@ async def test_a_worker_outlives_no_server() -> None:
     """Its pipe is closed, its time passes, or the kernel tells it."""
     code = (
         "import asyncio\n"
-        "from gatepost.packs.scripts.process import *\n"
+        "from gatepost_packs.scripts.process import *\n"
         "async def tell(*_): pass\n"
         "async def call(*_): print('ready', flush=True); await asyncio.sleep(99)\n"
-        "job = Job(file='x.star', code=\"call('never')\", function=None, args=[])\n"
+        "job = ScriptJob(file='x.star', code=\"call('never')\", function=None, args=[])\n"
         "asyncio.run(perform(job, Host(call, tell), ScriptsSettings(timeout_s=60)))\n"
     )
     server = await asyncio.create_subprocess_exec(
@@ -262,7 +263,7 @@ async def test_a_worker_outlives_no_server() -> None:
         env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert server.stdout is not None
-    await asyncio.wait_for(server.stdout.readline(), 20)
+    assert await asyncio.wait_for(server.stdout.readline(), 60) == b"ready\n"
     (started,) = children_of(server.pid)
 
     server.kill()

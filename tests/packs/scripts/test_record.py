@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from gatepost.stores.backends import open_records
+from gatepost.storage.backends import open_records
 from tests.support.gatepost import ended
+from tests.support.workspaces import recorded
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -40,7 +41,7 @@ def gatepost(tmp_path: Path) -> Gatepost:
         return says
 
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
-    scripts = tmp_path / "workspaces" / "acme" / "scripts"
+    scripts = recorded(tmp_path / "workspaces", "acme") / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "mine.star").write_text("def main():\n  return 1\n", encoding="utf-8")
     run("keyring", "new", "keyring.json")
@@ -60,10 +61,10 @@ async def untold(folder: Path) -> list[Any]:
     """What the servers are left to tell the webhook, which then is told."""
     records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
     async with aclosing(records):
-        told = await records.claim_notices(time.time() + 1, time.time() + 9, "test", 9)
-        for tenant, notice in told:
-            assert await records.of(tenant).notices.remove(notice)
-    return [json.loads(notice.body) for _, notice in told]
+        told = await records.lease_messages(time.time() + 1, time.time() + 9, "test", 9)
+        for tenant, message in told:
+            assert await records.of(tenant).outbox.remove(message)
+    return [json.loads(message.body) for _, message in told]
 
 
 def on_record(gatepost: Gatepost) -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gatepost.packs.scripts.approvals import reason_of
-from tests.packs.office import Heard, Worker
-from tests.packs.scripts.shop import Shop
+from gatepost.policy.approvals.request import reason_sentence
+from tests.packs.harness import Agent, CallResult
+from tests.packs.scripts.script_server import ScriptServer
 from tests.support.gatepost import ended, running
 
 pytestmark = pytest.mark.requirement("P11")
@@ -18,18 +18,18 @@ REFUSED = (
 )
 
 
-def run(worker: Worker, name: str = "mine") -> Heard:
-    return worker.call("script_run", name=name)
+def run(agent: Agent, name: str = "mine") -> CallResult:
+    return agent.call("script_run", name=name)
 
 
-def gatepost(shop: Shop, *words: str) -> str:
+def gatepost(shop: ScriptServer, *words: str) -> str:
     """What a command of the administrator's says, in a process of its own."""
     code, says, complaints = ended(*words, cwd=shop.folder)
     assert code == 0, complaints
     return says
 
 
-def reject(shop: Shop, tenant: str, name: str, reason: str) -> str:
+def reject(shop: ScriptServer, tenant: str, name: str, reason: str) -> str:
     """Reject what waits by that name, at the command line; its id."""
     found = [line.split() for line in gatepost(shop, *LIST, "--tenant", tenant).splitlines()]
     [which] = [words[0] for words in found if words[2] == f"{name}.star"]
@@ -40,59 +40,59 @@ def reject(shop: Shop, tenant: str, name: str, reason: str) -> str:
 LIST = ("approvals", "list")
 
 
-def test_the_agent_is_told_who_rejected_it_and_why(shop: Shop, worker: Worker) -> None:
+def test_the_agent_is_told_who_rejected_it_and_why(shop: ScriptServer, agent: Agent) -> None:
     """Each time it calls exactly that, by either protocol, and nobody is asked again."""
-    shop.put("mine", ONE, worker.tenant)
-    run(worker)
-    reject(shop, worker.tenant, "mine", "Not tested")
-    again = [run(worker), run(worker)]
-    reloaded = worker.call("script_reload").value
+    shop.put("mine", ONE, agent.tenant)
+    run(agent)
+    reject(shop, agent.tenant, "mine", "Not tested")
+    again = [run(agent), run(agent)]
+    reloaded = agent.call("script_reload").value
 
-    for heard in again:
-        assert re.fullmatch(REFUSED.format("mine", r"Not tested\."), str(heard.failure))
-        assert heard.kind == ("denied" if worker.protocol == "rest" else None)
+    for reply in again:
+        assert re.fullmatch(REFUSED.format("mine", r"Not tested\."), str(reply.failure))
+        assert reply.kind == ("denied" if agent.protocol == "rest" else None)
     assert "mine" in reloaded["unapproved"]
-    assert "mine" not in shop.waiting(worker.tenant)
+    assert "mine" not in shop.waiting(agent.tenant)
 
 
-def test_a_change_asks_again(shop: Shop, worker: Worker) -> None:
+def test_a_change_asks_again(shop: ScriptServer, agent: Agent) -> None:
     """The rejected content comes back to a rejection, whatever was approved meanwhile."""
-    shop.put("mine", ONE, worker.tenant)
-    run(worker)
-    reject(shop, worker.tenant, "mine", "No!")
-    shop.put("mine", OTHER, worker.tenant)
-    changed = run(worker)
-    shop.approve(worker.tenant, "mine", OTHER)
-    approved = run(worker)
-    shop.put("mine", ONE, worker.tenant)
+    shop.put("mine", ONE, agent.tenant)
+    run(agent)
+    reject(shop, agent.tenant, "mine", "No!")
+    shop.put("mine", OTHER, agent.tenant)
+    changed = run(agent)
+    shop.approve(agent.tenant, "mine", OTHER)
+    approved = run(agent)
+    shop.put("mine", ONE, agent.tenant)
 
     assert "pending approval" in str(changed.failure)
     assert approved.value["value"] == "other"
-    assert re.fullmatch(REFUSED.format("mine", "No!"), str(run(worker).failure))
-    assert shop.waiting(worker.tenant) == []
+    assert re.fullmatch(REFUSED.format("mine", "No!"), str(run(agent).failure))
+    assert shop.waiting(agent.tenant) == []
 
 
-def test_code_without_a_file_is_rejected_likewise(shop: Shop, worker: Worker) -> None:
+def test_code_without_a_file_is_rejected_likewise(shop: ScriptServer, agent: Agent) -> None:
     """Without a reason there is none; any other code waits."""
-    first = worker.call("script_exec", code="6 * 7")
+    first = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(first.failure))
-    reject(shop, worker.tenant, name, "")
-    heard = worker.call("script_exec", code="6 * 7")
+    reject(shop, agent.tenant, name, "")
+    reply = agent.call("script_exec", code="6 * 7")
 
-    assert "so it was not run. Do not call it again" in str(heard.failure)
-    assert "pending" in str(worker.call("script_exec", code="6 * 7 ").failure)
+    assert "so it was not run. Do not call it again" in str(reply.failure)
+    assert "pending" in str(agent.call("script_exec", code="6 * 7 ").failure)
 
 
-def test_an_administrator_approves_it_after_all(shop: Shop) -> None:
+def test_an_administrator_approves_it_after_all(shop: ScriptServer) -> None:
     """By either command, which say that it was rejected; a script without a file as well."""
-    worker = shop.office.worker("mcp")
-    who = ("--tenant", worker.tenant)
-    shop.put("mine", ONE, worker.tenant)
-    run(worker)
-    which = reject(shop, worker.tenant, "mine", "Not \x1b[2Jtested.")
-    code = worker.call("script_exec", code="6 * 7")
+    agent = shop.server.agent("mcp")
+    who = ("--tenant", agent.tenant)
+    shop.put("mine", ONE, agent.tenant)
+    run(agent)
+    which = reject(shop, agent.tenant, "mine", "Not \x1b[2Jtested.")
+    code = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(code.failure))
-    reject(shop, worker.tenant, name, "")
+    reject(shop, agent.tenant, name, "")
     listed = gatepost(shop, "scripts", "list", *who)
     past = gatepost(shop, *LIST, "--past", *who)
     shown = gatepost(shop, "approvals", "show", *who, which)
@@ -107,15 +107,15 @@ def test_an_administrator_approves_it_after_all(shop: Shop) -> None:
     assert [name, "rejected"] in rows
     assert which in past
     assert "Not \\x1b[2Jtested." in shown
-    assert "has rejected exactly this." in seen
-    assert run(worker).value["value"] == "one"
-    assert worker.call("script_exec", code="6 * 7").value["value"] == 42
+    assert "rejected this content." in seen
+    assert run(agent).value["value"] == "one"
+    assert agent.call("script_exec", code="6 * 7").value["value"] == 42
 
 
-def test_a_rejection_counts_at_every_replica(shop: Shop) -> None:
+def test_a_rejection_counts_at_every_replica(shop: ScriptServer) -> None:
     """From the next call on, wherever it arrives."""
     with running("serve", "--config", "gatepost.toml", cwd=shop.folder):
-        here, there = shop.office.worker("mcp", "far"), shop.elsewhere("mcp", "far")
+        here, there = shop.server.agent("mcp", "far"), shop.elsewhere("mcp", "far")
         shop.put("mine", ONE, "far")
         before = [run(here).failure, run(there).failure]
         reject(shop, "far", "mine", "No.")
@@ -136,4 +136,4 @@ SAID = {
 @pytest.mark.parametrize(("said", "told"), SAID.items())
 def test_a_reason_is_told_as_a_sentence(said: str, told: str) -> None:
     """Of a script as of a call; without one there is nothing."""
-    assert reason_of(said) == told
+    assert reason_sentence(said) == told

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from gatepost.packs.scripts.settings import ScriptsSettings
+from gatepost_packs.scripts.settings import ScriptsSettings
 
 pytestmark = pytest.mark.requirement("P11")
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"folder": "missing"}, "folder", "is no folder"),
-    ({"folder": "everybody"}, "folder", "everybody may write"),
+    ({"folder": "missing"}, "folder", "is not a folder"),
+    ({"folder": "everybody"}, "folder", "every user of the machine may write"),
     ({"allow": ["weather"]}, "allow[0]", "`folder`, which is not set"),
-    ({"folder": "good", "allow": ["weather", "../x"]}, "allow[1]", "names no script"),
-    ({"folder": "good", "allow": ["weather.star"]}, "allow[0]", "names no script"),
-    ({"folder": "good", "allow": ["*"]}, "allow[0]", "names no script"),
-    ({"allow": ["weather@sha256:12"]}, "allow[0]", "names no script"),
-    ({"allow": [f"weather@sha256:{'A' * 64}"]}, "allow[0]", "names no script"),
-    ({"workspace_folder": "../other"}, "workspace_folder", "is no such folder"),
-    ({"workspace_folder": "/scripts"}, "workspace_folder", "is no such folder"),
+    ({"folder": "good", "allow": ["weather", "../x"]}, "allow[1]", "is not a script"),
+    ({"folder": "good", "allow": ["weather.star"]}, "allow[0]", "is not a script"),
+    ({"folder": "good", "allow": ["*"]}, "allow[0]", "is not a script"),
+    ({"allow": ["weather@sha256:12"]}, "allow[0]", "is not a script"),
+    ({"allow": [f"weather@sha256:{'A' * 64}"]}, "allow[0]", "is not a script"),
+    ({"workspace_folder": "../other"}, "workspace_folder", "is not a folder of the workspace"),
+    ({"workspace_folder": "/scripts"}, "workspace_folder", "is not a folder of the workspace"),
     ({"timeout_s": 301}, "timeout_s", "from 0.1 to 300"),
     ({"cpu_s": 0}, "cpu_s", "from 1 to 300"),
     ({"memory_mb": 0}, "memory_mb", "from 16"),

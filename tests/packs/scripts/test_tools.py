@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.office import Worker
-from tests.packs.scripts.shop import Shop, open_shop
+from tests.packs.harness import Agent, by_mcp, by_rest
+from tests.packs.scripts.script_server import ScriptServer, open_script_server
 from tests.support.door import modern
 
 PENDING = (
@@ -54,13 +54,12 @@ def told(step: Step) -> Any:
 
 @pytest.mark.requirement("P10", "P11")
 @pytest.mark.parametrize("step", [told(step) for step in WORKS])
-def test_an_allowed_script_answers_its_value_and_what_it_printed(
-    worker: Worker, step: Step
-) -> None:
+@by_mcp
+def test_an_allowed_script_answers_its_value_and_what_it_printed(agent: Agent, step: Step) -> None:
     """JSON both ways, and other tools through the same gate."""
-    heard = worker.call(step.tool, **step.arguments)
+    reply = agent.call(step.tool, **step.arguments)
 
-    assert (heard.failure, heard.value) == (None, step.answer)
+    assert (reply.failure, reply.value) == (None, step.answer)
 
 
 FAILS = [
@@ -98,25 +97,28 @@ FAILS = [
 
 @pytest.mark.requirement("P10", "P11")
 @pytest.mark.parametrize("step", [told(step) for step in FAILS])
-def test_a_failure_tells_the_model_what_would_work(shop: Shop, worker: Worker, step: Step) -> None:
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(
+    shop: ScriptServer, agent: Agent, step: Step
+) -> None:
     """In the words of the page where it has some; nothing of the machine's own paths."""
     kind, says = step.answer
 
-    heard = worker.call(step.tool, **step.arguments)
+    reply = agent.call(step.tool, **step.arguments)
 
-    assert heard.failure is not None
-    assert re.search(says, heard.failure), heard.failure
-    assert heard.kind in (None, kind)
-    assert str(shop.folder) not in heard.failure
+    assert reply.failure is not None
+    assert re.search(says, reply.failure), reply.failure
+    assert reply.kind in (None, kind)
+    assert str(shop.folder) not in reply.failure
 
 
 @pytest.mark.requirement("P10")
-def test_the_value_is_text_as_the_page_shows_it(shop: Shop) -> None:
+def test_the_value_is_text_as_the_page_shows_it(shop: ScriptServer) -> None:
     """JSON, or the text that it is; what was printed apart from it."""
-    worker = shop.office.worker("mcp")
-    value = worker.call("script_run", name="weather", function="get_weather", args=["London"])
-    text = worker.call("script_run", name="values", function="text")
-    printed = worker.call("script_run", name="weather")
+    agent = shop.server.agent("mcp")
+    value = agent.call("script_run", name="weather", function="get_weather", args=["London"])
+    text = agent.call("script_run", name="values", function="text")
+    printed = agent.call("script_run", name="weather")
 
     assert json.loads(value.text) == LONDON
     assert text.text == "Cloudy"
@@ -124,12 +126,14 @@ def test_the_value_is_text_as_the_page_shows_it(shop: Shop) -> None:
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_scripts_are_listed_with_what_they_say_of_themselves(shop: Shop, worker: Worker) -> None:
+def test_scripts_are_listed_with_what_they_say_of_themselves(
+    shop: ScriptServer, agent: Agent
+) -> None:
     """The operator's and the tenant's; the operator's name wins; other files are none."""
-    shop.put("mine", "def main(a, b = [1, 2]):\n  pass\n", worker.tenant)
-    shop.put("weather", "mine now", worker.tenant)
+    shop.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
+    shop.put("weather", "mine now", agent.tenant)
 
-    listed = {one["name"]: one for one in worker.call("script_list").value["scripts"]}
+    listed = {one["name"]: one for one in agent.call("script_list").value["scripts"]}
 
     assert sorted(listed) == [
         "binary",
@@ -157,16 +161,16 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(shop: Shop, worker:
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_a_reload_says_what_is_different(shop: Shop, worker: Worker) -> None:
+def test_a_reload_says_what_is_different(shop: ScriptServer, agent: Agent) -> None:
     """Since the last one of this tenant; what is not approved waits from then on."""
     server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
-    first = worker.call("script_reload").value
-    shop.put("mine", "1", worker.tenant)
-    second = worker.call("script_reload").value
-    shop.put("mine", "2", worker.tenant)
-    third = worker.call("script_reload").value
-    (shop.folder / "workspaces" / worker.tenant / "scripts/mine.star").unlink()
-    fourth = worker.call("script_reload").value
+    first = agent.call("script_reload").value
+    shop.put("mine", "1", agent.tenant)
+    second = agent.call("script_reload").value
+    shop.put("mine", "2", agent.tenant)
+    third = agent.call("script_reload").value
+    (shop.folder / "workspaces" / agent.tenant / "scripts/mine.star").unlink()
+    fourth = agent.call("script_reload").value
     waits = {"unapproved": ["new_feature"]}
 
     assert first == {"new": server, "changed": [], "gone": [], **waits}
@@ -183,16 +187,16 @@ def test_a_reload_says_what_is_different(shop: Shop, worker: Worker) -> None:
         "unapproved": ["mine", "new_feature"],
     }
     assert fourth == {"new": [], "changed": [], "gone": ["mine"], **waits}
-    assert sorted(shop.waiting(worker.tenant)) == ["mine", "new_feature"]
+    assert sorted(shop.waiting(agent.tenant)) == ["mine", "new_feature"]
 
 
 @pytest.mark.requirement("P10")
-def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: Shop) -> None:
+def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: ScriptServer) -> None:
     """A tool out of reach is unknown, one that needs a step up is refused by the same challenge."""
-    poor = shop.office.worker("mcp", scopes="scripts:run")
+    poor = shop.server.agent("mcp", scopes="scripts:run")
     token = poor.token
 
-    answer = shop.office.site.door.call(
+    answer = shop.server.site.door.call(
         token, "script_run", {"name": "tools", "args": ["fs_list", {}]}
     )
 
@@ -211,42 +215,42 @@ CALLED = [
 @pytest.mark.requirement("P10")
 @pytest.mark.parametrize(("tool", "kind", "says"), CALLED, ids=[row[0] for row in CALLED])
 def test_what_a_called_tool_meets_is_an_outcome(
-    worker: Worker, tool: str, kind: str, says: str
+    agent: Agent, tool: str, kind: str, says: str
 ) -> None:
     """Nobody is asked from within a script: it would run again from its start, with all it did."""
-    heard = worker.call("script_run", name="tools", function="attempt", args=[tool, {}])
+    reply = agent.call("script_run", name="tools", function="attempt", args=[tool, {}])
 
-    assert heard.failure is None
-    assert heard.value["value"]["kind"] == kind
-    assert says in heard.value["value"]["error"]
+    assert reply.failure is None
+    assert reply.value["value"]["kind"] == kind
+    assert says in reply.value["value"]["error"]
 
 
 @pytest.mark.requirement("P10")
-def test_tools_that_call_tools_come_to_an_end(worker: Worker) -> None:
+def test_tools_that_call_tools_come_to_an_end(agent: Agent) -> None:
     """At a depth that is said."""
-    heard = worker.call("deeper")
+    reply = agent.call("deeper")
 
-    assert heard.text.count(">") == 4
-    assert "at most 4 deep; deeper was not called" in heard.text
+    assert reply.text.count(">") == 4
+    assert "at most 4 deep; deeper was not called" in reply.text
 
 
 @pytest.mark.requirement("P10")
-def test_scripts_that_run_scripts_come_to_an_end(worker: Worker) -> None:
+def test_scripts_that_run_scripts_come_to_an_end(agent: Agent) -> None:
     """Four deep at most, or as far as there are turns; never waiting for themselves."""
-    heard = worker.call("script_run", name="tools", function="again", args=[0])
+    reply = agent.call("script_run", name="tools", function="again", args=[0])
 
-    assert heard.failure is None
-    assert "error" in json.dumps(heard.value)
+    assert reply.failure is None
+    assert "error" in json.dumps(reply.value)
 
 
 @pytest.mark.requirement("P10")
-def test_progress_is_reported_while_a_script_runs(shop: Shop) -> None:
+def test_progress_is_reported_while_a_script_runs(shop: ScriptServer) -> None:
     """Once a second, to a client that asked to know."""
-    worker = shop.office.worker("mcp")
+    agent = shop.server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
     fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
 
-    answer = shop.office.site.door.send("POST", fields=fields, body=body, token=worker.token)
+    answer = shop.server.site.door.send("POST", fields=fields, body=body, token=agent.token)
 
     assert b"tools.star runs: 1 calls of tools, 0 bytes printed" in answer.body
     assert b"Counted to 1" in answer.body
@@ -256,13 +260,13 @@ def test_progress_is_reported_while_a_script_runs(shop: Shop) -> None:
 @pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
 def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
     """As the operator decides; off means no code at all."""
-    with open_shop(tmp_path, exec=mode) as shop:
-        worker = shop.office.worker("rest")
+    with open_script_server(tmp_path, exec=mode) as shop:
+        agent = shop.server.agent("rest")
         if mode == "off":
-            shop.approve_code(worker.tenant, "1 + 1")
-        heard = worker.call("script_exec", code="1 + 1")
+            shop.approve_code(agent.tenant, "1 + 1")
+        reply = agent.call("script_exec", code="1 + 1")
 
     if says is None:
-        assert heard.value == {"value": 2, "printed": ""}
+        assert reply.value == {"value": 2, "printed": ""}
     else:
-        assert (heard.kind, says in str(heard.failure)) == ("denied", True)
+        assert (reply.kind, says in str(reply.failure)) == ("denied", True)

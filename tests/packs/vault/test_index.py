@@ -1,6 +1,7 @@
 """The index follows the files whoever changes them, is no use to nobody, and costs little."""
 
 import asyncio
+import concurrent.futures
 import os
 import sqlite3
 import sys
@@ -11,15 +12,17 @@ from typing import Any
 
 import pytest
 
-from gatepost.packs.vault.index import Index, Known
-from gatepost.packs.vault.note import read_note
-from gatepost.packs.vault.settings import VaultSettings
-from gatepost.packs.vault.tools import Hits, vault_list, vault_read, vault_search
 from gatepost.tools.api import CallContext, ToolFailure
-from gatepost.tools.surroundings import Head, Item
+from gatepost.tools.context import FileHead, Item
 from gatepost.workspace import TenantWorkspace, Workspaces
+from gatepost_packs.vault import lookup
+from gatepost_packs.vault.index import Index, IndexedFile
+from gatepost_packs.vault.note import read_note
+from gatepost_packs.vault.settings import VaultSettings
+from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
 from tests.support.mcp import a_caller
 from tests.support.process import python_environment
+from tests.support.workspaces import recorded
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -40,7 +43,7 @@ class Desk:
     """One tenant's vault on the disk, and its tools; counts the notes they read."""
 
     def __init__(self, spaces: Workspaces, root: Path, tenant: str = "acme") -> None:
-        self.vault = root / tenant / "vault"
+        self.vault = recorded(root, tenant) / "vault"
         self.index = root / ".gatepost" / tenant / ".made/vault.sqlite"
         self.read: list[str] = []
         self.reading = asyncio.Event()
@@ -70,13 +73,13 @@ class Desk:
 class Counting:
     """A workspace that takes note of the notes it is asked to read."""
 
-    def __init__(self, inner: TenantWorkspace, desk: Desk) -> None:
-        self._inner, self._desk = inner, desk
+    def __init__(self, inner: TenantWorkspace, secrets: Desk) -> None:
+        self._inner, self._desk = inner, secrets
 
     def folder(self, path: str, shown: str) -> "Counting":
         return Counting(self._inner.folder(path, shown), self._desk)
 
-    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[FileHead | None]:
         self._desk.read += paths
         self._desk.reading.set()
         return await self._inner.heads(paths, limit=limit)
@@ -86,58 +89,58 @@ class Counting:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def secrets(tmp_path: Path) -> Iterator[Desk]:
     spaces = Workspaces(tmp_path)
     yield Desk(spaces, tmp_path)
     spaces.close()
 
 
-async def test_of_many_notes_only_the_changed_one_is_read_again(desk: Desk) -> None:
+async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: Desk) -> None:
     """Whatever their number: what a search reads is what changed since the last."""
     for number in range(600):
-        desk.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
+        secrets.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
 
-    assert await desk.search("word5") == ["f5/n5.md"]
-    assert len(desk.read) == 600
-    assert await desk.search("word5") == ["f5/n5.md"]
-    assert desk.read == []
-    desk.put("f0/n0.md", "unicorn", at=OLD + 1)
-    assert await desk.search("unicorn") == ["f0/n0.md"]
-    assert desk.read == ["f0/n0.md"]
-    assert (await vault_list(desk.ctx)).total == 600
+    assert await secrets.search("word5") == ["f5/n5.md"]
+    assert len(secrets.read) == 600
+    assert await secrets.search("word5") == ["f5/n5.md"]
+    assert secrets.read == []
+    secrets.put("f0/n0.md", "unicorn", at=OLD + 1)
+    assert await secrets.search("unicorn") == ["f0/n0.md"]
+    assert secrets.read == ["f0/n0.md"]
+    assert (await vault_list(secrets.ctx)).total == 600
 
 
-async def test_whoever_changes_a_file_the_next_search_knows(desk: Desk) -> None:
+async def test_whoever_changes_a_file_the_next_search_knows(secrets: Desk) -> None:
     """A pull, an editor, a move, a deletion, a folder that goes: none of them tells the index."""
-    file = desk.put("a/one.md", "apple #fruit [[two]]")
-    desk.put("a/two.md", "pear")
-    assert await desk.search("apple") == ["a/one.md"]
+    file = secrets.put("a/one.md", "apple #fruit [[two]]")
+    secrets.put("a/two.md", "pear")
+    assert await secrets.search("apple") == ["a/one.md"]
 
-    os.utime(desk.put("a/one.md", "grape #fruit"), (OLD, OLD))  # as long as before, as old
-    assert await desk.search("apple") == []
-    assert await desk.search("grape", tag="fruit") == ["a/one.md"]
-    assert (await vault_read(desk.ctx, "two")).backlinks == []
+    os.utime(secrets.put("a/one.md", "grape #fruit"), (OLD, OLD))  # as long as before, as old
+    assert await secrets.search("apple") == []
+    assert await secrets.search("grape", tag="fruit") == ["a/one.md"]
+    assert (await vault_read(secrets.ctx, "two")).backlinks == []
 
-    file.rename(desk.vault / "moved.md")
-    assert await desk.search("grape") == ["moved.md"]
-    (desk.vault / "moved.md").unlink()
-    assert await desk.search("grape") == []
-    assert await desk.search("pear", tag="fruit") == []
-    (desk.vault / "a").rename(desk.vault.parent / "elsewhere")
-    assert (await vault_list(desk.ctx)).total == 0
+    file.rename(secrets.vault / "moved.md")
+    assert await secrets.search("grape") == ["moved.md"]
+    (secrets.vault / "moved.md").unlink()
+    assert await secrets.search("grape") == []
+    assert await secrets.search("pear", tag="fruit") == []
+    (secrets.vault / "a").rename(secrets.vault.parent / "elsewhere")
+    assert (await vault_list(secrets.ctx)).total == 0
 
 
-async def test_a_file_that_was_just_changed_is_looked_at_again(desk: Desk) -> None:
+async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: Desk) -> None:
     """Two changes within one tick of a clock look like one."""
     soon = 4_000_000_000
-    desk.put("one.md", "apple", at=soon)
-    assert await desk.search("apple") == ["one.md"]
-    assert await desk.search("apple") == ["one.md"]
-    assert desk.read == ["one.md"]
-    desk.put("one.md", "apple", at=OLD)
-    await desk.search("apple")
-    await desk.search("apple")
-    assert desk.read == []
+    secrets.put("one.md", "apple", at=soon)
+    assert await secrets.search("apple") == ["one.md"]
+    assert await secrets.search("apple") == ["one.md"]
+    assert secrets.read == ["one.md"]
+    secrets.put("one.md", "apple", at=OLD)
+    await secrets.search("apple")
+    await secrets.search("apple")
+    assert secrets.read == []
 
 
 @pytest.mark.parametrize(
@@ -155,17 +158,17 @@ async def test_a_file_that_was_just_changed_is_looked_at_again(desk: Desk) -> No
     ],
     ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
 )
-async def test_an_index_that_is_spoilt_is_made_anew(desk: Desk, spoil: Any) -> None:
+async def test_an_index_that_is_spoilt_is_made_anew(secrets: Desk, spoil: Any) -> None:
     """Nobody notices, but that the notes are read again."""
     for number in range(40):
-        desk.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
-    assert await desk.search("word7") == ["n7.md"]
-    spoil(desk.index)
+        secrets.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
+    assert await secrets.search("word7") == ["n7.md"]
+    spoil(secrets.index)
 
-    assert await desk.search("word8") == ["n8.md"]
-    assert len(desk.read) == 40
-    assert await desk.search("word7") == ["n7.md"]
-    assert desk.read == []
+    assert await secrets.search("word8") == ["n8.md"]
+    assert len(secrets.read) == 40
+    assert await secrets.search("word7") == ["n7.md"]
+    assert secrets.read == []
 
 
 def changed(file: Path, statements: str) -> None:
@@ -174,36 +177,36 @@ def changed(file: Path, statements: str) -> None:
     rows.close()
 
 
-async def test_an_index_that_cannot_be_made_is_a_failure(desk: Desk) -> None:
+async def test_an_index_that_cannot_be_made_is_a_failure(secrets: Desk) -> None:
     """Said to the model in a sentence; files are still read and written."""
-    desk.put("one.md", "apple")
-    desk.index.parent.mkdir(parents=True)
-    (desk.index / "in the way").mkdir(parents=True)
+    secrets.put("one.md", "apple")
+    secrets.index.parent.mkdir(parents=True)
+    (secrets.index / "in the way").mkdir(parents=True)
 
     with pytest.raises(ToolFailure) as failed:
-        await desk.search("apple")
+        await secrets.search("apple")
 
     assert failed.value.failure.kind == "internal"
-    assert "cannot be used or made anew" in failed.value.failure.message
+    assert "can neither be used nor rebuilt" in failed.value.failure.message
 
 
-async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(desk: Desk) -> None:
+async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(secrets: Desk) -> None:
     """What there is no room for is not found, nor is what it said before."""
-    desk.told = Told(index_bytes=1_000_000)
+    secrets.told = Told(index_bytes=1_000_000)
     for number in range(60):
-        desk.put(
+        secrets.put(
             f"n{number:02}.md", f"word{number} " + " ".join(f"w{number}x{n}" for n in range(5000))
         )
 
-    hits = await vault_search(desk.ctx, "word59")
-    listed = await vault_list(desk.ctx)
-    desk.put("n00.md", "fresh " + " ".join(f"new{n}" for n in range(100_000)), at=OLD + 5)
-    stale = await desk.search("word0")
+    hits = await vault_search(secrets.ctx, "word59")
+    listed = await vault_list(secrets.ctx)
+    secrets.put("n00.md", "fresh " + " ".join(f"new{n}" for n in range(100_000)), at=OLD + 5)
+    stale = await secrets.search("word0")
 
     assert hits.hits == []
     assert "the index is full. The operator can raise packs.vault.index_bytes" in hits.remarks[0]
     assert listed.total < 60
-    assert desk.index.stat().st_size <= 1_000_000
+    assert secrets.index.stat().st_size <= 1_000_000
     assert stale == []
 
 
@@ -221,19 +224,21 @@ async def test_nobody_waits_for_another_tenants_index(tmp_path: Path) -> None:
     spaces.close()
 
 
-async def test_many_searches_at_once_read_each_note_once(desk: Desk) -> None:
+async def test_many_searches_at_once_read_each_note_once(secrets: Desk) -> None:
     """Those that come while the index is made wait for it."""
     for number in range(50):
-        desk.put(f"n{number}.md", f"word{number}")
-    desk.read.clear()
+        secrets.put(f"n{number}.md", f"word{number}")
+    secrets.read.clear()
 
-    found = await asyncio.gather(*(vault_search(desk.ctx, f"word{number}") for number in range(8)))
+    found = await asyncio.gather(
+        *(vault_search(secrets.ctx, f"word{number}") for number in range(8))
+    )
 
     assert [len(one.hits) for one in found] == [1] * 8
-    assert len(desk.read) == 50
+    assert len(secrets.read) == 50
 
 
-async def test_the_loop_goes_on_while_an_index_is_made(desk: Desk) -> None:
+async def test_the_loop_goes_on_while_an_index_is_made(secrets: Desk) -> None:
     """No step of it runs on the event loop's own thread."""
     threads: set[str] = set()
 
@@ -243,8 +248,8 @@ async def test_the_loop_goes_on_while_an_index_is_made(desk: Desk) -> None:
 
     AUDITS.append(watch)
     try:
-        desk.put("one.md", "apple")
-        await desk.search("apple")
+        secrets.put("one.md", "apple")
+        await secrets.search("apple")
     finally:
         AUDITS.remove(watch)
 
@@ -274,10 +279,10 @@ asyncio.run(main())
 """
 
 
-async def test_two_processes_share_one_index(desk: Desk, tmp_path: Path) -> None:
+async def test_two_processes_share_one_index(secrets: Desk, tmp_path: Path) -> None:
     """Each finds what it wrote at once, whoever else writes; nothing is lost or doubled."""
     for number in range(100):
-        desk.put(f"n{number}.md", f"common word{number}")
+        secrets.put(f"n{number}.md", f"common word{number}")
     others = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", OTHER, str(tmp_path), name),
@@ -290,9 +295,9 @@ async def test_two_processes_share_one_index(desk: Desk, tmp_path: Path) -> None
         _, said = await asyncio.wait_for(other.communicate(), 60)
         assert other.returncode == 0, said.decode()
 
-    assert await desk.search("leftword3") == ["left/n3.md"]
-    assert (await vault_list(desk.ctx)).total == 108
-    rows = sqlite3.connect(desk.index)
+    assert await secrets.search("leftword3") == ["left/n3.md"]
+    assert (await vault_list(secrets.ctx)).total == 108
+    rows = sqlite3.connect(secrets.index)
     assert rows.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert rows.execute("SELECT count(*) FROM words").fetchone() == (108,)
     rows.close()
@@ -302,7 +307,7 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
     """Neither an older list nor an older reading undoes it."""
     index = Index(tmp_path, threading.Event(), 10_000_000)
     old, new, fresh = (
-        Known(Item(path, "file", 1, 1.0, (1, 1, 1, at)), read_note(path, text))
+        IndexedFile(Item(path, "file", 1, 1.0, (1, 1, 1, at)), read_note(path, text))
         for path, text, at in (("a.md", "old", 1), ("a.md", "new", 2), ("b.md", "new", 2))
     )
     index.put({}, [old])
@@ -314,14 +319,59 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
     assert index.behind(index.known(), [new.item, fresh.item]) == []
 
 
-async def test_whoever_gives_up_is_not_waited_for(desk: Desk) -> None:
+async def test_whoever_gives_up_is_not_waited_for(secrets: Desk) -> None:
     """A call that is cancelled leaves its work, and the next one finds a sound index."""
     for number in range(300):
-        desk.put(f"n{number}.md", f"word{number} " + "a b c " * 500)
-    search = asyncio.create_task(vault_search(desk.ctx, "word1"))
-    await asyncio.wait_for(desk.reading.wait(), 10)
+        secrets.put(f"n{number}.md", f"word{number} " + "a b c " * 500)
+    search = asyncio.create_task(vault_search(secrets.ctx, "word1"))
+    await asyncio.wait_for(secrets.reading.wait(), 10)
     search.cancel()
     with pytest.raises(asyncio.CancelledError):
         await search
 
-    assert await desk.search("word299") == ["n299.md"]
+    assert await secrets.search("word299") == ["n299.md"]
+
+
+async def test_a_search_sees_one_state_while_notes_are_written(
+    secrets: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has found is still there when it reads the text of it."""
+    loop, hits, written = asyncio.get_running_loop(), lookup._hits, threading.Event()
+    secrets.put("one.md", "apple before")
+    assert await secrets.search("apple") == ["one.md"]
+
+    def meanwhile(*found: Any) -> Any:
+        if not written.is_set():
+            written.set()
+            secrets.put("one.md", "apple after", at=OLD + 1)
+            other = asyncio.run_coroutine_threadsafe(secrets.search("after"), loop)
+            # It waits for this search, or is done with it: both are no reason to fail.
+            concurrent.futures.wait([other], timeout=0.5)
+            others.append(other)
+        return hits(*found)
+
+    others: list[concurrent.futures.Future[list[str]]] = []
+    monkeypatch.setattr(lookup, "_hits", meanwhile)
+
+    assert await secrets.search("apple") == ["one.md"]
+    assert await asyncio.wrap_future(others[0]) == ["one.md"]
+
+
+async def test_searches_and_writes_at_once_all_succeed(secrets: Desk) -> None:
+    """A note that is just being read again may be missing; none is found twice, and none fails."""
+    for number in range(8):
+        secrets.put(f"n{number}.md", "apple 0")
+    await secrets.search("apple")
+
+    async def write() -> None:
+        for step in range(1, 25):
+            for number in range(8):
+                secrets.put(f"n{number}.md", f"apple {step}", at=OLD + step)
+            await secrets.search(str(step))
+
+    async def search() -> None:
+        for _ in range(40):
+            found = await secrets.search("apple", limit=20)
+            assert len(set(found)) == len(found) <= 8
+
+    await asyncio.gather(write(), search(), search())

@@ -1,11 +1,15 @@
 """Front matter is read as JSON, however it was meant, and changed without touching the rest."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.packs.vault.matter import MOST_BYTES, Unreadable, merged, split
+from gatepost_packs.vault.front_matter import MOST_BYTES, FrontMatterError, merged, split
+from tests.support.cases import each
 from tests.support.steps import steps
+from tests.support.turns import REFERENCE_S, slowness
 
 READ = [
     ("---\na: 1\n---\ntext", {"a": 1}, "text"),
@@ -28,7 +32,7 @@ READ = [
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize(("text", "values", "body"), READ, ids=[repr(r[0])[:40] for r in READ])
+@each(("text", "values", "body"), READ, ids=[repr(r[0])[:40] for r in READ])
 def test_front_matter_is_what_stands_between_two_lines(
     text: str, values: dict[str, object] | None, body: str
 ) -> None:
@@ -41,8 +45,8 @@ def test_front_matter_is_what_stands_between_two_lines(
 
 HOSTILE = [
     ("not YAML", "a: [", r"is not YAML \(line \d+\)"),
-    ("a list", "- a", "is not names and values"),
-    ("a word", "word", "is not names and values"),
+    ("a list", "- a", "does not consist of names and values"),
+    ("a word", "word", "does not consist of names and values"),
     ("a Python object", "a: !!python/object/apply:os.system [id]", "has a tag"),
     ("any tag", "a: !!binary aGk=", "has a tag"),
     ("a tag of its own", "a: !x 1", "has a tag"),
@@ -53,17 +57,17 @@ HOSTILE = [
         "a billion laughs",
         "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
         + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)),
-        "says more than",
+        "expands to more than",
     ),
-    ("an anchor that holds itself", "a: &a [*a]", "says more than"),
-    ("a number of many digits", "a: " + "9" * 5000, "holds a value that is none"),
+    ("an anchor that holds itself", "a: &a [*a]", "expands to more than"),
+    ("a number of many digits", "a: " + "9" * 5000, "holds an invalid value"),
     ("a key that is a list", "? [a]\n: b", "is not YAML"),
     ("a null byte", "a: \0", "is not YAML"),
 ]
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize(("yaml", "says"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+@each(("yaml", "says"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
 def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
     """Nothing is run, nothing overflows, nothing is lost, and the model is told why."""
     text = f"---\n{yaml}\n---\nbody"
@@ -157,7 +161,7 @@ def test_what_could_not_be_read_again_is_not_written(
     before: str, changes: dict[str, object]
 ) -> None:
     """A note is never made worse."""
-    with pytest.raises(Unreadable):
+    with pytest.raises(FrontMatterError):
         merged(split(before), changes)
 
 
@@ -183,8 +187,19 @@ def test_whatever_is_written_is_read_again(
     try:
         first = merged(split(""), before)
         second = merged(split(first), changes)
-    except Unreadable:
+    except FrontMatterError:
         return
     expected = {k: v for k, v in {**before, **changes}.items() if v is not None}
 
     assert (split(second).values or {}) == {k: v for k, v in expected.items() if v is not None}
+
+
+def test_changes_that_cannot_fit_are_refused_before_they_are_written_as_yaml() -> None:
+    """YAML takes a second for each megabyte."""
+    spent = float("inf")
+    for _ in range(3):
+        began = time.process_time()
+        with pytest.raises(FrontMatterError, match="more than 64000 bytes"):
+            merged(split(""), {"a": "a" * 3_950_000})
+        spent = min(spent, time.process_time() - began)
+    assert spent < REFERENCE_S * slowness()

@@ -1,12 +1,17 @@
 """A note says what it is called, what it is about, and where it leads; code in it says nothing."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.packs.vault.names import beside, chosen, key_of, keys_of
-from gatepost.packs.vault.note import read_note, section
+from gatepost_packs.vault.names import beside, chosen, key_of, keys_of
+from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
+from tests.support.cases import each
+from tests.support.held import HOLD_S
 from tests.support.steps import steps
+from tests.support.turns import shortest_hold
 
 TITLES = [
     ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),
@@ -24,7 +29,7 @@ TITLES = [
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize(("text", "title"), TITLES, ids=[repr(t[0])[:40] for t in TITLES])
+@each(("text", "title"), TITLES, ids=[repr(t[0])[:40] for t in TITLES])
 def test_a_note_has_a_title(text: str, title: str) -> None:
     """Its front matter's, else its first heading of level 1, else its file's name."""
     assert read_note("folder/Note.md", text).title == title
@@ -53,7 +58,7 @@ TAGS = [
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize(("text", "tags"), TAGS, ids=[repr(t[0])[:40] for t in TAGS])
+@each(("text", "tags"), TAGS, ids=[repr(t[0])[:40] for t in TAGS])
 def test_a_note_has_tags(text: str, tags: list[str]) -> None:
     """In its text and in its front matter, nested ones too, each once; not in code."""
     assert list(read_note("Note.md", text).tags) == tags
@@ -80,7 +85,7 @@ LINKS = [
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize(("text", "links"), LINKS, ids=[repr(t[0])[:40] for t in LINKS])
+@each(("text", "links"), LINKS, ids=[repr(t[0])[:40] for t in LINKS])
 def test_a_note_has_links(text: str, links: list[tuple[object, ...]]) -> None:
     """Wiki links, embeds and Markdown links within the vault, in the order of the text."""
     found = read_note("Note.md", text).links
@@ -175,7 +180,7 @@ GROWING = {
 
 
 @pytest.mark.requirement("P5")
-@pytest.mark.parametrize("piece", GROWING.values(), ids=GROWING)
+@each("piece", GROWING.values(), ids=GROWING)
 def test_no_text_takes_long(piece: str) -> None:
     """Half a megabyte of the same is read, in steps that only add up."""
     small, large = piece * 1_500, piece * 15_000
@@ -194,3 +199,26 @@ def test_any_text_is_a_note(text: str) -> None:
 
     assert note.matter.raw + note.matter.body == text
     assert all(tag.strip() == tag != "" for tag in note.tags)
+
+
+def test_links_and_tags_are_found_wherever_a_long_text_is_searched_in_steps() -> None:
+    """Each of them once, also where one step ends and the next begins."""
+    for before in range(STEP - 40, STEP + 3):
+        text = "x" * before + " [[Wiki]] [text](Mark.md) #tag [[Last]]"
+        note = read_note("n.md", text)
+        assert [link.target for link in note.links] == ["Wiki", "Mark.md", "Last"]
+        assert note.tags == ("tag",)
+
+
+@pytest.mark.parametrize("unit", ["[a](", "[](", "[a](<", "[[a", "` `` ", "#a", "\n"])
+async def test_a_long_note_holds_nobody_up(unit: str) -> None:
+    """A search that finds nothing would keep the interpreter to itself to the end of the text."""
+    text = (unit * (3_900_000 // len(unit))) + "`"
+    held, limit = await shortest_hold(lambda: asyncio.to_thread(read_note, "n.md", text), HOLD_S)
+    assert held < limit
+
+
+def test_a_note_is_read_up_to_a_limit() -> None:
+    """What stands behind it costs nothing."""
+    inside = read_note("n.md", "[[A]]\n".ljust(MOST_READ - 10, "x") + "\n[[B]]\n[[C]]")
+    assert [link.target for link in inside.links] == ["A", "B"]

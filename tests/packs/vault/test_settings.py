@@ -6,15 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.packs.vault.settings import VaultSettings
-from gatepost.packs.vault.tools import vault_list, vault_read, vault_write
 from gatepost.workspace import Workspaces
+from gatepost_packs.vault.settings import VaultSettings
+from gatepost_packs.vault.tools import vault_list, vault_read, vault_write
 from tests.packs.vault.test_index import Desk, Told
+from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P5")
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "faults"),
     [
         ({}, []),
@@ -45,12 +46,12 @@ async def test_the_vault_is_the_folder_that_is_named(
 ) -> None:
     """Its paths are the same wherever it lies."""
     spaces = Workspaces(tmp_path)
-    desk = Desk(spaces, tmp_path)
-    desk.told = Told(folder=folder)
+    secrets = Desk(spaces, tmp_path)
+    secrets.told = Told(folder=folder)
 
-    written = await vault_write(desk.ctx, "One", "text")
-    listed = await vault_list(desk.ctx)
-    read = await vault_read(desk.ctx, "/vault/One.md")
+    written = await vault_write(secrets.ctx, "One", "text")
+    listed = await vault_list(secrets.ctx)
+    read = await vault_read(secrets.ctx, "/vault/One.md")
 
     assert written.path == read.path == listed.notes[0].path == "/vault/One.md"
     assert (tmp_path / "acme" / inside / "One.md").read_text() == "text"

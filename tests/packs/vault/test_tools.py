@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.office import Office, Worker
+from tests.packs.harness import Agent, PackServer, by_mcp, by_rest
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -25,8 +25,8 @@ NOTES = {
 }
 
 
-def filled(worker: Worker, notes: dict[str, str] = NOTES) -> Path:
-    vault = worker.folder / "vault"
+def filled(agent: Agent, notes: dict[str, str] = NOTES) -> Path:
+    vault = agent.folder / "vault"
     for path, text in notes.items():
         (vault / path).parent.mkdir(parents=True, exist_ok=True)
         (vault / path).write_text(text)
@@ -34,11 +34,11 @@ def filled(worker: Worker, notes: dict[str, str] = NOTES) -> Path:
     return vault
 
 
-def test_a_note_is_read_with_all_that_belongs_to_it(worker: Worker) -> None:
+def test_a_note_is_read_with_all_that_belongs_to_it(agent: Agent) -> None:
     """Front matter, text, tags, links with where they lead, and what links here."""
-    filled(worker)
+    filled(agent)
 
-    assert worker.call("vault_read", path="Home.md").value == {
+    assert agent.call("vault_read", path="Home.md").value == {
         "path": "/vault/Home.md",
         "title": "Welcome",
         "front_matter": {"tags": ["start"], "aliases": ["Front page"]},
@@ -82,41 +82,42 @@ NAMED = [
     Named("front PAGE", "Home.md"),
     Named("[[Home#Welcome]]", "Home.md"),
     Named("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
-    Named("[[Home#^block]]", "Home.md", "no heading '.block' in this note; all of it is shown"),
+    Named("[[Home#^block]]", "Home.md", "no heading '.block'; all of it is shown"),
 ]
 
 
 @pytest.mark.parametrize("named", NAMED, ids=[named.path for named in NAMED])
-def test_a_note_is_found_by_what_it_is_called(worker: Worker, named: Named) -> None:
+@by_mcp
+def test_a_note_is_found_by_what_it_is_called(agent: Agent, named: Named) -> None:
     """By path, name, link or alias; of several the shortest path, and it says so."""
-    filled(worker)
+    filled(agent)
 
-    heard = worker.call("vault_read", path=named.path)
+    reply = agent.call("vault_read", path=named.path)
 
-    assert heard.failure is None
-    assert heard.value["path"] == f"/vault/{named.found}"
-    assert re.search(named.remark, " ".join(heard.value["remarks"])), heard.value["remarks"]
-    assert bool(heard.value["remarks"]) == bool(named.remark)
+    assert reply.failure is None
+    assert reply.value["path"] == f"/vault/{named.found}"
+    assert re.search(named.remark, " ".join(reply.value["remarks"])), reply.value["remarks"]
+    assert bool(reply.value["remarks"]) == bool(named.remark)
 
 
-def test_a_heading_asks_for_a_part(worker: Worker) -> None:
+def test_a_heading_asks_for_a_part(agent: Agent) -> None:
     """And a front matter that is broken is part of the text."""
-    filled(worker)
+    filled(agent)
 
     assert (
-        worker.call("vault_read", path="Ideas/Plan#Details").value["content"]
+        agent.call("vault_read", path="Ideas/Plan#Details").value["content"]
         == "## Details\nMore.\n"
     )
-    broken = worker.call("vault_read", path="Ideas/Rechnung").value
+    broken = agent.call("vault_read", path="Ideas/Rechnung").value
     assert broken["front_matter"] is None
     assert broken["content"] == NOTES["Ideas/Rechnung.md"]
 
 
-def test_a_long_note_is_cut_and_says_so(worker: Worker) -> None:
+def test_a_long_note_is_cut_and_says_so(agent: Agent) -> None:
     """Where it stays valid."""
-    filled(worker, {"Long.md": "ü" * 350_000})
+    filled(agent, {"Long.md": "ü" * 350_000})
 
-    value = worker.call("vault_read", path="Long").value
+    value = agent.call("vault_read", path="Long").value
 
     assert (len(value["content"]), value["truncated"]) == (300_000, True)
     assert "Cut after 300000 characters; the note has 700000 bytes." in value["remarks"][0]
@@ -162,28 +163,29 @@ WRITES = [
 
 
 @pytest.mark.parametrize("case", WRITES, ids=[str(n) for n in range(len(WRITES))])
-def test_a_note_is_written_and_its_front_matter_kept(worker: Worker, case: Written) -> None:
+@by_mcp
+def test_a_note_is_written_and_its_front_matter_kept(agent: Agent, case: Written) -> None:
     """Replaced or added to; what is not spoken of stays as it was."""
     if case.before is not None:
-        filled(worker, {"New/Note.md": case.before})
+        filled(agent, {"New/Note.md": case.before})
 
-    heard = worker.call("vault_write", path="New/Note", **case.arguments)
+    reply = agent.call("vault_write", path="New/Note", **case.arguments)
 
-    assert heard.failure is None
-    assert heard.value["path"] == "/vault/New/Note.md"
-    assert heard.value["bytes"] == len(case.after.encode())
-    assert heard.value["created"] == (case.before is None)
-    assert bool(heard.value["remarks"]) == bool(case.remark)
-    assert (worker.folder / "vault/New/Note.md").read_bytes() == case.after.encode()
+    assert reply.failure is None
+    assert reply.value["path"] == "/vault/New/Note.md"
+    assert reply.value["bytes"] == len(case.after.encode())
+    assert reply.value["created"] == (case.before is None)
+    assert bool(reply.value["remarks"]) == bool(case.remark)
+    assert (agent.folder / "vault/New/Note.md").read_bytes() == case.after.encode()
 
 
-def test_notes_are_listed(worker: Worker) -> None:
+def test_notes_are_listed(agent: Agent) -> None:
     """With titles and tags, by path, a page at a time; attachments and hidden folders are none."""
-    filled(worker)
+    filled(agent)
 
-    whole = worker.call("vault_list").value
-    page = worker.call("vault_list", limit=1, offset=1).value
-    folder = worker.call("vault_list", folder="/vault/Ideas/").value
+    whole = agent.call("vault_list").value
+    page = agent.call("vault_list", limit=1, offset=1).value
+    folder = agent.call("vault_list", folder="/vault/Ideas/").value
 
     assert [note["path"] for note in whole["notes"]] == [
         "/vault/Home.md",
@@ -197,15 +199,15 @@ def test_notes_are_listed(worker: Worker) -> None:
     ]
     assert page["total"] == 4
     assert [note["title"] for note in folder["notes"]] == ["Plan", "Rechnung"]
-    assert worker.call("vault_list", tag="#ToDo").value["total"] == 2
-    assert worker.call("vault_list", tag="todo/soon").value["total"] == 1
-    assert worker.call("vault_list", tag="to").value["total"] == 0
+    assert agent.call("vault_list", tag="#ToDo").value["total"] == 2
+    assert agent.call("vault_list", tag="todo/soon").value["total"] == 1
+    assert agent.call("vault_list", tag="to").value["total"] == 0
 
 
-def test_an_empty_vault_is_no_failure(worker: Worker) -> None:
+def test_an_empty_vault_is_no_failure(agent: Agent) -> None:
     """Nobody wrote anything yet."""
-    assert worker.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
-    assert worker.call("vault_search", query="x").value["hits"] == []
+    assert agent.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
+    assert agent.call("vault_search", query="x").value["hits"] == []
 
 
 SEARCHES = [
@@ -226,24 +228,25 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(("query", "titles"), SEARCHES, ids=[s[0] for s in SEARCHES])
-def test_notes_are_found_by_what_is_in_them(worker: Worker, query: str, titles: list[str]) -> None:
+@by_mcp
+def test_notes_are_found_by_what_is_in_them(agent: Agent, query: str, titles: list[str]) -> None:
     """Text, title, alias and tag; in any case, with or without accents, in any script."""
-    filled(worker)
+    filled(agent)
 
-    value = worker.call("vault_search", query=query).value
+    value = agent.call("vault_search", query=query).value
 
     assert sorted(hit["title"] for hit in value["hits"]) == titles
     assert value["matched"] == "all words"
     assert value["hits"] == sorted(value["hits"], key=lambda hit: -hit["score"])
 
 
-def test_a_hit_shows_where_it_is(worker: Worker) -> None:
+def test_a_hit_shows_where_it_is(agent: Agent) -> None:
     """A snippet of the text; notes that hold only some of the words where none holds all."""
-    filled(worker)
+    filled(agent)
 
-    some = worker.call("vault_search", query="unicorns rechnungen xyzzy", limit=1).value
-    (tokyo,) = worker.call("vault_search", query="東京").value["hits"]
-    tagged = worker.call("vault_search", query="plan", tag="todo/soon").value["hits"]
+    some = agent.call("vault_search", query="unicorns rechnungen xyzzy", limit=1).value
+    (tokyo,) = agent.call("vault_search", query="東京").value["hits"]
+    tagged = agent.call("vault_search", query="plan", tag="todo/soon").value["hits"]
 
     assert some["matched"] == "some words"
     assert len(some["hits"]) == 1
@@ -260,17 +263,18 @@ ODD_QUERIES = [
 
 
 @pytest.mark.parametrize("query", ODD_QUERIES, ids=[ascii(q) for q in ODD_QUERIES])
-def test_no_query_is_a_mistake_in_a_language_nobody_spoke(worker: Worker, query: str) -> None:
+@by_mcp
+def test_no_query_is_a_mistake_in_a_language_nobody_spoke(agent: Agent, query: str) -> None:
     """Its words are looked for; where it has none, it says what a query may hold."""
-    filled(worker)
+    filled(agent)
 
-    heard = worker.call("vault_search", query=query)
+    reply = agent.call("vault_search", query=query)
 
-    if heard.failure is None:
-        assert isinstance(heard.value["hits"], list)
+    if reply.failure is None:
+        assert isinstance(reply.value["hits"], list)
     else:
-        assert "`query` holds no word to look for" in heard.failure
-    assert worker.call("vault_list").value["total"] == 4
+        assert "`query` holds no word to search for" in reply.failure
+    assert agent.call("vault_list").value["total"] == 4
 
 
 class Fails(NamedTuple):
@@ -283,18 +287,23 @@ class Fails(NamedTuple):
 
 
 FAILS = [
-    Fails("vault_read", {"path": "Hom"}, "not_found", r"no note 'Hom' .*There are: home\. vault_s"),
+    Fails(
+        "vault_read",
+        {"path": "Hom"},
+        "not_found",
+        r"no note 'Hom' .*Similar names are: home\. vault_s",
+    ),
     Fails("vault_read", {"path": "a/b/zzz"}, "not_found", "no note 'a/b/zzz' in the vault. vault_"),
     Fails("vault_read", {"path": "map.png"}, "not_found", "no note 'map.png'"),
     Fails("vault_read", {"path": "../x"}, "validation", "leads out of the workspace"),
     Fails("vault_read", {"path": "[[../x]]"}, "validation", "leads out of the workspace"),
     Fails("vault_read", {"path": "/workspace/vault/Home.md"}, "validation", "start with /vault/"),
     Fails("vault_read", {"path": ".obsidian/plugin"}, "validation", "leading dot"),
-    Fails("vault_read", {"path": "Binary"}, "validation", "no UTF-8 text"),
+    Fails("vault_read", {"path": "Binary"}, "validation", "not UTF-8 text"),
     Fails("vault_write", {"path": ".git/x", "content": "x"}, "validation", "leading dot"),
-    Fails("vault_write", {"path": "a/", "content": "x"}, "validation", "empty names"),
+    Fails("vault_write", {"path": "a/", "content": "x"}, "validation", "names a folder"),
     Fails("vault_write", {"path": "Home.md/x", "content": "x"}, "validation", "not a plain file"),
-    Fails("vault_write", {"path": "Binary", "content": "x"}, "validation", "no UTF-8 text, so it"),
+    Fails("vault_write", {"path": "Binary", "content": "x"}, "validation", "not UTF-8 text, so it"),
     Fails(
         "vault_write",
         {"path": "Ideas/Rechnung", "content": "x", "append": True, "front_matter": {"a": 1}},
@@ -311,45 +320,46 @@ FAILS = [
     Fails("vault_list", {"folder": "Nowhere"}, "not_found", "/vault/Nowhere does not exist"),
     Fails("vault_list", {"folder": "Home.md"}, "validation", "not a plain file"),
     Fails("vault_list", {"limit": 0}, "validation", "limit"),
-    Fails("vault_search", {"query": "..."}, "validation", "holds no word to look for"),
+    Fails("vault_search", {"query": "..."}, "validation", "holds no word to search for"),
     Fails("vault_search", {"query": "x" * 1001}, "validation", "query"),
 ]
 
 
 @pytest.mark.parametrize("case", FAILS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILS)])
-def test_a_failure_tells_the_model_what_would_work(worker: Worker, case: Fails) -> None:
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(agent: Agent, case: Fails) -> None:
     """In the words of the vault; nothing of the machine's own paths."""
-    (filled(worker) / "Binary.md").write_bytes(b"\xff\xfe\0")
+    (filled(agent) / "Binary.md").write_bytes(b"\xff\xfe\0")
 
-    heard = worker.call(case.tool, **case.arguments)
+    reply = agent.call(case.tool, **case.arguments)
 
-    assert heard.failure is not None
-    assert re.search(case.says, heard.failure), heard.failure
-    assert heard.kind in (None, case.kind)
-    assert str(worker.folder.parent) not in heard.failure
+    assert reply.failure is not None
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)
+    assert str(agent.folder.parent) not in reply.failure
 
 
 @pytest.mark.requirement("P14")
-def test_nothing_that_a_link_leads_to_is_found(worker: Worker) -> None:
+def test_nothing_that_a_link_leads_to_is_found(agent: Agent) -> None:
     """Neither by its words, nor by its name, nor as one of several."""
-    vault = filled(worker)
-    (worker.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
-    (vault / "Link.md").symlink_to(worker.folder.parent / "theirs.md")
-    (vault / "folder").symlink_to(worker.folder.parent)
+    vault = filled(agent)
+    (agent.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
+    (vault / "Link.md").symlink_to(agent.folder.parent / "theirs.md")
+    (vault / "folder").symlink_to(agent.folder.parent)
 
-    assert worker.call("vault_search", query="xyzzy").value["hits"] == []
-    assert worker.call("vault_list").value["total"] == 4
-    assert worker.call("vault_read", path="theirs").failure is not None
-    assert "There is no note 'Link'" in str(worker.call("vault_read", path="Link").failure)
+    assert agent.call("vault_search", query="xyzzy").value["hits"] == []
+    assert agent.call("vault_list").value["total"] == 4
+    assert agent.call("vault_read", path="theirs").failure is not None
+    assert "There is no note 'Link'" in str(agent.call("vault_read", path="Link").failure)
 
 
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_two_tenants_with_the_same_notes_never_meet(office: Office, protocol: Any) -> None:
+def test_two_tenants_with_the_same_notes_never_meet(server: PackServer, protocol: Any) -> None:
     """Neither by reading, nor by searching, nor by links."""
-    one, other = office.worker(protocol), office.worker(protocol)
-    for worker in (one, other):
-        worker.call("vault_write", path="Same", content=f"Of {worker.tenant} [[Same]]")
+    one, other = server.agent(protocol), server.agent(protocol)
+    for agent in (one, other):
+        agent.call("vault_write", path="Same", content=f"Of {agent.tenant} [[Same]]")
     other.call("vault_write", path="Only", content="[[Same]] xyzzy")
 
     assert one.call("vault_read", path="Same").value["content"] == f"Of {one.tenant} [[Same]]"

@@ -4,38 +4,38 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.outbound.world import World, small_internet
-from tests.packs.office import Office, Worker, open_office
+from tests.outbound.internet import Internet, small_internet
+from tests.packs.harness import Agent, PackServer, open_server
 
 
 @pytest.fixture(scope="package")
-def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
     """Running as long as the tests do."""
     with small_internet(tmp_path_factory.mktemp("internet")) as world:
         yield world
 
 
 @pytest.fixture
-def world(internet: World) -> World:
+def world(internet: Internet) -> Internet:
     """The same, with nothing remembered."""
     return internet.reset()
 
 
 @pytest.fixture(scope="package")
-def office(internet: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """With a few rules of its operator."""
     settings = {"max_bytes": 200_000, "deny_domains": ["denied.web.test"], "timeout_s": 5}
-    with open_office(
+    with open_server(
         tmp_path_factory.mktemp("office"),
         ["web"],
         network=internet.network(),
         packs={"web": settings},
         prepare=internet.resolves_for,
-    ) as office:
-        yield office
+    ) as server:
+        yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
+def agent(server: PackServer, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return office.worker(request.param)
+    return server.agent(request.param)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.outbound.world import Page, World, leads, says
-from tests.packs.office import Worker
+from tests.outbound.internet import Internet, Page, leads, says
+from tests.packs.harness import Agent, by_mcp, by_rest
 
 SITE = "https://www.web.test"
 
@@ -90,34 +90,39 @@ WORKS = {
 
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", WORKS)
-def test_a_page_is_answered_as_text(worker: Worker, world: World, name: str) -> None:
+@by_mcp
+def test_a_page_is_answered_as_text(agent: Agent, world: Internet, name: str) -> None:
     """Title, where it was, its text, and whether there is more."""
     case = WORKS[name]
     world.site.pages |= case.pages
 
-    heard = worker.call("web_fetch", url=f"{SITE}/a/b", **case.arguments)
+    reply = agent.call("web_fetch", url=f"{SITE}/a/b", **case.arguments)
 
-    assert (heard.failure, heard.value) == (None, case.answer)
+    assert (reply.failure, reply.value) == (None, case.answer)
 
 
 FAILS = {
     "404": Case({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
     "410": Case({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
-    "401": Case({"/a/b": says("", status=401)}, {}, ("denied", "to everybody")),
-    "403": Case({"/a/b": says("", status=403)}, {}, ("denied", "to everybody")),
-    "418": Case({"/a/b": says("", status=418)}, {}, ("validation", "does not answer that")),
+    "401": Case({"/a/b": says("", status=401)}, {}, ("denied", "without signing in")),
+    "403": Case({"/a/b": says("", status=403)}, {}, ("denied", "without signing in")),
+    "418": Case({"/a/b": says("", status=418)}, {}, ("validation", "refuses the request")),
     "429": Case({"/a/b": says("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")),
-    "500": Case({"/a/b": says("", status=500)}, {}, ("upstream_unavailable", "out of order")),
-    "loop": Case({"/a/b": leads("/a/b")}, {}, ("validation", "leads on and on: 5 redirects")),
+    "500": Case(
+        {"/a/b": says("", status=500)}, {}, ("upstream_unavailable", "fails at the moment")
+    ),
+    "loop": Case({"/a/b": leads("/a/b")}, {}, ("validation", "redirects too often: 5 redirects")),
     "down": Case({"/a/b": leads("http://www.web.test/c")}, {}, ("validation", "unencrypted one")),
     "inside": Case({"/a/b": leads("https://127.0.0.1/")}, {}, ("denied", "may not reach")),
     "scheme": Case({"/a/b": leads("file:///etc/passwd")}, {}, ("denied", "http or https")),
     "pdf": Case({"/a/b": says("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")),
-    "image": Case({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', which")),
-    "bytes": Case({"/a/b": says(b"\0\1", "")}, {}, ("validation", "is no text, which")),
+    "image": Case({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', and")),
+    "bytes": Case({"/a/b": says(b"\0\1", "")}, {}, ("validation", "bytes that are not text")),
     "lying": Case({"/a/b": says(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")),
     "damaged": Case(
-        {"/a/b": says("no gzip", content_encoding="gzip")}, {}, ("upstream_unavailable", "unpacked")
+        {"/a/b": says("no gzip", content_encoding="gzip")},
+        {},
+        ("upstream_unavailable", "decompressed"),
     ),
     "beyond": Case({"/a/b": says("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")),
     "offset": Case({}, {"offset": -1}, ("validation", "offset")),
@@ -126,46 +131,49 @@ FAILS = {
     "no url": Case({}, {"url": "www.web.test"}, ("denied", "http or https URL")),
     "nobody": Case({}, {"url": "https://nobody.example/"}, ("upstream_unavailable", "reached")),
     "denied domain": Case(
-        {}, {"url": "https://a.denied.web.test./"}, ("denied", "by this server's settings")
+        {},
+        {"url": "https://a.denied.web.test./"},
+        ("denied", "This server's settings do not allow"),
     ),
     "to a denied domain": Case(
-        {"/a/b": leads("https://denied.web.test/")}, {}, ("denied", "by this server's settings")
+        {"/a/b": leads("https://denied.web.test/")},
+        {},
+        ("denied", "This server's settings do not allow"),
     ),
 }
 
 
 @pytest.mark.requirement("P9")
 @pytest.mark.parametrize("name", FAILS)
-def test_a_failure_says_what_would_work(worker: Worker, world: World, name: str) -> None:
+@by_rest
+def test_a_failure_says_what_would_work(agent: Agent, world: Internet, name: str) -> None:
     """In a sentence for a model."""
     case = FAILS[name]
     world.site.pages |= case.pages
     kind, message = case.answer
 
-    heard = worker.call("web_fetch", **({"url": f"{SITE}/a/b"} | case.arguments))
+    reply = agent.call("web_fetch", **({"url": f"{SITE}/a/b"} | case.arguments))
 
-    assert heard.failure is not None
-    assert re.search(message, heard.failure), heard.failure
-    assert heard.kind in (None, kind)
+    assert reply.failure is not None
+    assert re.search(message, reply.failure), reply.failure
+    assert reply.kind in (None, kind)
 
 
 @pytest.mark.requirement("P9")
-def test_what_was_not_read_is_not_taken_for_the_end(worker: Worker, world: World) -> None:
+def test_what_was_not_read_is_not_taken_for_the_end(agent: Agent, world: Internet) -> None:
     """A page longer than the settings allow says so where its text ends."""
     world.site.pages["/"] = says("<p>" + "word " * 60_000)
 
-    heard = worker.call("web_fetch", url=f"{SITE}/", max_chars=200_000)
-    part = worker.call("web_fetch", url=f"{SITE}/", max_chars=100)
+    reply = agent.call("web_fetch", url=f"{SITE}/", max_chars=200_000)
+    part = agent.call("web_fetch", url=f"{SITE}/", max_chars=100)
 
-    assert heard.value["text"].endswith(
-        "[Cut: the page is longer than the 200000 bytes of one that are read.]"
-    )
-    assert (heard.value["truncated"], heard.value["next_offset"]) == (True, None)
+    assert reply.value["text"].endswith("[Cut: only the first 200000 bytes of the page were read.]")
+    assert (reply.value["truncated"], reply.value["next_offset"]) == (True, None)
     assert (part.value["truncated"], part.value["next_offset"]) == (True, 100)
 
 
 @pytest.mark.requirement("P9")
-def test_programs_are_kept_out_where_a_site_asks_for_it(worker: Worker, world: World) -> None:
+def test_programs_are_kept_out_where_a_site_asks_for_it(agent: Agent, world: Internet) -> None:
     """The rules are asked for once, for each tenant, and for each site of a redirect."""
     world.site.pages |= {
         "/robots.txt": says("User-agent: *\nDisallow: /private\n", "text/plain"),
@@ -174,9 +182,9 @@ def test_programs_are_kept_out_where_a_site_asks_for_it(worker: Worker, world: W
     }
 
     for path, kind in (("/", None), ("/private/a", "denied"), ("/away", "denied")):
-        heard = worker.call("web_fetch", url=f"{SITE}{path}")
-        assert (heard.failure is None) == (kind is None)
-        assert heard.kind in (None, kind)
+        reply = agent.call("web_fetch", url=f"{SITE}{path}")
+        assert (reply.failure is None) == (kind is None)
+        assert reply.kind in (None, kind)
 
     paths = [f"{seen.host}{seen.path}" for seen in world.site.seen]
     assert paths == [
@@ -192,21 +200,21 @@ def test_programs_are_kept_out_where_a_site_asks_for_it(worker: Worker, world: W
     ("status", "allowed"), [(404, True), (403, True), (500, False), (429, False)]
 )
 def test_a_site_that_cannot_say_its_rules(
-    worker: Worker, world: World, status: int, allowed: bool
+    agent: Agent, world: Internet, status: int, allowed: bool
 ) -> None:
-    """No rules allow everything, and a site that is out of order nothing (RFC 9309, 2.3.1)."""
+    """A site without rules allows everything; a failing site allows nothing (RFC 9309, 2.3.1)."""
     world.site.pages |= {"/robots.txt": says("", status=status), "/": says("<p>x")}
 
-    heard = worker.call("web_fetch", url=f"{SITE}/")
+    reply = agent.call("web_fetch", url=f"{SITE}/")
 
-    assert (heard.failure is None) is allowed
-    assert heard.kind in (None, "upstream_unavailable")
+    assert (reply.failure is None) is allowed
+    assert reply.kind in (None, "upstream_unavailable")
 
 
 @pytest.mark.requirement("P9")
-def test_a_request_says_who_asks(worker: Worker, world: World) -> None:
+def test_a_request_says_who_asks(agent: Agent, world: Internet) -> None:
     """By its user agent, which robots.txt is looked up by; and nothing of the caller."""
-    worker.call("web_fetch", url=f"{SITE}/")
+    agent.call("web_fetch", url=f"{SITE}/")
 
     for seen in world.site.seen:
         assert seen.headers["user-agent"].startswith("gatepost/")

@@ -1,20 +1,24 @@
 """Pages that were written to break their reader are read in time, in bounds, or not at all."""
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.packs.web.charset import decoded
-from gatepost.packs.web.markdown import CHARACTERS
-from gatepost.packs.web.page import readable
-from gatepost.packs.web.robots import Robots
-from gatepost.packs.web.stack import DEPTH, Stack
-from gatepost.packs.web.tokens import tokens
-from tests.support.steps import steps
+from gatepost_packs.web.content import decoded
+from gatepost_packs.web.page_worker import CHARACTERS
+from gatepost_packs.web.page_worker import answer as read_page
+from gatepost_packs.web.robots_worker import answer as allowed
+from gatepost_packs.web.tools import READ_S
+from tests.support.cases import each
 
 URL = "https://www.web.test/"
 
-# Each grows with its number; twice as much of it may cost about twice as much.
+# Each grows with its number, and would break a reader that recurses or looks back.
 GROWING = {
     "nested div": lambda n: "<div>" * n,
     "nested div with text": lambda n: "<div>" * n + "x",
@@ -59,27 +63,28 @@ GROWING = {
 }
 
 
+@contextmanager
+def worker_limits() -> Iterator[None]:
+    """The processor time that a worker may take: more would end it."""
+    before = time.process_time()
+    yield
+    assert time.process_time() - before < READ_S
+
+
+def read(source: str, *, markdown: bool = True) -> dict[str, Any]:
+    """What the worker answers for a page."""
+    return read_page({"source": source, "url": URL, "markdown": markdown})
+
+
 @pytest.mark.requirement("P9")
-@pytest.mark.parametrize("name", GROWING)
-def test_a_page_costs_in_proportion_to_its_length(name: str) -> None:
-    """Nothing grows with the square of what somebody writes."""
-    grow = GROWING[name]
-    small, large = (
-        steps(lambda length=n: readable(grow(length), URL, marks=True))  # type: ignore[misc]
-        for n in (150, 300)
-    )
-
-    assert large < 2.6 * small + 5_000
-
-
-@pytest.mark.requirement("P9")
-@pytest.mark.parametrize("name", GROWING)
+@each("name", GROWING)
 def test_a_heap_of_it_is_read(name: str) -> None:
-    """Without running out of stack, memory or words."""
-    unit = len(GROWING[name](1))
-    page = readable(GROWING[name](60_000 // unit), URL, marks=True)
-
-    assert len(page.text) < 1.2 * CHARACTERS
+    """Within the worker's limits of time and memory, in both forms, and no longer than may be."""
+    grow = GROWING[name]
+    source = grow(60_000 // max(len(grow(2)) - len(grow(1)), 1))
+    with worker_limits():
+        for markdown in (True, False):
+            assert len(read(source, markdown=markdown)["text"]) <= CHARACTERS
 
 
 @pytest.mark.requirement("P9")
@@ -94,10 +99,10 @@ def test_what_a_page_says_of_itself_is_read_in_time() -> None:
 @pytest.mark.requirement("P9")
 def test_links_do_not_multiply_a_page() -> None:
     """A base of two thousand characters before each of many links is written so often only."""
-    page = readable(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000, URL, marks=True)
+    page = read(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000)
 
-    assert page.cut is True
-    assert len(page.text) < 1.2 * CHARACTERS
+    assert page["cut"] is True
+    assert len(page["text"]) <= CHARACTERS
 
 
 @pytest.mark.requirement("P9")
@@ -105,9 +110,7 @@ def test_links_do_not_multiply_a_page() -> None:
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from(
-                ["<", ">", "/", "'", '"', "=", " ", "!--", "-->", "&", "#", "x", "\0", "\ud800"]
-            ),
+            st.sampled_from(["<", ">", "/", "'", '"', "=", " ", "!--", "-->", "&", "#", "x", "\0"]),
             st.sampled_from(["p", "b", "a", "li", "ul", "td", "tr", "table", "pre", "script"]).map(
                 lambda name: f"<{name}>"
             ),
@@ -123,7 +126,7 @@ def test_links_do_not_multiply_a_page() -> None:
 def test_no_page_breaks_its_reader(source: str) -> None:
     """Whatever is in it."""
     for marks in (True, False):
-        readable(source, URL, marks=marks)
+        read(source, markdown=marks)
 
 
 @pytest.mark.requirement("P9")
@@ -136,31 +139,10 @@ def test_no_bytes_break_their_decoding(body: bytes, content_type: str) -> None:
 
 
 @pytest.mark.requirement("P9")
-@settings(max_examples=60)
-@given(st.lists(st.sampled_from(["b", "p", "td", "tr", "table", "li", "ul", "x"]), max_size=60))
-def test_elements_close_as_often_as_they_open(names: list[str]) -> None:
-    """None is closed that was not open, and none stays."""
-    stack = Stack()
-    opened = closed = 0
-    for name in names:
-        closed += len(stack.implied(name))
-        opened += stack.open(name)
-        closed += len(stack.ended(names[len(name) % len(names)]))
-    closed += len(stack.down_to(0))
-
-    assert opened == closed <= DEPTH * len(names)
-    assert not stack.holds(*names)
-
-
-@pytest.mark.requirement("P9")
-def test_rules_of_stars_take_no_time() -> None:
+def test_rules_of_stars_are_judged() -> None:
     """Patterns that would keep a regular expression busy for ever (RFC 9309 section 2.2.3)."""
-    robots = Robots("User-agent: *\n" + f"Disallow: {'/*a' * 100}b$\n" * 500, "gatepost")
+    rules = "User-agent: *\n" + f"Disallow: {'/*a' * 100}b$\n" * 500
+    url = f"{URL}{'a/' * 4_000}"
 
-    assert robots.allow("/" + "a/" * 4_000)
-    assert steps(lambda: robots.allow("/" + "a/" * 4_000)) < 300_000
-
-
-def test_tokens_are_what_was_written() -> None:
-    """Text between them included, in order."""
-    assert list(tokens("a<b c=d>e</B>f<")) == ["a", ("b", {"c": "d"}), "e", ("b",), "f", "<"]
+    with worker_limits():
+        assert allowed({"rules": rules, "url": url, "agent": "gatepost"})

@@ -2,7 +2,9 @@
 
 import pytest
 
-from gatepost.packs.web.robots import KEPT, KEPT_FAILED_S, KEPT_S, Remembered, Robots
+from gatepost_packs.web.robots import KEPT, KEPT_CHARACTERS, KEPT_FAILED_S, KEPT_S, RobotsCache
+from gatepost_packs.web.robots_worker import answer
+from tests.support.cases import each
 
 ALL = "User-agent: *\n"
 
@@ -40,32 +42,44 @@ RULES = [
 
 
 @pytest.mark.requirement("P9")
-@pytest.mark.parametrize(
-    ("text", "path", "allowed"), RULES, ids=[str(n) for n in range(len(RULES))]
-)
+@each(("text", "path", "allowed"), RULES, ids=[str(n) for n in range(len(RULES))])
 def test_the_longest_rule_decides(text: str, path: str, allowed: bool) -> None:
     """Of our own group if there is one, else of everybody's."""
-    assert Robots(text, "gatepost").allow(path) is allowed
+    url = f"https://www.web.test{path}"
+
+    assert answer({"rules": text, "url": url, "agent": "gatepost"}) is allowed
 
 
 @pytest.mark.requirement("P9")
 def test_rules_are_remembered_for_a_while() -> None:
     """Failures for a shorter one; by tenant; and never more than so many."""
     now = 0.0
-    remembered = Remembered(lambda: now)
-    robots = Robots("", "gatepost")
-    key, other = ("acme", "gatepost", "https://a"), ("globex", "gatepost", "https://a")
-    remembered.put(key, robots)
-    remembered.put(("acme", "gatepost", "https://b"), None)
+    cache = RobotsCache(lambda: now)
+    key, other = ("acme", "https://a"), ("globex", "https://a")
+    cache.put(key, "rules")
+    cache.put(("acme", "https://b"), None)
 
-    assert remembered.get(key) == (True, robots)
-    assert remembered.get(other)[0] is False
+    assert cache.get(key) == (True, "rules")
+    assert cache.get(other)[0] is False
     now = KEPT_FAILED_S
-    assert remembered.get(("acme", "gatepost", "https://b"))[0] is False
-    assert remembered.get(key)[0] is True
+    assert cache.get(("acme", "https://b"))[0] is False
+    assert cache.get(key)[0] is True
     now = KEPT_S
-    assert remembered.get(key)[0] is False
-    remembered.put(key, robots)
+    assert cache.get(key)[0] is False
+    cache.put(key, "rules")
     for number in range(KEPT):
-        remembered.put(("acme", "gatepost", f"https://{number}"), robots)
-    assert remembered.get(key)[0] is False
+        cache.put(("acme", f"https://{number}"), "rules")
+    assert cache.get(key)[0] is False
+
+
+@pytest.mark.requirement("P9")
+def test_long_rules_take_the_place_of_others() -> None:
+    """The characters of all sites together are bounded, however few the sites are."""
+    cache = RobotsCache()
+    long = "#" * (KEPT_CHARACTERS // 3)
+    for number in range(4):
+        cache.put(("acme", f"https://{number}"), long)
+        cache.put(("acme", f"https://{number}"), long)
+
+    kept = [number for number in range(4) if cache.get(("acme", f"https://{number}"))[0]]
+    assert kept == [1, 2, 3]

@@ -1,10 +1,10 @@
 "use strict";
 /*
- * What changes on a page without anybody's doing: times, the title, and word of what is new.
- * All text goes in as text, never as markup.
+ * Updates times, the page title and announcements of new requests.
+ * All text is inserted as text, never as markup.
  */
 (() => {
-  /* Requests end by the server's clock; the one of whoever looks may be minutes off. */
+  /* Requests expire by the server's clock; the visitor's clock may be minutes off. */
   const served = Number(document.querySelector("[data-now]")?.dataset.now);
   const skew = served ? served * 1000 - Date.now() : 0;
 
@@ -43,7 +43,7 @@
     }
   };
 
-  /* The inbox: its count in the title, and who is new in a live region. */
+  /* The inbox: show its count in the title, and announce new requests. */
   const known = () =>
     new Map([...document.querySelectorAll("#inbox .request")].map((one) => [one.id, one.dataset.name]));
   let before = known();
@@ -57,11 +57,11 @@
     const news = document.getElementById("news");
     for (const [id] of fresh) document.getElementById(id).classList.add("fresh");
     if (fresh.length) news.textContent = `New: ${fresh.map(([, name]) => name).join(", ")}. ${now.size} waiting.`;
-    else if (now.size < before.size) news.textContent = now.size ? `${now.size} waiting.` : "Nothing waits.";
+    else if (now.size < before.size) news.textContent = now.size ? `${now.size} waiting.` : "No requests are waiting.";
     before = now;
   };
 
-  /* Somebody else was faster: what cannot be decided any more cannot be sent. */
+  /* Another approver decided first: disable the decision forms. */
   const closed = () => {
     if (!document.querySelector("#news [data-over]")) return;
     for (const form of document.querySelectorAll("form[data-decision]")) {
@@ -76,7 +76,7 @@
 
   document.addEventListener("htmx:sseOpen", () => connected(true));
   document.addEventListener("htmx:sseError", () => connected(false));
-  /* Whatever is focused stays so when the list around it is drawn anew. */
+  /* Keep the focus when the list is replaced. */
   let focused = "";
   document.addEventListener("htmx:sseBeforeMessage", () => {
     const link = document.activeElement?.closest?.("#inbox .request");

@@ -1,0 +1,174 @@
+"""`python -m bench --checkpoints`: what signing many chains costs calls and a stop."""
+
+import asyncio
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import contestants, gatepost, wrk
+from bench.issuer import Issuer
+from bench.probe import first_answer, line_printed
+from bench.process import Cores, Process
+from bench.servers.settings import Settings
+from bench.tokens import Mint
+from bench.workload import PATH, WORKLOADS, Place
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.backends import open_records
+
+WARM = WORKLOADS[0]
+QUIET_S = 10
+"""How long calls are measured before the first checkpoint is due."""
+SECONDS = 2
+"""Length of one interval."""
+START_S = 60
+SIGNED_S = 300
+STOP_S = 120
+BATCH = 500
+AUDIT = """
+[audit]
+checkpoint_s = {after_s}
+checkpoint_records = 1_000_000
+"""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Calls of one interval, and the checkpoints signed meanwhile."""
+
+    rate: float
+    p99_us: float
+    signed: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run found."""
+
+    tenants: int
+    intervals: list[Interval]
+    signing_s: float
+    idle_stop_s: float
+    """A stop with nothing left to sign."""
+    stop_s: float
+    """A stop with every tenant's chain unsigned."""
+    signed_at_stop: int
+
+
+async def grow(folder: Path, tenants: int) -> None:
+    """Add a record that no checkpoint covers to the chain of each tenant."""
+    records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
+    keyring = KeyRing.load(f"file:{folder / 'keyring.json'}")
+    names = [f"grown-{number:06}" for number in range(tenants)]
+    now = int(time.time() * 1000)
+    for first in range(0, tenants, BATCH):
+        batch = {
+            name: [draft(RecordBody(at=now, kind="call", tenant=name, outcome="success"), {})]
+            for name in names[first : first + BATCH]
+        }
+        await records.audit.write(batch, WriteAttempt(keyring).link)
+    await records.aclose()
+
+
+class Site:
+    """Where the servers of a run live, one after the other, on one database."""
+
+    def __init__(self, folder: Path, issuer: Issuer, port: int, cores: Cores) -> None:
+        self.folder, self.cores, self.place = folder, cores, Place(port)
+        resource = f"http://127.0.0.1:{port}{PATH}"
+        mint = Mint.create(issuer.url, resource)
+        issuer.key_set = mint.key_set
+        self._settings = Settings(port, issuer.url, issuer.jwks_uri, resource, tools=0, sizes={})
+        self._token = mint.token(0)
+        (folder / "token").write_text(f"{self._token}\n", encoding="ascii")
+        script = wrk.script(WARM, self.place, folder / "token")
+        (folder / "calls.lua").write_text(script, encoding="utf-8")
+        self.configure(after_s=QUIET_S)
+
+    def configure(self, *, after_s: int) -> None:
+        """Write the configuration; checkpoints are signed so long after a start."""
+        self._config = gatepost.write_config(
+            self._settings, self.folder, controls=gatepost.ON + AUDIT.format(after_s=after_s)
+        )
+
+    @contextmanager
+    def served(self) -> Iterator[Process]:
+        """Run a server that has answered a call."""
+        launch = contestants.serve(self._config)
+        log = self.folder / f"output-{time.monotonic_ns()}.log"
+        process = Process.start(launch.command, log=log, cores=self.cores, env=launch.env)
+        try:
+            line_printed(process, "Gatepost is ready at", limit_s=START_S)
+            first_answer(process, self.place, WARM, self._token, limit_s=START_S)
+            yield process
+        finally:
+            process.stop()
+
+    def interval(self, process: Process) -> Interval:
+        """Send calls for an interval."""
+        before = signed(process)
+        url, script = f"http://{self.place.address}", self.folder / "calls.lua"
+        account = wrk.load(url, script, seconds=SECONDS, cores=self.cores)
+        return Interval(account.rate, account.p99_us, signed(process) - before)
+
+
+def signed(process: Process) -> int:
+    """How many checkpoints a server has told of."""
+    return process.output.count('"audit_checkpoint"')
+
+
+def stopped(process: Process) -> float:
+    """How many seconds a server takes to end once it is told to."""
+    began = time.monotonic()
+    os.kill(process.pid, signal.SIGTERM)
+    while process.running and time.monotonic() < began + STOP_S:
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def run(site: Site, tenants: int, say: Callable[[str], object] = print) -> Costs:
+    """Measure calls before, while and after all chains are signed, and then the two stops."""
+    asyncio.run(grow(site.folder, tenants))
+    intervals: list[Interval] = []
+    with site.served() as process:
+        until = time.monotonic() + SIGNED_S
+        while signed(process) < tenants and time.monotonic() < until:
+            intervals.append(site.interval(process))
+            say(f"{intervals[-1].rate:6.0f} calls/s, {intervals[-1].signed} checkpoints")
+        idle_stop_s = stopped(process)
+    asyncio.run(grow(site.folder, tenants))
+    site.configure(after_s=3600)
+    with site.served() as process:
+        stop_s = stopped(process)
+        at_stop = signed(process)
+    signing_s = SECONDS * sum(1 for one in intervals if one.signed)
+    return Costs(tenants, intervals, signing_s, idle_stop_s, stop_s, at_stop)
+
+
+def render(costs: Costs) -> str:
+    """The figures as lines of text."""
+    quiet = [one for one in costs.intervals if not one.signed]
+    busy = [one for one in costs.intervals if one.signed]
+    lines = [f"{costs.tenants} tenants, SQLite, {wrk.CONNECTIONS} connections", ""]
+    for name, found in (("nothing is signed", quiet), ("chains are signed", busy)):
+        if found:
+            rate = statistics.median(one.rate for one in found)
+            p99_ms = statistics.median(one.p99_us for one in found) / 1000
+            lowest = min(one.rate for one in found)
+            lines.append(
+                f"while {name}: {rate:.0f} calls/s (lowest {lowest:.0f}), p99 {p99_ms:.1f} ms"
+            )
+    lines += [
+        f"all chains were signed within {costs.signing_s:.0f} s",
+        f"a stop with nothing to sign took {costs.idle_stop_s:.1f} s",
+        f"a stop with every chain unsigned took {costs.stop_s:.1f} s and signed "
+        f"{costs.signed_at_stop}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,317 @@
+"""Everything that clients do to a server which could leave something behind, one operation each."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+META = "io.modelcontextprotocol/"
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+TASKS = {"extensions": {META + "tasks": {}}}
+ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}
+MOST_LINE = 8_000_000
+MOST_SHOWN = 20_000
+"""Arguments that an approver can read; longer ones are refused."""
+Fields = Sequence[tuple[str, str]]
+
+
+class Unexpected(Exception):
+    """The server answered something else than the operation expects."""
+
+
+class Connection:
+    """One request on a connection of its own, whose answer is read as it comes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.status = 0
+        self.fields: dict[str, str] = {}
+
+    async def head(self) -> "Connection":
+        """Read the head of the answer."""
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.rstrip().split("\r\n")
+        self.status = int(first.split()[1])
+        pairs = (line.partition(":") for line in lines)
+        self.fields = {name.lower(): value.strip() for name, _, value in pairs}
+        return self
+
+    async def event(self) -> Any:
+        """Read the next message of an event stream."""
+        if self.fields.get("content-type") != "text/event-stream":
+            raise Unexpected(f"{self.status} {str(await self.answer())[:500]}")
+        while not (line := await self._reader.readline()).startswith(b"data: {"):
+            if not line:
+                raise Unexpected("the stream has ended")
+        return json.loads(line.removeprefix(b"data: "))
+
+    async def answer(self) -> Any:
+        """Read the rest; the last message of an event stream, or the body as JSON."""
+        if self.fields.get("content-type") == "text/event-stream":
+            while "result" not in (message := await self.event()) and "error" not in message:
+                pass
+            return message
+        body = await self._reader.readexactly(int(self.fields.get("content-length", 0)))
+        return json.loads(body) if body else None
+
+    def close(self) -> None:
+        """Drop the connection, whatever is still to come."""
+        self._writer.close()
+
+
+class Traffic:
+    """
+    One caller of one server; every operation sends a text of *size* characters as argument.
+
+    *address* is where the server listens, *authority* and *path* are those of its endpoint.
+    """
+
+    def __init__(self, address: tuple[str, int], authority: str, path: str, token: str) -> None:
+        self._address, self._authority, self._path = address, authority, path
+        self._token = token
+        self._numbers = count(1)
+
+    async def send(self, verb: str, fields: Fields, body: bytes = b"") -> Connection:
+        """Send one request."""
+        reader, writer = await asyncio.open_connection(*self._address, limit=MOST_LINE)
+        known = [
+            ("Host", self._authority),
+            ("Authorization", f"Bearer {self._token}"),
+            ("Accept", "application/json, text/event-stream"),
+            ("Connection", "close"),
+            *((("Content-Type", "application/json"),) if body else ()),
+            ("Content-Length", str(len(body))),
+        ]
+        lines = [f"{verb} {self._path} HTTP/1.1", *(f"{n}: {v}" for n, v in (*known, *fields))]
+        writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
+        await writer.drain()
+        return Connection(reader, writer)
+
+    async def begin(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        capabilities: Mapping[str, Any] | None = None,
+        fields: Fields = (),
+        **meta: Any,
+    ) -> Connection:
+        """Send one request of 2026-07-28."""
+        known = {META + "protocolVersion": MODERN, META + "clientCapabilities": capabilities or {}}
+        named = params.get("name") or params.get("taskId")
+        mirrored = [("MCP-Protocol-Version", MODERN), ("Mcp-Method", method)]
+        if named:
+            mirrored.append(("Mcp-Name", str(named)))
+        body = _message(method, {**params, "_meta": {**known, **meta}}, next(self._numbers))
+        return await self.send("POST", [*mirrored, *fields], body)
+
+    async def ask(self, method: str, params: Mapping[str, Any], **more: Any) -> Any:
+        """Send one request of 2026-07-28 and return its result."""
+        connection = await self.begin(method, params, **more)
+        try:
+            answer = await (await connection.head()).answer()
+        finally:
+            connection.close()
+        if not isinstance(answer, dict) or "result" not in answer:
+            raise Unexpected(f"{connection.status} {str(answer)[:500]}")
+        return answer["result"]
+
+    async def call(self, tool: str, size: int, **more: Any) -> Any:
+        """Call a tool with a text of so many characters."""
+        return await self.ask("tools/call", _arguments(tool, size), **more)
+
+    async def objects(self) -> dict[str, int]:
+        """Return the live objects of the server by type."""
+        found: dict[str, int] = (
+            await self.ask("tools/call", {"name": "objects", "arguments": {}})
+        )["structuredContent"]
+        return found
+
+    async def calls(self, size: int) -> None:
+        """A plain call."""
+        await self.call("take", size)
+
+    async def lists(self, size: int) -> None:
+        """A list."""
+        await self.ask("tools/list", {})
+
+    async def progress(self, size: int) -> None:
+        """A call that reports and logs more than goes out."""
+        await self.call("report", size, progressToken="p", **{META + "logLevel": "debug"})
+
+    async def nested(self, size: int) -> None:
+        """A call that calls another tool, which reports."""
+        await self.call("nest", size, progressToken="p")
+
+    async def threads(self, size: int) -> None:
+        """A call that runs in a thread."""
+        await self.call("block", size, progressToken="p")
+
+    async def failures(self, size: int) -> None:
+        """Calls that fail, unforeseen and as told."""
+        await self.call("fail", size, progressToken="p")
+        await self.call("fail", size)
+
+    async def timeouts(self, size: int) -> None:
+        """A call that takes too long, with and without progress."""
+        await self.call("linger", size, progressToken="p")
+        await self.call("linger", size)
+
+    async def retried(self, size: int) -> None:
+        """A call with an idempotency key, made twice."""
+        key = [("Idempotency-Key", f"key-{next(self._numbers)}-{id(self)}")]
+        for _ in range(2):
+            await self.call("report", size, fields=key)
+
+    async def tasks(self, size: int) -> None:
+        """A call that becomes a task, looked at until it has ended."""
+        made = await self.call("compute", size, capabilities=TASKS)
+        while made["resultType"] == "task" or made.get("status") == "working":
+            if (identity := made.get("taskId")) is None:
+                return
+            made = await self.ask("tasks/get", {"taskId": identity}, capabilities=TASKS)
+            await asyncio.sleep(0.02)
+
+    async def elicitations(self, size: int) -> None:
+        """A call that asks, and the next round with the answer."""
+        able = {"elicitation": {}}
+        asked = await self.call("ask", size, capabilities=able)
+        answers = dict.fromkeys(asked["inputRequests"], ACCEPTED)
+        more = {"inputResponses": answers, "requestState": asked["requestState"]}
+        await self.ask("tools/call", {**_arguments("ask", size), **more}, capabilities=able)
+
+    async def approvals(self, size: int) -> None:
+        """A call that waits for an approval, which its client does not wait for."""
+        params = _arguments("sign", min(size, MOST_SHOWN))
+        # The same call would meet the same request, which may have been rejected meanwhile.
+        params["arguments"]["text"] += f"{id(self)}-{next(self._numbers)}"
+        connection = await self.begin("tools/call", params, progressToken="p")
+        await (await connection.head()).event()
+        connection.close()
+
+    async def vanished(self, size: int) -> None:
+        """A client that goes away while its call runs, with and without progress."""
+        connection = await self.begin("tools/call", _arguments("stay", size), progressToken="p")
+        await (await connection.head()).event()
+        connection.close()
+        connection = await self.begin("tools/call", _arguments("take", size, wait_s=20.0))
+        await asyncio.sleep(0.1)
+        connection.close()
+
+    async def half_sent(self, size: int) -> None:
+        """A client that goes away while it sends."""
+        connection = await self.send("POST", [("Content-Length", str(size + 10))], b"{")
+        connection.close()
+
+    async def subscriptions(self, size: int) -> None:
+        """A stream of changes that its client leaves."""
+        wanted = {"notifications": {"toolsListChanged": True}}
+        connection = await self.begin("subscriptions/listen", wanted)
+        await (await connection.head()).event()
+        connection.close()
+
+    async def sessions_left(self, size: int) -> None:
+        """A session that calls and listens, and is never ended."""
+        session = await self._open()
+        await self._within(session, "tools/call", _arguments("report", size, told=True))
+        connection = await self.send("GET", [("Mcp-Session-Id", session)])
+        await connection.head()
+        connection.close()
+
+    async def sessions_ended(self, size: int) -> None:
+        """A session whose call asks and is answered, and which is ended."""
+        session = await self._open()
+        body = _message("tools/call", _arguments("ask", size, told=True), 7)
+        connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
+        question = await (await connection.head()).event()
+        while question.get("method") != "elicitation/create":
+            question = await connection.event()
+        answer = {"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}
+        await self._post(session, json.dumps(answer).encode())
+        await connection.answer()
+        connection.close()
+        await self._end(session)
+
+    async def cancelled(self, size: int) -> None:
+        """A call that its client takes back, and one whose session is ended."""
+        session = await self._open()
+        body = _message("tools/call", _arguments("stay", size, told=True), 7)
+        connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
+        await (await connection.head()).event()
+        await self._post(session, _message("notifications/cancelled", {"requestId": 7}, None))
+        connection.close()
+        body = _message("tools/call", _arguments("stay", size, told=True), 8)
+        connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
+        await (await connection.head()).event()
+        await self._end(session)
+        connection.close()
+
+    async def _open(self) -> str:
+        asked = {
+            "protocolVersion": LEGACY,
+            "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "soak", "version": "1"},
+        }
+        connection = await self.send("POST", (), _message("initialize", asked, 0))
+        await (await connection.head()).answer()
+        connection.close()
+        if connection.status != 200:
+            raise Unexpected(f"initialize: {connection.status}")
+        return connection.fields["mcp-session-id"]
+
+    async def _within(self, session: str, method: str, params: Mapping[str, Any]) -> Any:
+        return await self._post(session, _message(method, params, 7))
+
+    async def _post(self, session: str, body: bytes) -> Any:
+        connection = await self.send("POST", [("Mcp-Session-Id", session)], body)
+        try:
+            return await (await connection.head()).answer()
+        finally:
+            connection.close()
+
+    async def _end(self, session: str) -> None:
+        connection = await self.send("DELETE", [("Mcp-Session-Id", session)])
+        await connection.head()
+        connection.close()
+
+
+Operation = Callable[[Traffic, int], Awaitable[None]]
+
+OPERATIONS: Mapping[str, Operation] = {
+    each.__name__: each
+    for each in (
+        Traffic.calls,
+        Traffic.lists,
+        Traffic.progress,
+        Traffic.nested,
+        Traffic.threads,
+        Traffic.failures,
+        Traffic.timeouts,
+        Traffic.retried,
+        Traffic.tasks,
+        Traffic.elicitations,
+        Traffic.approvals,
+        Traffic.vanished,
+        Traffic.half_sent,
+        Traffic.subscriptions,
+        Traffic.sessions_left,
+        Traffic.sessions_ended,
+        Traffic.cancelled,
+    )
+}
+"""What a client does, by name."""
+
+
+def _arguments(tool: str, size: int, *, told: bool = False, **more: Any) -> dict[str, Any]:
+    text = "x" * size
+    params: dict[str, Any] = {"name": tool, "arguments": {"text": text, **more}}
+    return params | ({"_meta": {"progressToken": "p"}} if told else {})
+
+
+def _message(method: str, params: Mapping[str, Any], identity: int | None) -> bytes:
+    shown: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": params}
+    if identity is not None:
+        shown["id"] = identity
+    return json.dumps(shown).encode()

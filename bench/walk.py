@@ -1,0 +1,256 @@
+"""`python -m bench --walk`: the files and functions of ours that one call goes through."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import gatepost
+import gatepost_authz
+from bench.gatepost import ON, free_port, write_config
+from bench.issuer import running
+from bench.servers import soak_tools
+from bench.servers.settings import Settings
+from bench.soak import APPROVALS
+from bench.tokens import Mint
+from bench.traffic import Traffic
+from bench.workload import PATH, Place, named
+from gatepost import serve
+from gatepost.cli.configuration import examine
+from gatepost.policy.approvals.request import Operator
+from gatepost.runtime import services
+from gatepost.runtime.server import bind
+from gatepost.runtime.services import Services, keyring_of
+
+T = TypeVar("T")
+
+ROOTS = {
+    f"{Path(package.__file__ or '').resolve().parent}{os.sep}": package.__name__
+    for package in (gatepost, gatepost_authz)
+}
+WARM_UP, CALLS, APPROVED = 20, 5, 3
+LIMIT_S = 60
+TENANT = "tenant-0"
+TURNS = 3
+"""Rounds of the event loop in which everything ends that an answer has made ready."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What runs for one request, each as `file` or `file function`."""
+
+    functions: frozenset[str]
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The files of these functions."""
+        return frozenset(name.partition(" ")[0] for name in self.functions)
+
+
+@dataclass(frozen=True)
+class Walks:
+    """The two walks that are counted."""
+
+    call: Walk
+    approval: Walk
+
+
+class Recorder:
+    """A profile function that notes which code begins or goes on while it is recording."""
+
+    def __init__(self) -> None:
+        self._codes: set[CodeType] | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        codes = self._codes
+        if codes is not None and event == "call":
+            codes.add(frame.f_code)
+
+    @contextmanager
+    def recording(self, into: set[CodeType]) -> Iterator[None]:
+        """Note what runs in a block, in all threads."""
+        self._codes = into
+        try:
+            yield
+        finally:
+            self._codes = None
+
+
+def always(recordings: Iterable[set[CodeType]]) -> Walk:
+    """Return what every recording has: background tasks run during some of them only."""
+    return Walk(frozenset(filter(None, map(name_of, set.intersection(*recordings)))))
+
+
+def name_of(code: CodeType) -> str | None:
+    """Return `package/file.py function:line`; None if the code is not ours."""
+    if code.co_name in {"<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"}:
+        return None  # a part of the function that holds it
+    for root, package in ROOTS.items():
+        if code.co_filename.startswith(root):
+            file = code.co_filename.removeprefix(root)
+            return f"{package}/{file} {code.co_qualname}:{code.co_firstlineno}"
+    return None
+
+
+class Caller:
+    """Sends requests to the server from a thread of its own."""
+
+    def __init__(self, recorder: Recorder, mint: Mint) -> None:
+        self._recorder = recorder
+        self._token = mint.token(0)
+        self._parts = urlsplit(mint.resource)
+        self.loop: asyncio.AbstractEventLoop
+        self.services: Services
+        self.found: Walks | BaseException | None = None
+
+    def run(self) -> None:
+        """Walk both ways, then stop the server."""
+        try:
+            self.found = Walks(always(self._calls()), always(self._approvals()))
+        except BaseException as error:  # noqa: BLE001  # raised where the server was started
+            self.found = error
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _calls(self) -> Iterator[set[CodeType]]:
+        """One connection and one token, as the workload `warm` has them."""
+        (what,) = named(["warm"])
+        place = Place(self._parts.port or 80)
+        fields = what.headers(place) | {"Authorization": f"Bearer {self._token}"}
+        fields["Content-Length"] = str(len(what.body))
+        lines = [f"POST {self._parts.path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items())]
+        request = "\r\n".join([*lines, "", ""]).encode() + what.body
+        with socket.create_connection(("127.0.0.1", place.port), LIMIT_S) as connection:
+            for number in range(WARM_UP + CALLS):
+                codes: set[CodeType] = set()
+                with self._recorder.recording(codes):
+                    # In one packet: a body that comes later goes another way.
+                    connection.sendall(request)
+                    answer = HTTPResponse(connection)
+                    answer.begin()
+                    body = answer.read()
+                    self._settle()
+                if problem := what.misread(answer.status, body):
+                    raise RuntimeError(problem)
+                if number >= WARM_UP:
+                    yield codes
+
+    def _approvals(self) -> Iterator[set[CodeType]]:
+        for number in range(1 + APPROVED):
+            codes = asyncio.run(self._approved(f"document {number}"))
+            if number:
+                yield codes
+
+    async def _approved(self, text: str) -> set[CodeType]:
+        """A call that waits on its stream, its approval, and its answer."""
+        address = (self._parts.hostname or "", self._parts.port or 80)
+        traffic = Traffic(address, self._parts.netloc, self._parts.path, self._token)
+        codes: set[CodeType] = set()
+        params = {"name": "sign", "arguments": {"text": text}}
+        with self._recorder.recording(codes):
+            connection = await traffic.begin("tools/call", params, progressToken="p")
+            await (await connection.head()).event()
+            self._settle()
+        desk = self.services.approvals
+        (request,) = self._there(desk.waiting(TENANT))
+        with self._recorder.recording(codes):
+            self._there(desk.approve(TENANT, request.id, Operator("bench"), seen=request.digest))
+            answer = await connection.answer()
+            self._settle()
+        connection.close()
+        if answer.get("result", {}).get("isError", True):
+            raise RuntimeError(f"the approved call answered {answer}")
+        return codes
+
+    def _there(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
+
+    def _settle(self) -> None:
+        """Wait until the server has done what follows an answer at once."""
+
+        async def turns() -> None:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+
+        self._there(turns())
+
+
+def run() -> Walks:
+    """Serve in this process and thread until both walks are known; only once in a process."""
+    recorder = Recorder()
+    with TemporaryDirectory(prefix="bench-") as place, running() as issuer:
+        port = free_port()
+        mint = Mint.create(issuer.url, f"http://127.0.0.1:{port}{PATH}")
+        issuer.key_set = mint.key_set
+        settings = Settings(port, issuer.url, issuer.jwks_uri, mint.resource, tools=0, sizes={})
+        tools = [Path(soak_tools.__file__)]
+        path = write_config(settings, Path(place), more=tools, controls=ON + APPROVALS)
+        caller = Caller(recorder, mint)
+        threading.setprofile(recorder)
+        sys.setprofile(recorder)
+        try:
+            _serve(path, port, caller)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+    if not isinstance(caller.found, Walks):
+        raise RuntimeError("the walks were not completed") from caller.found
+    return caller.found
+
+
+def _serve(path: Path, port: int, caller: Caller) -> None:
+    config, toolbox, found = examine(path)
+    if config is None:
+        raise RuntimeError(str(found))
+    thread = threading.Thread(target=caller.run)
+
+    class Seen(Services):
+        """The server's services, which the caller decides with."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            caller.services, caller.loop = self, asyncio.get_running_loop()
+
+    with replaced(Seen):
+        job = serve.ServeJob(
+            config=config,
+            toolbox=toolbox,
+            keyring=keyring_of(config),
+            sock=bind("127.0.0.1", port),
+        )
+        serve.run(job, thread.start)
+    thread.join()
+
+
+@contextmanager
+def replaced(kind: type[Services]) -> Iterator[None]:
+    """Let the server make services of this class."""
+    services.Services = kind  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        services.Services = Services  # type: ignore[misc]
+
+
+def render(walks: Walks, *, listed: bool = False) -> str:
+    """Return the figures; with *listed*, the functions, too."""
+    lines = []
+    for title, walk in (
+        ("warm tools/call, socket to answer", walks.call),
+        ("approval, asking to the run's answer", walks.approval),
+    ):
+        lines.append(f"{title}: {len(walk.files)} files, {len(walk.functions)} functions")
+        if listed:
+            lines += [f"  {name}" for name in sorted(walk.functions)]
+    return "\n".join(lines)

@@ -1,0 +1,149 @@
+"""Signed statements of where a chain was, which anybody can check who has the public key."""
+
+import base64
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+
+import msgspec
+import structlog
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
+
+from gatepost.audit.chain import is_proven, proven
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import ChainHead, Checkpoint
+from gatepost.storage.records import Records
+
+PURPOSE = "audit checkpoint"
+PublicKeys = Mapping[str, Ed25519PublicKey]
+"""By the id of the ring's key that they come from."""
+
+_NAMED = "# key "
+
+log = structlog.get_logger("gatepost.audit")
+
+
+class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint says, in this order."""
+
+    tenant: str
+    number: int
+    hash: str
+    """Of the record with that number, in hexadecimal."""
+    at: int
+    """When it was signed, in milliseconds since the epoch."""
+    previous: str
+    """The digest of the checkpoint before (`seal_of`), in hexadecimal; empty: it is the first."""
+    key: str
+
+
+decode = msgspec.json.Decoder(Statement).decode
+
+
+class Unproven(Exception):
+    """A head that no holder of the ring has written: to sign it would be to vouch for it."""
+
+
+def seal_of(checkpoint: Checkpoint) -> bytes:
+    """The digest of a checkpoint, by which the next one and the head know it."""
+    return sha256(f"{checkpoint.statement}\n{checkpoint.signature}".encode()).digest()
+
+
+def signed(head: ChainHead, keyring: KeyRing, *, at: int) -> tuple[Checkpoint, ChainHead]:
+    """A checkpoint of the head, and the head that knows of it; raises Unproven."""
+    if not is_proven(head, keyring):
+        raise Unproven(head.tenant)
+    key = keyring.current
+    previous = head.seal.hex()
+    statement = Statement(head.tenant, head.number, head.hash.hex(), at, previous, key.id)
+    text = msgspec.json.encode(statement)
+    signature = base64.b64encode(_private(keyring, key.id).sign(text)).decode()
+    checkpoint = Checkpoint(head.number, text.decode(), signature)
+    known = msgspec.structs.replace(head, checkpoint=head.number, seal=seal_of(checkpoint))
+    return checkpoint, proven(known, keyring)
+
+
+def signer(
+    keyring: KeyRing, clock: Callable[[], float]
+) -> Callable[[ChainHead], tuple[Checkpoint, ChainHead] | None]:
+    """See `Sign`."""
+
+    def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
+        if head.number == head.checkpoint:
+            return None
+        return signed(head, keyring, at=int(clock() * 1000))
+
+    return sign
+
+
+async def sign(records: Records, keyring: KeyRing, tenant: str, clock: Callable[[], float]) -> None:
+    """Sign a checkpoint of a tenant's chain if it has grown, and log it."""
+    checkpoint = await records.of(tenant).trail.check(signer(keyring, clock))
+    if checkpoint is not None:
+        log_checkpoint(tenant, checkpoint)
+
+
+def log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint to the log, which is usually stored elsewhere."""
+    log.info(
+        "audit_checkpoint",
+        tenant=tenant,
+        number=checkpoint.number,
+        statement=checkpoint.statement,
+        signature=checkpoint.signature,
+    )
+
+
+def is_signed(checkpoint: Checkpoint, statement: Statement, keys: PublicKeys) -> bool | None:
+    """Whether its key signed it; None: nobody here has that key."""
+    key = keys.get(statement.key)
+    if key is None:
+        return None
+    try:
+        key.verify(
+            base64.b64decode(checkpoint.signature, validate=True), checkpoint.statement.encode()
+        )
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _private(keyring: KeyRing, key_id: str) -> Ed25519PrivateKey:
+    key = keyring.find(key_id)
+    assert key is not None  # noqa: S101  # the ring's own
+    return Ed25519PrivateKey.from_private_bytes(keyring.derived(key, PURPOSE))
+
+
+def public_keys(keyring: KeyRing) -> dict[str, Ed25519PublicKey]:
+    """What auditors check signatures with, of every key in the ring."""
+    return {key.id: _private(keyring, key.id).public_key() for key in keyring.keys}
+
+
+def as_pem(keys: PublicKeys) -> str:
+    """The keys as a file: each in PEM, below a line with its id."""
+    form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return "".join(
+        f"{_NAMED}{name}\n{key.public_bytes(*form).decode()}" for name, key in keys.items()
+    )
+
+
+def from_pem(text: str) -> dict[str, Ed25519PublicKey]:
+    """The keys of such a file; raises ValueError."""
+    keys = {}
+    for part in text.split(_NAMED)[1:]:
+        name, _, pem = part.partition("\n")
+        key = load_pem_public_key(pem.encode())
+        if not isinstance(key, Ed25519PublicKey):
+            raise ValueError(f"the key {name.strip()} is not of Ed25519")
+        keys[name.strip()] = key
+    if not keys:
+        raise ValueError("there is no key in it; `gatepost audit key` writes such a file")
+    return keys

@@ -1,0 +1,369 @@
+"""Build records: of events, and of ended calls, many at a time."""
+
+import os
+from binascii import hexlify
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from hashlib import sha256
+from io import BytesIO
+from typing import Any, TypeGuard
+
+import msgspec
+import structlog
+
+from gatepost.audit.record import RaisedReason, RecordBody, encode, person_of, text
+from gatepost.config.audit import AuditSettings
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.document import cleaned
+from gatepost.redaction.quoted import quoted
+from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
+from gatepost.tools.api import Call, Failure, Tool
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost_authz.caller import TenantContext
+
+REFUSED = frozenset(
+    {
+        "unknown",
+        "insufficient_scope",
+        "insufficient_authentication",
+        "missing_capability",
+        "rate_limit",
+        "approval_pending",
+        "refused",
+    }
+)
+"""Outcomes of calls whose tool did not run."""
+MOST_KNOWN = 2_048
+"""Maximum number of cached callers and of cached record prefixes."""
+SALT_BYTES = 16
+USUAL_VALUES = 2
+"""Details of a usual record of a call: the caller and the arguments."""
+OVERLAP_BYTES = 65_536
+"""
+Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
+cut must be found whole. No stored secret is longer.
+"""
+TOGETHER = 64
+"""Documents that are searched at once, during which no other thread runs."""
+
+_SEPARATOR = b"\0"
+"""In no token, in no secret and in no JSON."""
+
+_encode = msgspec.json.encode
+
+CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
+    _encode, ("caller", "reason", "correlation", "name", "arguments")
+)
+"""The details that a record of a call may have, in this order."""
+
+Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
+"""The call, when it began and ended (`perf_counter`), its guard if it came so far, its ending."""
+Entry = Ended | tuple[str, AuditDraft, TenantContext | None]
+"""A call, or a finished draft with its tenant and the caller whose quota it counts against."""
+Value = tuple[bytes, bytes, bytes]
+"""A detail: its field as a JSON string, the hashed bytes, and its value as a JSON string."""
+
+log = structlog.get_logger("gatepost.audit")
+
+
+def draft(body: RecordBody, private: Mapping[str, str]) -> AuditDraft:
+    """Return the draft of a record from its body and its details."""
+    encoded = _encode(body)[1:-1]
+    sort: Sort = (body.kind, body.tool, body.outcome)
+    if body.limit or body.times != 1:
+        sort = (body.kind, body.tool, body.outcome, body.limit, body.times)
+    if not private:
+        return AuditDraft(b",%b}" % encoded, body.at, sort, None)
+    values = [(_encode(name), text.encode(), _encode(text)) for name, text in private.items()]
+    side, commitments = _sealed(values, BytesIO())
+    whole = b',%b,"commitments":%b}' % (encoded, commitments)
+    return AuditDraft(whole, body.at, sort, side)
+
+
+def gap(tenant: str, lost: int, now: float) -> AuditDraft:
+    """Return a record of lost records."""
+    details = {"records": str(lost)}
+    body = RecordBody(
+        at=int(now * 1000), kind="gap", tenant=tenant, outcome="lost", details=details
+    )
+    return draft(body, {})
+
+
+def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
+    """
+    Return the details and the commitments to them, both as JSON.
+
+    Each value takes one of the *salts*; if there are too few, more are drawn.
+    """
+    side = commitments = b""
+    for field, plain, written in values:
+        salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
+        side = b'%b,%b:["%b",%b]' % (side, field, hexlify(salt), written)
+        commitments = b'%b,%b:"%b"' % (commitments, field, hexlify(sha256(salt + plain).digest()))
+    return b"{%b}" % side[1:], b"{%b}" % commitments[1:]
+
+
+class CallerFields(msgspec.Struct, frozen=True):
+    """The parts of a record about a caller, who calls from one address."""
+
+    caller: TenantContext
+    value: Value
+    members: bytes
+    """The members of the body."""
+
+
+class RecordPrefixes(dict[tuple[str, str, str, str, bool], tuple[bytes, Sort]]):
+    """
+    The members from kind to outcome of the bodies of calls, and how they are counted.
+
+    The keys are tenant, tool, the kind of what was called, outcome, and whether that is a refusal.
+    """
+
+    def __missing__(self, key: tuple[str, str, str, str, bool]) -> tuple[bytes, Sort]:
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        tenant, tool, offer, outcome, refused = key
+        kind = "refusal" if refused else "call"
+        body = RecordBody(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
+        made = self[key] = (_encode(body)[_AT:-1], (kind, tool, outcome))
+        return made
+
+
+_AT = len(_encode({"at": 0})) - 1
+_REQUIRED = len(_encode(RecordBody(at=0, kind="", tenant=""))) - 1
+
+
+def _members(**fields: Any) -> bytes:
+    """Return the JSON members after the outcome; empty ones are left out."""
+    return _encode(RecordBody(at=0, kind="", tenant="", **fields))[_REQUIRED:-1]
+
+
+class RecordBuilder:
+    """
+    Build the records of calls, and remember the parts that records of a caller or tool share.
+
+    msgspec encodes each text; the builder joins whole members, numbers and digests. Several threads
+    may use it, because what it remembers can be built again.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: deque[tuple[TenantContext, int]] = deque()
+        """The caller and the bytes of each record that was built; the reader removes them."""
+        self._peers = True
+        self._callers: dict[tuple[int, str], CallerFields] = {}
+        """
+        By identity in memory, which another caller may have had before, and by address: a token may
+        be used on several machines in turn.
+        """
+        self._prefixes = RecordPrefixes()
+
+    def drafts(
+        self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
+    ) -> dict[str, list[AuditDraft]]:
+        """
+        Return the drafts by tenant, in order.
+
+        *now* is the same moment of `time` and of `perf_counter`.
+        """
+        if self._peers != settings.peers:
+            self._peers, self._callers = settings.peers, {}
+        if settings.calls == "changes":
+            entries = [entry for entry in entries if len(entry) == 3 or not _only_read(entry)]
+        guards = [
+            guard
+            for entry in entries
+            if len(entry) != 3
+            for guard in entry[3]
+            if guard.begun or entry[4] is None or not is_limited(entry[4])
+        ]
+        most = settings.max_argument_bytes if settings.arguments == "redacted" else None
+        plain = frozenset[int]() if most is None else plain_arguments(guards, most)
+        # From a single system call: each releases the interpreter's lock, and a thread that builds
+        # records would have to wait for the event loop every time.
+        salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(guards), 1)))
+        offset, made = now[0] - now[1], dict[str, list[AuditDraft]]()
+        sizes: list[tuple[TenantContext, int]] = []
+        for entry in entries:
+            if len(entry) == 3:
+                tenant, one, caller = entry
+            else:
+                caller = entry[0].caller
+                tenant = caller.tenant_id
+                try:
+                    one = self._draft(entry, offset, most, plain, salts)
+                except (ValueError, RecursionError) as problem:
+                    # One record that cannot be built must not stop all others.
+                    one = _unreadable(entry, offset, problem)
+            made.setdefault(tenant, []).append(one)
+            if caller is not None:
+                sizes.append((caller, RECORD_BYTES + len(one.body) + len(one.side or b"")))
+        self.sizes += sizes
+        return made
+
+    def _draft(
+        self,
+        entry: Ended,
+        offset: float,
+        most: int | None,
+        plain: Set[int],
+        salts: BytesIO,
+    ) -> AuditDraft:
+        """Return the record of a call that shows *most* bytes of its arguments; None for none."""
+        call, began, ended, guards, ending = entry
+        caller, guard = call.caller, guards[0] if guards else None
+        fields = self._callers.get((id(caller), call.peer))
+        if fields is None or fields.caller is not caller:
+            fields = self._caller_fields(caller, call.peer)
+        values, outcome, limit = [fields.value], "success", ""
+        if ending is not None:
+            outcome = ending.kind if isinstance(ending, Failure) else ending.outcome
+            limit = (ending.limit or "") if is_limited(ending) else ""
+            if ending.message:
+                values.append(_value(REASON, text(str(ending.message))))
+        if call.correlation is not None:
+            values.append(_value(CORRELATION, text(call.correlation)))
+        if guard is None:
+            tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
+        else:
+            tool, refused = guard.offer.name, not guard.checked or outcome in REFUSED
+            remarks = guard.remarks
+            if tool != call.name:
+                name = guard.redaction.clean(caller.tenant_id, call.name)
+                values.append(_value(NAME, text(name)))
+            if id(guard) in plain:
+                told = str(call.arguments, "utf-8", "replace")
+                values.append((ARGUMENTS, told.encode(), _encode(told)))
+            elif most is not None and may_show(guard, outcome):
+                values.append(_value(ARGUMENTS, shown(guard, most)))
+        prefix, sort = self._prefixes[caller.tenant_id, tool, call.kind, outcome, refused]
+        side, commitments = _sealed(values, salts)
+        at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
+        duration = b',"duration_us":%d' % took if took else b""
+        request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
+        special = details = b""
+        if remarks or call.retry is not None or call.depth or limit:
+            special, details = _special(call, remarks or {}, limit)
+        return AuditDraft(
+            b',"at":%d%b%b%b%b%b%b,"commitments":%b}'
+            % (at, prefix, duration, request, special, fields.members, details, commitments),
+            at,
+            (*sort[:3], limit, 1) if limit else sort,
+            side,
+        )
+
+    def _caller_fields(self, caller: TenantContext, peer: str) -> CallerFields:
+        if len(self._callers) >= MOST_KNOWN:
+            self._callers.clear()
+        person = encode(person_of(caller, peer if self._peers else ""))
+        about = _members(subject_kind=caller.subject_kind, shared_audience=caller.shared_audience)
+        made = CallerFields(caller, _value(CALLER, person), about)
+        self._callers[id(caller), peer] = made
+        return made
+
+
+def is_limited(ending: Failure | RaisedReason) -> TypeGuard[Failure]:
+    """Return whether a limit has refused the call."""
+    return isinstance(ending, Failure) and ending.kind == "rate_limit"
+
+
+def asked_tool(call: Call, outcome: str) -> str:
+    """Return the name of a tool that needs more permissions; other names may be anything."""
+    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
+    return call.name if known else ""
+
+
+def _only_read(entry: Ended) -> bool:
+    """Return whether the call succeeded, and the tool declares that it changes nothing."""
+    guards, ending = entry[3], entry[4]
+    if ending is not None or not guards:
+        return False
+    offer = guards[0].offer
+    return not isinstance(offer, Tool) or offer.effects.read_only
+
+
+def _value(field: bytes, text: str) -> Value:
+    return field, text.encode(), _encode(text)
+
+
+def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes, bytes]:
+    """Return the members that few bodies have: before those about the caller, and after them."""
+    details = {name: remarks[name] for name in remarks if name not in {"replayed", "approval"}}
+    before = _members(
+        retry=call.retry.kind if call.retry is not None else "",
+        replayed="replayed" in remarks,
+        approval=remarks.get("approval", ""),
+        depth=call.depth,
+        limit=limit,
+    )
+    return before, _members(details=details)
+
+
+def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
+    call, ended = entry[0], entry[2]
+    reason = type(problem).__name__
+    log.error("audit_record_poor", request_id=call.request_id, reason=reason)
+    body = RecordBody(
+        at=int((ended + offset) * 1000),
+        kind="call",
+        tenant=call.caller.tenant_id,
+        outcome="unreadable",
+        request_id=call.request_id,
+    )
+    return draft(body, {})
+
+
+def may_show(guard: RedactedCall, outcome: str) -> bool:
+    """
+    Return whether all secrets in the arguments are known, so that the rest may be shown.
+
+    If a tool takes secrets, they are found in arguments that its schema allows. In other arguments
+    they may be anywhere.
+    """
+    if outcome == "rate_limit":
+        return False
+    return guard.checked and outcome != "validation" if guard.offer.secret_arguments else True
+
+
+def shown(guard: RedactedCall, most: int) -> str:
+    """Return the call's arguments without secrets, cut to *most* bytes."""
+    arguments = guard.call.arguments
+    window = arguments[: most + OVERLAP_BYTES]
+    clean = cleaned(window, guard.now())
+    data = window if clean is None else clean
+    if len(arguments) <= most:
+        return text(data.decode(errors="replace"), len(data))
+    return text(data[:most].decode(errors="replace"), most) + "…"
+
+
+def plain_arguments(guards: Sequence[RedactedCall], most: int) -> set[int]:
+    """
+    Return the ids of the guards whose arguments are shown as they are.
+
+    Their tools take no secrets, and the arguments are short and certain to contain none. That is
+    usual, and costs a fraction of `shown` if it is found out for many calls at once.
+    """
+    found: set[int] = set()
+    for at in range(0, len(guards), TOGETHER):
+        alike: dict[Redactor, list[RedactedCall]] = {}
+        for guard in guards[at : at + TOGETHER]:
+            if not guard.offer.secret_arguments and len(guard.call.arguments) <= most:
+                current = guard.version == guard.redaction.secrets.version
+                redactor = guard.redactor if current else guard.now()
+                alike.setdefault(redactor, []).append(guard)
+        for redactor, group in alike.items():
+            if _harmless([guard.call.arguments for guard in group], redactor):
+                found.update(map(id, group))
+            else:
+                found.update(id(one) for one in group if _harmless([one.call.arguments], redactor))
+    return found
+
+
+def _harmless(documents: Sequence[bytes], redactor: Redactor) -> bool:
+    """
+    Return True only if `cleaned` would find nothing in any of these documents.
+
+    It decides the usual case, short documents without escapes, at a fraction of the cost.
+    """
+    whole = _SEPARATOR.join(documents)
+    # A secret that seems to be split over two documents is looked for again, one by one.
+    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)

@@ -1,0 +1,185 @@
+"""Count repeated refusals of a caller instead of recording each of them."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from gatepost.audit.record import Kind, RecordBody, encode, person_of, text
+from gatepost.audit.record_builder import REFUSED, Ended, Entry, asked_tool, draft
+from gatepost.storage.audit import AuditDraft
+from gatepost.storage.commit import committed
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.failure import AUDIT_LIMITS
+from gatepost.tools.interruption import timer
+
+GATHERED_S = 10.0
+"""How long refusals of a caller are counted before their number is recorded."""
+ALONE, ALONE_TOGETHER = 5, 20
+"""Refusals of a kind, and of all kinds, that have a record each within that time."""
+MOST_KINDS = 64
+"""Kinds of a caller that are counted separately; further ones without the tool's name."""
+MOST_CALLERS = 10_000
+
+COUNTED_OUTCOMES = REFUSED - {"approval_pending"}
+"""Outcomes that are counted; each call that waits for approval has its own record."""
+
+Alike = tuple[Kind, str, str, str, str]
+"""The record's kind, what was called (kind and name), the outcome, and the limit that refused."""
+MISMATCH: Alike = ("tenant_mismatch", "tool", "", "refused", "")
+"""A request that named another tenant than its token."""
+
+
+COUNTED = committed()
+"""The answer to a counted refusal waits for no commit."""
+
+
+class CountedRefusals(msgspec.Struct):
+    """Refusals that differ only in their time."""
+
+    call: Call
+    """The last call, without its arguments and its connection."""
+    said: str
+    """The reason of the last one, which can be erased."""
+    first: float
+    last: float
+    peer: str
+    """The address of all of them; empty if there are several."""
+    times: int = 0
+
+
+class CallerRefusals(msgspec.Struct):
+    """The refusals of one caller since a time of `perf_counter`."""
+
+    since: float
+    alone: int = 0
+    seen: dict[Alike, int] = {}
+    counted: dict[Alike, CountedRefusals] = {}
+
+
+class RefusalCounter:
+    """
+    Count refused calls by caller, so that a caller that is refused repeatedly cannot fill the disk.
+
+    The first refusals within some seconds are recorded like any call. Further ones are counted and
+    become one record per kind when that time is over; then *write* is called with the age in
+    seconds of what is `due`. Refusals by a quota of audit records are always counted.
+    """
+
+    def __init__(self, write: Callable[[float], object]) -> None:
+        self._callers: dict[tuple[str | None, ...], CallerRefusals] = {}
+        self._write = write
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, entry: Ended) -> bool:
+        """Return whether this call is a refusal that is counted and needs no record of its own."""
+        alike = _alike(entry)
+        if alike is None:
+            return False
+        call, _, ended, _, ending = entry
+        return self.count(alike, call, ended, str(ending.message) if ending is not None else "")
+
+    def count(self, alike: Alike, call: Call, ended: float, said: str) -> bool:
+        """Return whether this refusal is counted and needs no record of its own."""
+        quota = alike[4] in AUDIT_LIMITS
+        # All clients of a caller share its quota.
+        identity = call.caller.principal_key if quota else call.caller.identity_key
+        theirs = self._callers.get(identity)
+        if theirs is None or (not theirs.counted and ended - theirs.since >= GATHERED_S):
+            theirs = self._new(identity, ended)
+        if alike not in theirs.seen and len(theirs.seen) >= MOST_KINDS:
+            alike = (*alike[:2], "", *alike[3:])
+        seen = theirs.seen[alike] = theirs.seen.get(alike, 0) + 1
+        if not quota and seen <= ALONE and theirs.alone < ALONE_TOGETHER:
+            theirs.alone += 1
+            return False
+        counted = theirs.counted.get(alike)
+        if counted is None:
+            counted = theirs.counted[alike] = CountedRefusals(call, "", ended, ended, call.peer)
+        # Keeps neither the arguments nor the connection of a refused call in memory.
+        counted.call = Call(caller=call.caller, name="", arguments=b"", request_id=call.request_id)
+        counted.said = said
+        counted.last = ended
+        counted.times += 1
+        if counted.peer != call.peer:
+            counted.peer = ""
+        self._schedule()
+        return True
+
+    def _schedule(self) -> None:
+        if len(self._callers) >= MOST_CALLERS:
+            self._write(0.0)
+        elif self._timer is None:
+            self._timer = timer(GATHERED_S, self._write, GATHERED_S)
+
+    def _new(self, identity: tuple[str | None, ...], since: float) -> CallerRefusals:
+        if len(self._callers) >= MOST_CALLERS:
+            self._callers = {who: one for who, one in self._callers.items() if one.counted}
+        theirs = self._callers[identity] = CallerRefusals(since)
+        return theirs
+
+    def due(self, before: float, offset: float, *, peers: bool) -> list[Entry]:
+        """
+        Remove and return the records of callers that were first refused before that time.
+
+        Records of refusals by a quota of audit records do not count against it. *offset* is the
+        difference of `time` and `perf_counter`.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        over = [who for who, one in self._callers.items() if one.since <= before]
+        found = [self._callers.pop(who) for who in over]
+        if self._callers:
+            self._schedule()
+        return [
+            (
+                one.call.caller.tenant_id,
+                _draft(alike, one, offset, peers=peers),
+                None if alike[4] in AUDIT_LIMITS else one.call.caller,
+            )
+            for theirs in found
+            for alike, one in theirs.counted.items()
+        ]
+
+
+def _alike(entry: Ended) -> Alike | None:
+    """Return the kind of a refusal that may be counted, or None."""
+    call, _, _, guards, ending = entry
+    if ending is None:
+        return None
+    outcome, limit = (
+        (ending.kind, ending.limit or "") if isinstance(ending, Failure) else (ending.outcome, "")
+    )
+    guard = guards[0] if guards else None
+    if guard is not None and guard.begun:
+        # The tool ran; only a nested call may have been refused.
+        return None
+    if outcome not in COUNTED_OUTCOMES and (guard is None or guard.checked):
+        return None
+    # One record for all tools, because the quota is used up.
+    tool = guard.offer.name if guard is not None else asked_tool(call, outcome)
+    return "refusal", call.kind, "" if limit in AUDIT_LIMITS else tool, outcome, limit
+
+
+def _draft(alike: Alike, counted: CountedRefusals, offset: float, *, peers: bool) -> AuditDraft:
+    caller = counted.call.caller
+    kind, offer, tool, outcome, limit = alike
+    body = RecordBody(
+        at=int((counted.last + offset) * 1000),
+        kind=kind,
+        tenant=caller.tenant_id,
+        tool=tool,
+        offer=offer,
+        outcome=outcome,
+        request_id=counted.call.request_id,
+        times=counted.times,
+        first=int((counted.first + offset) * 1000),
+        limit=limit,
+        subject_kind=caller.subject_kind,
+        shared_audience=caller.shared_audience,
+    )
+    private = {"caller": encode(person_of(caller, counted.peer if peers else ""))}
+    if counted.said:
+        private["claimed" if kind == "tenant_mismatch" else "reason"] = text(counted.said)
+    return draft(body, private)

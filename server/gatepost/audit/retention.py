@@ -1,0 +1,252 @@
+"""Sign checkpoints and remove old audit records, periodically."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from gatepost.audit.chain import WriteAttempt, is_proven, proven
+from gatepost.audit.checkpoints import Unproven, log_checkpoint, signer
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.audit.writer import AuditWriter
+from gatepost.background import during
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditDraft, ChainHead, Checkpoint, Segment, TenantTrail
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+
+LOOK_S = 1.0
+"""How often the server checks whether another checkpoint is due."""
+PRUNE_S = 3600.0
+DAY_S = 86_400.0
+AT_ONCE = 50
+"""Chains that are signed in one transaction, which takes about 10 ms."""
+SHARE = 0.1
+"""Share of the time that signing and removing may take; the rest is for calls."""
+LONGEST_REST_S = 1.0
+PRUNED_AT_ONCE = 20_000
+"""Approximate number of records that are removed in one transaction."""
+CLOSING_S = 2.0
+"""How long a stop signs; the rest is signed after the next start."""
+HANGING_S = 3.0
+"""How long a stop waits for a database that does not answer."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.audit")
+
+
+class Retention:
+    """
+    Sign checkpoints of all chains that have grown, and remove records that are too old.
+
+    Every replica does this; a second replica finds nothing left to do.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        keyring: KeyRing,
+        writer: AuditWriter,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._records, self._keyring, self._writer = records, keyring, writer
+        self._clock = clock
+
+    async def sign(self, *, within_s: float | None = None) -> bool:
+        """
+        Sign a checkpoint of every chain that has grown; return whether all are signed.
+
+        It signs a few at a time and pauses between two batches for much longer than a batch takes,
+        so that calls get the database and the processor. With *within_s* it does not pause, and
+        stops after so many seconds. Raises StoreUnavailable.
+        """
+        if not self._keyring.lasting:
+            return True  # signatures of a temporary ring could not be verified later
+        until = None if within_s is None else time.monotonic() + within_s
+        after = ""
+        while True:
+            began = time.monotonic()
+            heads = await self._records.audit.heads(
+                after, AT_ONCE, unsigned=self._keyring.current.id
+            )
+            await self._sign(heads)
+            if len(heads) < AT_ONCE:
+                return True
+            after = heads[-1].tenant
+            if until is None:
+                await _rest(time.monotonic() - began)
+            elif time.monotonic() >= until:
+                return False
+
+    async def _sign(self, heads: Sequence[ChainHead]) -> None:
+        """Sign a checkpoint of each of these heads."""
+        # Otherwise the key that proves the end of an idle chain would leave the ring one day, and
+        # the proof would be lost with it.
+        current = f"{self._keyring.current.id}."
+        rotated = [one for one in heads if not one.proof.startswith(current)]
+        if renewed := [one.tenant for one in rotated if is_proven(one, self._keyring)]:
+            await self._renew(renewed)
+        # Signed in a thread and without a lock; only chains that have grown meanwhile are signed
+        # again while they are locked.
+        made = await asyncio.to_thread(lambda: {head: self._signed(head) for head in heads})
+
+        def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
+            return made[head] if head in made else self._signed(head)
+
+        checkpoints = await self._records.audit.sign([one.tenant for one in heads], sign)
+        for tenant, checkpoint in checkpoints.items():
+            log_checkpoint(tenant, checkpoint)
+
+    def _signed(self, head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
+        """Return the checkpoint and the new head; None if the head is unproven (see `Sign`)."""
+        try:
+            return signer(self._keyring, self._clock)(head)
+        except Unproven:
+            log.error("audit_checkpoint_refused", tenant=head.tenant, number=head.number)
+            return None
+
+    async def _renew(self, tenants: Sequence[str]) -> None:
+        at, key_id = int(self._clock() * 1000), self._keyring.current.id
+        drafts = {
+            tenant: [
+                draft(
+                    RecordBody(
+                        at=at, kind="key", tenant=tenant, outcome="renewed", details={"key": key_id}
+                    ),
+                    {},
+                )
+            ]
+            for tenant in tenants
+        }
+        await self._records.audit.write(drafts, WriteAttempt(self._keyring).link)
+
+    async def prune(self) -> None:
+        """Remove records older than `audit.retention_days`; raises StoreUnavailable."""
+        days = self._writer.settings.retention_days
+        heads: Sequence[ChainHead] = ()
+        while days and (heads := await self._heads(heads)):
+            for head in heads:
+                began = time.monotonic()
+                before = self._clock() - days * DAY_S
+                await prune(self._records, self._keyring, head.tenant, before, self._clock)
+                await _rest(time.monotonic() - began)
+
+    async def _heads(self, before: Sequence[ChainHead]) -> list[ChainHead]:
+        """Return the next heads by tenant."""
+        after = before[-1].tenant if before else ""
+        return await self._records.audit.heads(after, AT_ONCE)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run during a block; at its end write and sign the remaining records, within limits."""
+        try:
+            async with during("audit", self._always):
+                yield
+        finally:
+            await self._writer.aclose()
+            if self._writer.written:
+                await self._sign_last()
+
+    async def _sign_last(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSING_S + HANGING_S):
+                if not await self.sign(within_s=CLOSING_S):
+                    log.info("audit_left_unsigned")
+        except (StoreUnavailable, TimeoutError) as outage:
+            log.warning("audit_not_signed", reason=str(outage) or type(outage).__name__)
+
+    async def _always(self) -> None:
+        loop = asyncio.get_running_loop()
+        written = -1  # a stop may have left some unsigned
+        signed = loop.time()
+        pruned = loop.time() - PRUNE_S * DICE.random()
+        while True:
+            # Random, so that replicas do not sign at the same time.
+            await asyncio.sleep(LOOK_S * DICE.uniform(0.7, 1.3))
+            settings, now = self._writer.settings, loop.time()
+            due = settings.checkpoint_s and now >= signed + settings.checkpoint_s
+            grown = self._writer.written - written
+            try:
+                if grown >= settings.checkpoint_records or (due and grown):
+                    written, signed = self._writer.written, now
+                    await self.sign()
+                if now >= pruned + PRUNE_S:
+                    pruned = now
+                    await self.prune()
+            except StoreUnavailable as outage:
+                written = -1  # the rest is due, even if there are no new records
+                log.warning("audit_not_signed", reason=str(outage))
+
+
+async def _rest(took_s: float) -> None:
+    """Pause to leave calls their share of the time."""
+    await asyncio.sleep(min(took_s * (1 / SHARE - 1), LONGEST_REST_S))
+
+
+async def prune(
+    records: Records,
+    keyring: KeyRing,
+    tenant: str,
+    before: float,
+    clock: Callable[[], float] = time.time,
+) -> int:
+    """
+    Remove the records from before a time (seconds since the epoch).
+
+    Return the number of the last removed record, or 0. Only records up to the last checkpoint
+    before that time are removed, because the remaining chain must start at a checkpoint.
+    """
+    trail, through = records.of(tenant).trail, 0
+    head = await trail.head()
+    if head is None:
+        return 0
+    begun = head.pruned
+    while next_one := await _next_cut(trail, begun, int(before * 1000)):
+        body = RecordBody(
+            at=int(clock() * 1000),
+            kind="retention",
+            tenant=tenant,
+            outcome="removed",
+            details={"through": str(next_one)},
+        )
+        await trail.prune(next_one, [draft(body, {})], PruningAttempt(keyring, next_one).link)
+        log.info("audit_pruned", tenant=tenant, through=next_one)
+        begun = through = next_one
+    return through
+
+
+async def _next_cut(trail: TenantTrail, pruned: int, limit: int) -> int:
+    """Return the checkpoint for the next cut, not too far from the last one; 0 for none."""
+    through = 0
+    for number in (one.number for one in await trail.checkpoints()):
+        if number <= pruned:
+            continue
+        if through and number > pruned + PRUNED_AT_ONCE:
+            break
+        last = await trail.rows(number - 1, 1)
+        if not last or last[0].number != number or last[0].at >= limit:
+            break
+        through = number
+    return through
+
+
+class PruningAttempt(msgspec.Struct, frozen=True):
+    """A `WriteAttempt` whose head notes the removed records."""
+
+    keyring: KeyRing
+    through: int
+    """The last removed record."""
+
+    def link(
+        self, tenant: str, found: ChainHead | None, drafts: Sequence[AuditDraft]
+    ) -> tuple[list[Segment], ChainHead]:
+        """Return the next segments and the new head; implements `Link`."""
+        made, head = WriteAttempt(self.keyring).link(tenant, found, drafts)
+        pruned = max(head.pruned, self.through)
+        return made, proven(msgspec.structs.replace(head, pruned=pruned, proof=""), self.keyring)

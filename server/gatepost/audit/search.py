@@ -1,0 +1,119 @@
+"""Search and count audit records."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gatepost.audit.record import RecordedPerson, decode_numbered, decode_person, decode_side
+from gatepost.storage.audit import AuditQuery, AuditRow, Count
+from gatepost.storage.records import Records
+
+MOST_AT_ONCE = 500
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A decoded record.
+
+    Erased and absent values are empty. ``at`` is in seconds since the epoch.
+    """
+
+    number: int
+    at: float
+    kind: str
+    tool: str
+    offer: str
+    outcome: str
+    duration_ms: float
+    request_id: str
+    retry: str
+    replayed: bool
+    approval: str
+    depth: int
+    times: int
+    first: float
+    limit: str
+    subject_kind: str
+    shared_audience: bool
+    details: Mapping[str, str]
+    caller: RecordedPerson | None
+    about: RecordedPerson | None
+    arguments: str
+    reason: str
+    correlation: str
+    private: Mapping[str, str]
+    """All details, which can be erased, by field."""
+    erased: bool
+    """Whether it had details that were erased."""
+    hash: str
+
+
+class AuditSearch:
+    """Read audit records, for the dashboard."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def search(self, tenant: str, question: AuditQuery) -> list[AuditRecord]:
+        """
+        Return the newest records that match *question*, at most 500.
+
+        The next page begins before the number of the last one (``before``). Raises
+        StoreUnavailable.
+        """
+        if question.limit > MOST_AT_ONCE:
+            question = msgspec.structs.replace(question, limit=MOST_AT_ONCE)
+        return [read(row) for row in await self._records.of(tenant).trail.find(question)]
+
+    async def get(self, tenant: str, number: int) -> AuditRecord | None:
+        """Return the record with that number, or None."""
+        found = await self._records.of(tenant).trail.rows(number - 1, 1)
+        return read(found[0]) if found and found[0].number == number else None
+
+    async def usage(self, tenant: str, *, since: float, bucket_s: int) -> list[Count]:
+        """
+        Return the number of records of each kind, tool and outcome per slice of *bucket_s* seconds.
+
+        The slices begin at *since* (seconds since the epoch); empty ones are left out. Refusals by
+        a limit count as many calls as they stand for.
+        """
+        return await self._records.of(tenant).trail.count(int(since * 1000), bucket_s * 1000)
+
+
+def read(row: AuditRow) -> AuditRecord:
+    """Decode a row without verifying it; `verify` does that."""
+    body = decode_numbered(row.body)
+    side = decode_side(row.side) if row.side is not None else {}
+    private = {field: value for field, (_, value) in side.items()}
+    return AuditRecord(
+        number=row.number,
+        at=body.at / 1000,
+        kind=body.kind,
+        tool=body.tool,
+        offer=body.offer,
+        outcome=body.outcome,
+        duration_ms=body.duration_us / 1000,
+        request_id=body.request_id,
+        retry=body.retry,
+        replayed=body.replayed,
+        approval=body.approval,
+        depth=body.depth,
+        times=body.times,
+        first=body.first / 1000,
+        limit=body.limit,
+        subject_kind=body.subject_kind,
+        shared_audience=body.shared_audience,
+        details=body.details,
+        caller=_person(private, "caller"),
+        about=_person(private, "about"),
+        arguments=private.get("arguments", ""),
+        reason=private.get("reason", ""),
+        correlation=private.get("correlation", ""),
+        private=private,
+        erased=bool(body.commitments) and not side,
+        hash=row.hash.hex(),
+    )
+
+
+def _person(private: Mapping[str, str], field: str) -> RecordedPerson | None:
+    return decode_person(private[field]) if field in private else None

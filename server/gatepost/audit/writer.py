@@ -1,0 +1,400 @@
+"""The audit writer: gathers records, writes them in batches, and reports when they are durable."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import structlog
+
+from gatepost.audit.chain import AlreadyWritten, Batch, WriteAttempt
+from gatepost.audit.record import (
+    Kind,
+    RecordBody,
+    RecordedPerson,
+    encode,
+    person_of,
+    reason_of,
+    text,
+)
+from gatepost.audit.record_builder import Entry, RecordBuilder, draft, gap
+from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
+from gatepost.config.audit import AuditSettings
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditDraft, AuditRow, ChainHead
+from gatepost.storage.audit_segments import rows_of
+from gatepost.storage.commit import CommitFailed, CommitFuture
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
+
+MOST_WAITING = 10_000
+"""Records that are kept in memory during an outage of the database."""
+FIRST_RETRY_S, RETRY_S = 0.05, 1.0
+"""The first and the longest pause before a failed batch is retried."""
+QUICK_S = 1.0
+"""A first failure that is faster than this is retried at once."""
+LATE_AT_ONCE = 1_000
+"""Delayed records per commit after an outage: all at once could exceed the time limit."""
+LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
+"""The largest batch that is built on the event loop, in about a millisecond."""
+THREAD = ThreadPoolExecutor(1, "gatepost-audit")
+"""Builds larger batches; the default executor may be busy with the work of tools."""
+CLOSING_S = 5.0
+"""How long a stop waits for the last records."""
+# Not the shared generator of the process, which a tool may have seeded.
+DICE = random.SystemRandom()
+
+Listener = Callable[[str, Sequence[AuditRow]], object]
+"""Receives durable records of a tenant."""
+
+log = structlog.get_logger("gatepost.audit")
+
+
+class AuditWriter:
+    """
+    Writes the audit records of one process.
+
+    Each call adds a tuple. Records are built, redacted, hashed and written in batches (group
+    commit), in another thread if the store has one. All calls of a batch wait for one commit. While
+    the database does not answer, records wait, and `audit.on_failure` says whether calls go on.
+
+    After each commit *observe* is called with its duration in seconds, *charge* with the caller and
+    the bytes of each record that a caller has caused, and *listener* with the records. They must
+    not block or raise.
+    """
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        records: Records,
+        keyring: KeyRing,
+        redaction: Redaction,
+        settings: AuditSettings,
+        *,
+        charge: Callable[[TenantContext, int], object] | None = None,
+        observe: Callable[[float], object] | None = None,
+        listener: Listener | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.refusing = False
+        self.failing = False
+        """Whether the last write failed; it is retried until it succeeds."""
+        self.written = 0
+        """Number of records written since the start."""
+        self._records, self._keyring, self._redaction = records, keyring, redaction
+        self._charge, self._observe, self._listener = charge, observe, listener
+        self._clock = clock
+        self._builder = RecordBuilder()
+        self._heads: dict[str, ChainHead] = {}
+        """The last head of each chain that this process has written."""
+        self._waiting: list[Entry] = []
+        self._commit = CommitFuture()
+        """The commit of the records in `_waiting`."""
+        self._batch: Batch | None = None
+        """The batch that is being written; kept until it is durable."""
+        self._late: list[Entry] = []
+        """The drafts that follow it: records from the time of an outage."""
+        self._lost: Counter[str] = Counter()
+        self._refusals = RefusalCounter(self._write_refusals)
+        self._closing = False
+        self._writing: asyncio.Task[None] | None = None
+        self._wake: Callable[[None], object] | None = self._begin
+        """What makes the task write; None while it does."""
+        self.apply(settings)
+
+    def __len__(self) -> int:
+        """Return the number of records that wait for the next commit."""
+        return len(self._late) + len(self._waiting)
+
+    def apply(self, settings: AuditSettings) -> None:
+        """Apply these settings from now on."""
+        self.settings = settings
+        self._batch_s = settings.batch_ms / 1000
+
+    def ended(
+        self,
+        call: Call,
+        began: float,
+        guards: list[RedactedCall],
+        ending: Failure | BaseException | None,
+    ) -> CommitFuture:
+        """Record a call that has ended; implements `Recorder`."""
+        if ending is not None:
+            reason = reason_of(ending) if isinstance(ending, BaseException) else ending
+            entry = call, began, perf_counter(), guards, reason
+            return COUNTED if self._refusals.add(entry) else self._add(entry)
+        self._waiting.append((call, began, perf_counter(), guards, None))
+        if (wake := self._wake) is not None:
+            self._wake = None
+            wake(None)
+        return self._commit
+
+    def _add(self, entry: Entry) -> CommitFuture:
+        self._waiting.append(entry)
+        if (wake := self._wake) is not None:
+            self._wake = None
+            wake(None)
+        return self._commit
+
+    async def note(  # noqa: PLR0913  # each of them is a field of the record
+        self,
+        tenant: str,
+        kind: Kind,
+        *,
+        outcome: str,
+        caller: TenantContext | None = None,
+        about: RecordedPerson | None = None,
+        tool: str = "",
+        approval: str = "",
+        request_id: str = "",
+        peer: str = "",
+        details: Mapping[str, str] | None = None,
+        private: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Record an event that is not a call; it is durable when this returns.
+
+        *caller* did it, from the address *peer*; it concerns *about*. These can be erased, as can
+        the *private* texts (`reason`, `arguments`…). *details* cannot, so they must not contain
+        personal data. Texts are redacted here. Raises StoreUnavailable.
+        """
+        if not self.settings.enabled:
+            return
+        clean = self._redaction.of(tenant).clean
+        side = {name: text(clean(value)) for name, value in (private or {}).items()}
+        if about is not None:
+            side["about"] = encode(about)
+        if caller is not None:
+            side["caller"] = encode(person_of(caller, peer if self.settings.peers else ""))
+        body = RecordBody(
+            at=int(self._clock() * 1000),
+            kind=kind,
+            tenant=tenant,
+            tool=tool,
+            outcome=outcome,
+            approval=approval,
+            request_id=request_id,
+            subject_kind=caller.subject_kind if caller else "",
+            shared_audience=caller.shared_audience if caller else False,
+            details={name: text(clean(value)) for name, value in (details or {}).items()},
+        )
+        try:
+            await self._add((tenant, draft(body, side), caller))
+        except CommitFailed as failure:
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
+
+    async def differs(self, call: Call, claimed: str) -> None:
+        """Record a call that claimed another tenant; repeated ones of a caller are counted."""
+        if not self.settings.enabled:
+            return
+        caller, said = call.caller, self._redaction.of(call.caller.tenant_id).clean(claimed)
+        if not self._refusals.count(MISMATCH, call, perf_counter(), said):
+            await self.note(
+                caller.tenant_id,
+                "tenant_mismatch",
+                outcome="refused",
+                caller=caller,
+                request_id=call.request_id,
+                peer=call.peer,
+                private={"claimed": claimed},
+            )
+
+    def _write_refusals(self, older_s: float = 0.0) -> None:
+        """Write the records of refusals that were counted for *older_s* seconds."""
+        now = perf_counter()
+        offset, peers = self._clock() - now, self.settings.peers
+        for entry in self._refusals.due(now - older_s, offset, peers=peers):
+            self._add(entry)
+
+    def _begin(self, _: None = None) -> None:
+        self._wake = None
+        self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._writing.add_done_callback(self._ended)
+
+    async def _write(self) -> None:
+        """Write whenever records wait, until the writer is closed; retry failed batches."""
+        pause = FIRST_RETRY_S
+        try:
+            while True:
+                if self._batch is None and not self._late and not self._waiting:
+                    # With nothing left to write, no attempt could end an outage.
+                    self.refusing = self.failing = False
+                    if self._closing:
+                        return
+                    idle = asyncio.get_running_loop().create_future()
+                    self._wake = idle.set_result
+                    await idle
+                    continue
+                if (outage := await self._write_batch()) is None:
+                    pause = FIRST_RETRY_S
+                    continue
+                self._let_go(outage)
+                await self._delay()
+                if self._closing:
+                    return
+                # Random, so that processes do not retry at the same moment.
+                await asyncio.sleep(min(pause, RETRY_S) * DICE.uniform(0.5, 1.0))
+                pause *= 2
+        finally:
+            self._wake = self._begin
+
+    def _ended(self, writing: "asyncio.Task[None]") -> None:
+        """Handle the end of the task: release all calls, and keep all records."""
+        if self._closing:
+            self._settle("the server stops")
+        elif not writing.cancelled() and (error := writing.exception()) is not None:
+            # An error instead of an outage; calls are treated alike, and the batch is retried.
+            log.error("audit_stopped", exc_info=error)
+            self._let_go(type(error).__name__)
+            asyncio.get_running_loop().call_later(RETRY_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._wake == self._begin and not self._closing:
+            self._begin()
+
+    async def _write_batch(self) -> str | None:
+        """
+        Write the batch; return the reason if that fails.
+
+        Any connection may be lost, so a quick failure is retried once on another connection while
+        the calls wait.
+        """
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = await self._next_batch()
+        while True:
+            began = perf_counter()
+            try:
+                attempt = await self._attempt(batch)
+            except StoreUnavailable as outage:
+                quick = not batch.failed and perf_counter() - began < QUICK_S
+                batch.failed = True
+                if quick:
+                    continue
+                if not self.failing:
+                    log.error(
+                        "audit_not_written",
+                        records=len(batch.entries),
+                        reason=str(outage),
+                        refusing=self.settings.on_failure == "refuse",
+                    )
+                return str(outage)
+            self._durable(batch, attempt, perf_counter() - began)
+            return None
+
+    async def _next_batch(self) -> Batch:
+        """Return the next batch; records that an outage has delayed come first."""
+        if self._late:
+            late, self._late = self._late[:LATE_AT_ONCE], self._late[LATE_AT_ONCE:]
+            lost, self._lost = self._lost, Counter()
+            now = self._clock()
+            gaps: list[Entry] = [(tenant, gap(tenant, n, now), None) for tenant, n in lost.items()]
+            return Batch([*gaps, *late], CommitFuture())
+        # Wait for calls that are about to end, while any ends in two turns of the event loop: a
+        # call that arrives in the first turn begins in the second. A single call does not wait; a
+        # timer would split calls that end together, or leave the processor idle.
+        until = perf_counter() + self._batch_s
+        seen = 0
+        while len(self._waiting) != seen and perf_counter() < until:
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        batch = Batch(self._waiting, self._commit)
+        self._waiting, self._commit = [], CommitFuture()
+        return batch
+
+    async def _attempt(self, batch: Batch) -> WriteAttempt:
+        """Return the attempt that has written the batch; raises StoreUnavailable."""
+        if batch.attempts and (earlier := await batch.written(self._records)) is not None:
+            return earlier
+        if not batch.drafts:
+            now, entries = (self._clock(), perf_counter()), batch.entries
+            size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
+            if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
+                # In another thread it would take twice as long, because both threads compete for
+                # the interpreter's lock.
+                batch.drafts = self._builder.drafts(entries, now, self.settings)
+            else:
+                batch.drafts = await self._built_in_thread(entries, now)
+        attempt = WriteAttempt(self._keyring, self._heads, tuple(batch.attempts))
+        batch.attempts.append(attempt)
+        try:
+            await self._records.audit.write(batch.drafts, attempt.link)
+        except AlreadyWritten as known:
+            return known.attempt
+        return attempt
+
+    async def _built_in_thread(
+        self, entries: Sequence[Entry], now: tuple[float, float]
+    ) -> Mapping[str, Sequence[AuditDraft]]:
+        loop, build = asyncio.get_running_loop(), self._builder.drafts
+        return await loop.run_in_executor(THREAD, build, entries, now, self.settings)
+
+    def _durable(self, batch: Batch, attempt: WriteAttempt, took: float) -> None:
+        """Release the calls of a durable batch, and report it."""
+        if self.failing:
+            log.info("audit_written_again")
+        if self._commit.kept:
+            # With `go_on`, calls did not wait in the outage; now they do.
+            self._commit = CommitFuture()
+        self.refusing = self.failing = False
+        self._batch = None
+        self._heads |= attempt.heads
+        sizes = self._builder.sizes
+        while sizes:
+            caller, size = sizes.popleft()
+            if self._charge is not None:
+                self._charge(caller, size)
+        batch.commit.settle()
+        if self._observe is not None:
+            self._observe(took)
+        for tenant, segments in attempt.segments.items():
+            self.written += segments[-1].last - segments[0].first + 1
+            if self._listener is not None:
+                self._listener(tenant, [row for one in segments for row in rows_of(one)])
+
+    def _let_go(self, reason: str) -> None:
+        """Release the waiting calls; their records are kept until the database answers."""
+        goes_on = self.settings.on_failure == "go_on"
+        self.refusing, self.failing = not goes_on, True
+        self._settle(None if goes_on else reason)
+        if not goes_on:
+            self._commit = CommitFuture()
+
+    def _settle(self, reason: str | None) -> None:
+        """Mark the commits that calls wait for as done, or as failed with *reason*."""
+        for commit in (self._commit, *([self._batch.commit] if self._batch else [])):
+            if not commit.kept and commit.reason is None:
+                commit.settle(reason)
+
+    async def _delay(self) -> None:
+        """Build the waiting records, to be written after the batch; keep as many as fit."""
+        entries, now = self._waiting[:], (self._clock(), perf_counter())
+        made = await self._built_in_thread(entries, now)
+        del self._waiting[: len(entries)]
+        late = [(tenant, one, None) for tenant, drafts in made.items() for one in drafts]
+        ahead = 0 if self._batch is None else len(self._batch.entries)
+        room = max(MOST_WAITING - len(self._late) - ahead, 0)
+        self._late += late[:room]
+        self._lost.update(tenant for tenant, _, _ in late[room:])
+        if late[room:]:
+            log.error("audit_records_lost", records=len(late[room:]))
+
+    async def aclose(self) -> None:
+        """Write the remaining records, within a time limit."""
+        self._closing = True
+        self._write_refusals()
+        if (wake := self._wake) is not None:
+            self._wake = None
+            wake(None)
+        if (writing := self._writing) is not None:
+            await asyncio.wait([writing], timeout=CLOSING_S)
+            writing.cancel()
+        if left := len(self) + (0 if self._batch is None else len(self._batch.entries)):
+            log.error("audit_records_lost", records=left)

@@ -1,0 +1,244 @@
+"""Check `[approvals]`."""
+
+import math
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.approvals import LONGEST_S, ApprovalRule, ApprovalsSettings
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
+from gatepost.config.settings import Config
+from gatepost.policy.approvals.rules import (
+    DEFAULT_APPROVERS,
+    ROLE,
+    SUBJECT,
+    ApprovalPolicy,
+    BadCondition,
+    Condition,
+    NoLibrary,
+    asks_as_destructive,
+    matches,
+    matches_any,
+    plan_of,
+)
+from gatepost.policy.approvals.webhook import BadSecret, key_of
+from gatepost_authz.config import Problem
+
+PEOPLE = (1, 2)
+SHORTEST_HOLD_S, LONGEST_HOLD_S = 1.0, 86_400.0
+
+
+def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+    """Yield the problems of the approval settings."""
+    settings = config.approvals
+    roles = {role for issuer in config.issuers for role in issuer.roles}
+    for at, rule in enumerate(settings.rules):
+        place = f"approvals.rules[{at}]"
+        yield from _condition(rule, place)
+        yield from _by(rule, place, roles)
+        yield from _people(rule, place)
+    yield from _numbers(settings)
+    yield from _patterns(settings, toolbox)
+    yield from _destructive(config, toolbox)
+    yield from _nobody(config, toolbox, roles)
+    yield from _webhook(settings, development=config.development)
+
+
+def _condition(rule: ApprovalRule, place: str) -> Iterator[Problem]:
+    if not rule.when:
+        return
+    try:
+        Condition(rule.when)
+    except NoLibrary as missing:
+        hint = "pip install 'gatepost[cel]'"
+        yield Problem("config.E084", str(missing).partition(":")[0], hint, setting=f"{place}.when")
+    except BadCondition as bad:
+        yield Problem(
+            "config.E080",
+            f"the condition {rule.when[:60]!r} cannot be used: {bad}",
+            'write CEL over arguments, caller and tool: when = "arguments.amount > 100"',
+            setting=f"{place}.when",
+        )
+
+
+def _by(rule: ApprovalRule, place: str, roles: set[str]) -> Iterator[Problem]:
+    for at, entry in enumerate(rule.by):
+        setting = f"{place}.by[{at}]"
+        role = entry.removeprefix(ROLE)
+        issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
+        is_role = entry.startswith(ROLE) and role
+        if not is_role and not (entry.startswith(SUBJECT) and issuer and subject):
+            yield Problem(
+                "config.E081",
+                f"{entry!r} is not an approver",
+                'write "role:NAME" or "subject:ISSUER SUBJECT"',
+                setting=setting,
+            )
+        elif is_role and role not in roles:
+            yield Problem(
+                "config.W082",
+                f"no issuer maps the role {role!r}, so no approver can have it",
+                f"add roles = {{ {role} = {{ claim = ..., value = ... }} }} to an issuer",
+                "warning",
+                setting,
+            )
+
+
+def _people(rule: ApprovalRule, place: str) -> Iterator[Problem]:
+    if rule.approvals not in PEOPLE:
+        yield Problem(
+            "config.E082",
+            f"`approvals` is {rule.approvals}, but a rule can require 1 or 2 approvals",
+            "write approvals = 1 or approvals = 2",
+            setting=f"{place}.approvals",
+        )
+    named = {entry for entry in rule.by if entry.startswith(SUBJECT)}
+    if rule.by and len(named) == len(rule.by) and len(named) < rule.approvals:
+        yield Problem(
+            "config.E082",
+            "the rule requires two approvals, but `by` names one person",
+            "add a second person or a role",
+            setting=f"{place}.by",
+        )
+
+
+def _numbers(settings: ApprovalsSettings) -> Iterator[Problem]:
+    limits = {"approvals.timeout_s": settings.timeout_s}
+    for at, rule in enumerate(settings.rules):
+        if rule.timeout_s is not None:
+            limits[f"approvals.rules[{at}].timeout_s"] = rule.timeout_s
+    for setting, seconds in limits.items():
+        if not 0 < seconds <= LONGEST_S:
+            message = f"`{setting}` must be more than 0 and at most {LONGEST_S:g}"
+            yield Problem("config.E016", message, setting=setting)
+    numbers = {
+        "max_waiting_per_caller": settings.max_waiting_per_caller,
+        "max_waiting_per_tenant": settings.max_waiting_per_tenant,
+    }
+    for name, number in numbers.items():
+        if number < 1:
+            setting = f"approvals.{name}"
+            yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
+    yield from _holds(settings)
+
+
+def _holds(settings: ApprovalsSettings) -> Iterator[Problem]:
+    ranges = {
+        "keep_s": (0.0, math.inf),
+        "denials": (0.0, math.inf),
+        "denials_window_s": (SHORTEST_HOLD_S, LONGEST_HOLD_S),
+        "hold_s": (SHORTEST_HOLD_S, LONGEST_HOLD_S),
+    }
+    for name, (least, most) in ranges.items():
+        if not least <= getattr(settings, name) <= most:
+            up_to = f" and at most {most:g}" if most < math.inf else ""
+            message = f"`approvals.{name}` must be at least {least:g}{up_to}"
+            yield Problem("config.E016", message, setting=f"approvals.{name}")
+
+
+def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem]:
+    lists = {"approvals.require": settings.require, "approvals.auto_approve": settings.auto_approve}
+    lists |= {f"approvals.rules[{at}].tools": one.tools for at, one in enumerate(settings.rules)}
+    for setting, patterns in lists.items():
+        for at, pattern in enumerate(patterns):
+            if not any(matches(pattern, tool) for tool in toolbox.tools):
+                yield Problem(
+                    "config.W080",
+                    f"{pattern!r} matches no enabled tool",
+                    "write a tool's name, `*` for any letters, or pack:NAME",
+                    "warning",
+                    f"{setting}[{at}]",
+                )
+    for at, pattern in enumerate(settings.require):
+        both = [tool for tool in toolbox.tools if matches(pattern, tool)]
+        freed = [tool.name for tool in both if matches_any(settings.auto_approve, tool)]
+        if freed:
+            yield Problem(
+                "config.W081",
+                f"{pattern!r} is overridden by `approvals.auto_approve` for {', '.join(freed[:5])}",
+                "remove it from one of the lists; auto_approve takes precedence",
+                "warning",
+                f"approvals.require[{at}]",
+            )
+
+
+def _destructive(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+    settings = config.approvals
+    if settings.destructive is not None or config.development:
+        return
+    names = [
+        tool.name
+        for tool in toolbox.tools
+        if asks_as_destructive(settings, tool)
+        and not tool.approval
+        and not matches_any((*settings.require, *settings.auto_approve), tool)
+    ]
+    if names:
+        yield Problem(
+            "config.W083",
+            "calls of these tools need approval because they are marked destructive: "
+            + ", ".join(sorted(names)),
+            'set approvals.destructive = "ask" to keep this, or "run" to run them without '
+            "approval; approvals.auto_approve exempts single tools",
+            "warning",
+            "approvals.destructive",
+        )
+
+
+def _nobody(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Problem]:
+    try:
+        plan = plan_of(config.approvals, toolbox.tools)
+    except BadCondition:
+        return  # told already
+    usual = DEFAULT_APPROVERS[0].removeprefix(ROLE)
+    open_ones = [name for name, policy in plan.items() if _asks_usual(policy)]
+    if open_ones and usual not in roles:
+        yield Problem(
+            "config.W082",
+            f"calls of {', '.join(sorted(open_ones)[:5])} need an {usual}, but no issuer maps that "
+            "role, so only the command line can approve",
+            f"add roles = {{ {usual} = {{ claim = ..., value = ... }} }} to an issuer",
+            "warning",
+            "approvals",
+        )
+
+
+def _asks_usual(policy: ApprovalPolicy) -> bool:
+    """Return whether a person's call may need the default approver."""
+    if any(clause.condition is None and clause.rule.by for clause in policy.clauses):
+        return False
+    return policy.always or policy.writes or any(not clause.rule.by for clause in policy.clauses)
+
+
+def _webhook(settings: ApprovalsSettings, *, development: bool) -> Iterator[Problem]:
+    hook = settings.webhook
+    if not hook.url:
+        return
+    try:
+        parts = urlsplit(hook.url)
+        secure, host = parts.scheme == "https", parts.hostname
+    except ValueError:
+        secure, host = False, None
+    if not host or not (secure or development):
+        yield Problem(
+            "config.E083",
+            "the webhook URL must use https",
+            'write url = "https://…"',
+            setting="approvals.webhook.url",
+        )
+    setting = "approvals.webhook.secret"
+    if not REFERENCE.match(hook.secret) or hook.secret.startswith("secret:"):
+        # The value is not shown, because it may be the secret itself.
+        yield Problem(
+            "config.E083",
+            "`approvals.webhook.secret` holds a value instead of a reference",
+            'write secret = "env:NAME" or "file:PATH"',
+            setting=setting,
+        )
+        return
+    try:
+        key_of(resolve(hook.secret))
+    except UnresolvedReference as error:
+        yield Problem("config.E083", str(error), "set it where the server runs", setting=setting)
+    except BadSecret as bad:
+        yield Problem("config.E083", str(bad), "openssl rand -base64 32", setting=setting)

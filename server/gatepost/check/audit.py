@@ -1,0 +1,37 @@
+"""Check `[audit]`."""
+
+from collections.abc import Iterator
+
+from gatepost.config.settings import Config
+from gatepost_authz.config import Problem
+
+MOST_ARGUMENT_BYTES = 1_000_000
+MOST_BATCH_MS = 1_000
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield invalid settings, and settings that an auditor will question."""
+    audit = config.audit
+    bounds = (
+        ("max_argument_bytes", audit.max_argument_bytes, 0, MOST_ARGUMENT_BYTES),
+        ("batch_ms", audit.batch_ms, 0, MOST_BATCH_MS),
+        ("checkpoint_s", audit.checkpoint_s, 0, 86_400),
+        ("checkpoint_records", audit.checkpoint_records, 1, 1_000_000),
+        ("retention_days", audit.retention_days, 0, 36_500),
+    )
+    for name, value, least, most in bounds:
+        if not least <= value <= most:
+            yield Problem(
+                "config.E085",
+                f"`audit.{name}` is {value:g}, but must be from {least} to {most}",
+                "choose a value in this range",
+                setting=f"audit.{name}",
+            )
+    if not audit.enabled and not config.development:
+        yield Problem(
+            "config.W085",
+            "the audit trail is disabled",
+            "set audit.enabled = true, unless another system records every call",
+            "warning",
+            "audit.enabled",
+        )

@@ -1,0 +1,258 @@
+"""Find files that other users of the machine can change or read."""
+
+import grp
+import os
+import pwd
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.util import cache_from_source
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from gatepost.config.references import UnresolvedReference, plain
+from gatepost.config.settings import Config
+from gatepost.permissions import OTHERS, is_foreign
+from gatepost.workspace.ownership import adoption, is_foreign_folder
+from gatepost.workspace.resolver import resolver_of
+from gatepost_authz.config import TENANT_ID, Problem
+
+FILE = "file:"
+TOOLS = "config.E117", "config.W117"
+CONFIGURATION = "config.E119", "config.W119"
+SQLITE = "sqlite:///"
+MOST_FOLDERS = 5
+"""Maximum number of folders in the report."""
+LINKS = 40
+"""Maximum number of links that are followed, as in the system itself."""
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems with modes and owners of files in production."""
+    if config.development:
+        return
+    yield from _tools(config)
+    yield from _secrets(config)
+    yield from _database(config)
+    yield from _workspaces(config)
+
+
+def of_configuration(path: Path) -> Iterator[Problem]:
+    """Yield the problem if other users can change the configuration file."""
+    if (problem := _changed_by_others(path, "the configuration", ids=CONFIGURATION)) is not None:
+        yield problem
+
+
+def changeable(path: Path) -> tuple[Path, bool] | None:
+    """
+    Return what of *path* other users can change and whether all users can, or None.
+
+    Checks the file and every folder and link on the way to it, because a user who can write to a
+    folder can replace the file.
+    """
+    found: tuple[Path, bool] | None = None
+    for place in _way(path):
+        try:
+            status = place.lstat()
+        except OSError:
+            continue  # what is missing is said elsewhere
+        by_all = _by_all(status)
+        if by_all or (found is None and _by_some(status)):
+            found = (place, by_all)
+            if by_all:
+                return found
+    return found
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """Yield every folder and link that leads to *path*, and their targets."""
+    todo = list(reversed(path.absolute().parts[1:]))
+    at, links = Path(path.absolute().anchor), 0
+    yield at
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        here = at / name
+        yield here
+        if here.is_symlink() and links < LINKS:
+            links += 1
+            target = Path(os.readlink(here))
+            if target.is_absolute():
+                at = Path(target.anchor)
+            todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        else:
+            at = here
+
+
+def _by_all(status: os.stat_result) -> bool:
+    """Return whether every user can change it; in a sticky folder only the owner can."""
+    if stat.S_ISLNK(status.st_mode):
+        return False
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return bool(status.st_mode & stat.S_IWOTH) and not sticky
+
+
+def _by_some(status: os.stat_result) -> bool:
+    """Return whether another user than this one and root can change it."""
+    if status.st_uid not in (0, os.geteuid()):
+        return True
+    if stat.S_ISLNK(status.st_mode) or not status.st_mode & stat.S_IWGRP:
+        return False
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return not sticky and _has_others(status.st_gid, status.st_uid)
+
+
+def _has_others(group: int, owner: int) -> bool:
+    """Return whether the group has other members; most systems give each user an own group."""
+    if group == 0:
+        return False
+    try:
+        named, user = grp.getgrgid(group), pwd.getpwuid(owner)
+    except KeyError:
+        return True
+    return named.gr_name != user.pw_name or bool(set(named.gr_mem) - {user.pw_name})
+
+
+def _who(by_all: bool) -> str:
+    return f"{'every' if by_all else 'another'} user of this machine"
+
+
+def _changed_by_others(
+    path: Path, what: str, setting: str = "", *, ids: tuple[str, str]
+) -> Problem | None:
+    """Return the problem if other users can change *path*; *ids* are for all users and for some."""
+    found = changeable(path)
+    if found is None:
+        return None
+    place, by_all = found
+    return Problem(
+        ids[0] if by_all else ids[1],
+        f"{_who(by_all)} can change {place}, and with it {what}",
+        f"run chmod go-w {place}; the owner must be root or the server's user",
+        "error" if by_all else "warning",
+        setting,
+    )
+
+
+def _tools(config: Config) -> Iterator[Problem]:
+    for at, source in enumerate(config.tools.load):
+        setting = f"tools.load[{at}]"
+        for file in _files(source):
+            problem = _changed_by_others(file, f"the tools of {source}", setting, ids=TOOLS)
+            if problem is not None:
+                yield problem
+                break
+
+
+def _files(source: str) -> Iterator[Path]:
+    """Yield the files of a source of tools with their bytecode, which Python prefers."""
+    if source.endswith(".py"):
+        named: Iterable[str | None] = [source]
+    else:
+        # Parent packages run first.
+        names = source.split(".")
+        above = (".".join(names[: n + 1]) for n in range(len(names)))
+        named = [getattr(sys.modules.get(name), "__file__", None) for name in above]
+    for file in filter(None, named):
+        yield Path(file)
+        yield Path(cache_from_source(os.path.abspath(file)))
+
+
+def _secrets(config: Config) -> Iterator[Problem]:
+    named = [*_references(msgspec.to_builtins(config), "")]
+    if config.listen.tls_key:
+        named.append(("listen.tls_key", config.listen.tls_key))
+    for setting, name in named:
+        path = Path(name)
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue  # what is missing is said elsewhere
+        found = changeable(path)
+        if found is not None and found[1]:
+            yield Problem(
+                "config.E118",
+                f"every user of this machine can change {found[0]}, and with it the secret",
+                f"run chmod go-w {found[0]}",
+                setting=setting,
+            )
+        if mode & stat.S_IROTH:
+            yield Problem(
+                "config.W118",
+                f"every user of this machine can read {path}, which holds a secret",
+                f"run chmod o-r {path}; in a container, mount it with mode 0400 or 0440",
+                "warning",
+                setting,
+            )
+
+
+def _database(config: Config) -> Iterator[Problem]:
+    try:
+        url = plain(config.storage.database)
+    except UnresolvedReference:
+        return  # said already
+    if not url.startswith(SQLITE):
+        return
+    path = unquote(url.removeprefix(SQLITE))
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        try:
+            status = os.stat(name)
+        except OSError:
+            continue
+        if is_foreign(status):
+            yield Problem(
+                "config.E120",
+                f"{name} belongs to another user (uid {status.st_uid}), who can read and change it",
+                "run as its owner, or give the file to the server's user with chown",
+                setting="storage.database",
+            )
+        elif status.st_mode & OTHERS:
+            yield Problem(
+                "config.W120",
+                f"other users can access {name}; the server removes their permissions when it "
+                "opens the file",
+                f"run chmod 600 {name}; other users may already have read or changed it",
+                "warning",
+                "storage.database",
+            )
+
+
+def _workspaces(config: Config) -> Iterator[Problem]:
+    root = Path(config.workspace.root)
+    try:
+        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return  # it is made at the start, or that it cannot be is said already
+    try:
+        names = [name for name in sorted(os.listdir(handle)) if TENANT_ID.fullmatch(name)]
+        foreign = [name for name in names if is_foreign_folder(handle, name, resolver_of())]
+    except OSError:
+        return
+    finally:
+        os.close(handle)
+    for name in foreign[:MOST_FOLDERS]:
+        yield Problem(
+            "config.W121",
+            f"{root / name} was not created by Gatepost, so tools cannot use it as the workspace "
+            f"of tenant {name!r}",
+            adoption(root, name),
+            "warning",
+            "workspace.root",
+        )
+
+
+def _references(node: Any, setting: str) -> Iterator[tuple[str, str]]:
+    """Yield the files of all references with their settings, except the key ring."""
+    if isinstance(node, dict):
+        for key, inner in node.items():
+            yield from _references(inner, f"{setting}.{key}" if setting else str(key))
+    elif isinstance(node, list | tuple):
+        for at, inner in enumerate(node):
+            yield from _references(inner, f"{setting}[{at}]")
+    elif isinstance(node, str) and node.startswith(FILE) and setting != "keys.ring":
+        yield setting, node.removeprefix(FILE)

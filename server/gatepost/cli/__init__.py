@@ -1,0 +1,1 @@
+"""The command line: a table of commands, each loaded when it runs."""

@@ -1,0 +1,281 @@
+"""`gatepost approvals`: list and decide approval requests on the command line."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.check.pack_loading import Toolbox
+from gatepost.check.stdio import BESIDE
+from gatepost.cli.configuration import (
+    administrator,
+    check_tenant,
+    config_option,
+    settled,
+    visible,
+)
+from gatepost.cli.stores import moment
+from gatepost.cli.stores import table as in_columns
+from gatepost.config.references import plain
+from gatepost.config.server_secrets import own_secrets
+from gatepost.config.settings import Config
+from gatepost.dashboard.escaping import shown
+from gatepost.outbound.client import OutboundClient
+from gatepost.policy.approvals.request import (
+    USES,
+    ApprovalGrant,
+    ApprovalRequest,
+    DisplayedParty,
+    Operator,
+    Undecidable,
+)
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.runtime.approvals import ApprovalServices
+from gatepost.runtime.services import keyring_of
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.telemetry.logs import configure
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.fetch import Fetcher
+
+T = TypeVar("T")
+
+tenant_option = click.option("--tenant", required=True, help="Tenant id.")
+PAST = 20
+
+
+@click.group()
+def approvals() -> None:
+    """
+    List and decide approval requests for calls and scripts.
+
+    Decisions are stored in the database and take effect on every running server at once.
+    """
+
+
+@approvals.command("list")
+@click.option("--past", is_flag=True, help="List recent decisions instead.")
+@tenant_option
+@config_option
+def list_(past: bool, tenant: str, path: Path) -> None:
+    """List waiting requests, oldest first."""
+
+    async def look(service: ApprovalService) -> list[ApprovalRequest]:
+        return await service.history(tenant, most=PAST) if past else await service.waiting(tenant)
+
+    found = with_approvals(path, tenant, look)
+    if not found:
+        click.echo(f"Tenant {tenant} has no {'decided' if past else 'waiting'} requests.")
+        return
+    rows = [(one.id, one.state, one.tool, who(one.caller), when(one.created_at)) for one in found]
+    table(("ID", "STATE", "TOOL", "CALLER", "SINCE"), rows)
+
+
+@approvals.command()
+@click.argument("request_id", metavar="ID")
+@tenant_option
+@config_option
+def show(request_id: str, tenant: str, path: Path) -> None:
+    """Show one request with its arguments. Secrets are redacted."""
+    request = with_approvals(path, tenant, lambda service: found(service, tenant, request_id))
+    tell(request)
+    if request.state == "waiting":
+        again = f"--tenant {tenant} {request.id}"
+        click.echo("\nTo approve or reject this request:")
+        click.echo(f"gatepost approvals approve {again} --digest {request.digest}")
+        click.echo(f"gatepost approvals reject {again} --reason WHY")
+    elif request.state == "rejected" and request.kind == "script":
+        click.echo("\nTo approve this script anyway:")
+        click.echo(
+            f"gatepost approvals approve --tenant {tenant} {request.id} --digest {request.digest}"
+        )
+
+
+@approvals.command()
+@click.argument("request_id", metavar="ID")
+@click.option("--digest", help="Digest of the request, as printed by `show`.")
+@tenant_option
+@config_option
+def approve(request_id: str, digest: str | None, tenant: str, path: Path) -> None:
+    """
+    Approve the call or script ID.
+
+    Without --digest, the command only shows the request. With --digest, it approves the request
+    only if the digest still matches.
+    """
+    if digest is None:
+        tell(with_approvals(path, tenant, lambda service: found(service, tenant, request_id)))
+        click.echo(
+            "\nNothing was approved. To approve, add --digest from `gatepost approvals show`."
+        )
+        return
+    request = with_approvals(
+        path,
+        tenant,
+        lambda service: service.approve(tenant, request_id, Operator(administrator()), seen=digest),
+    )
+    if request.state == "waiting":
+        click.echo(
+            f"Approved {request.given} of {request.needed} times. Another person must approve too."
+        )
+    else:
+        click.echo(f"{request.id} is approved: {visible(request.tool)} can run.")
+
+
+@approvals.command()
+@click.argument("request_id", metavar="ID")
+@click.option("--reason", default="", help="Reason, shown to the agent.")
+@tenant_option
+@config_option
+def reject(request_id: str, reason: str, tenant: str, path: Path) -> None:
+    """Reject the call or script ID."""
+    by = Operator(administrator())
+    request = with_approvals(
+        path, tenant, lambda service: service.reject(tenant, request_id, by, reason)
+    )
+    click.echo(f"{request.id} is rejected.")
+
+
+@approvals.command()
+@tenant_option
+@config_option
+def grants(tenant: str, path: Path) -> None:
+    """List grants in force."""
+    found = with_approvals(path, tenant, lambda service: service.grants(tenant))
+    if not found:
+        click.echo(f"Tenant {tenant} has no grants.")
+        return
+    table(("ID", "TOOL", "CALLER", "ARGUMENTS", "LEFT", "UNTIL"), [granted(one) for one in found])
+
+
+@approvals.command("revoke-grant")
+@click.argument("grant_id", metavar="ID")
+@tenant_option
+@config_option
+def revoke_grant(grant_id: str, tenant: str, path: Path) -> None:
+    """Revoke the grant ID."""
+    by = Operator(administrator())
+    if not with_approvals(path, tenant, lambda service: service.revoke_grant(tenant, grant_id, by)):
+        raise click.ClickException(f"Tenant {tenant} has no grant with this id.")
+    click.echo(f"Grant {visible(grant_id)} is revoked.")
+
+
+async def found(service: ApprovalService, tenant: str, request_id: str) -> ApprovalRequest:
+    """Return one request; raises Undecidable if it does not exist."""
+    request = await service.get(tenant, request_id)
+    if request is None:
+        raise Undecidable("There is no such request.")
+    return request
+
+
+def tell(request: ApprovalRequest) -> None:
+    """Print a request, with control characters escaped."""
+    rows = [
+        ("request", request.id),
+        ("state", request.state),
+        ("call", USES.get(request.use, "")),
+        ("tool", f"{request.tool}  {request.title}".strip()),
+        ("caller", who(request.caller)),
+        ("client", request.caller.client_id or ""),
+        ("acting", request.caller.actor or ""),
+        ("since", when(request.created_at)),
+        ("until", when(request.until)),
+        ("why", request.reason),
+        ("approvals", f"{request.given} of {request.needed}"),
+    ]
+    for name, value in rows:
+        if value:
+            click.echo(f"{name:<10} {visible(value)}")
+    for one in request.decisions:
+        click.echo(visible(f"           {one.verdict} by {who(one.by)} {one.reason}".rstrip()))
+    for name, arguments in (("arguments", request.arguments), ("edited", request.edited)):
+        if arguments is not None and request.kind == "call":
+            click.echo(f"{name}:")
+            for line in readable(arguments):
+                click.echo(f"  {visible(shown(line))}")
+    # Split at line feeds only: other line separators could forge lines here.
+    for line in (request.content or "").removesuffix("\n").split("\n") if request.content else ():
+        click.echo(f"  {visible(shown(line))}")
+
+
+def readable(arguments: bytes) -> list[str]:
+    """Return JSON as lines; strings stay escaped."""
+    return msgspec.json.format(arguments).decode().split("\n")
+
+
+def granted(grant: ApprovalGrant) -> tuple[str, ...]:
+    """Return a grant as a row of the list."""
+    pattern = grant.when or " ".join(grant.arguments.decode().split())[:40]
+    left = "any" if grant.left is None else str(grant.left)
+    return grant.id, grant.tool, who(grant.caller), pattern, left, when(grant.until)
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    """Print rows in columns, with control characters escaped."""
+    click.echo(in_columns([head, *(tuple(map(visible, row)) for row in rows)]))
+
+
+def who(party: DisplayedParty) -> str:
+    """Return a person's name and id."""
+    return f"{party.name} ({party.subject})" if party.name else party.subject
+
+
+def when(seconds: float) -> str:
+    """Return a time in UTC; empty if there is none."""
+    return "" if seconds == float("inf") else moment(seconds)
+
+
+def with_approvals(path: Path, tenant: str, do: Callable[[ApprovalService], Awaitable[T]]) -> T:
+    """Run *do* with the configured stores open, and return its result."""
+    return decided(path, tenant, lambda service, _: do(service))
+
+
+def decided(path: Path, tenant: str, do: Callable[[ApprovalService, Config], Awaitable[T]]) -> T:
+    """Run *do*, which also needs the configuration, with the stores open."""
+    # For `gatepost stdio` this is the only way to decide, so HTTP settings can be missing.
+    config, toolbox = settled(path, beside=BESIDE)
+    check_tenant(config, tenant)
+
+    async def work() -> T:
+        async with opened(config, toolbox, tenant) as service:
+            return await do(service, config)
+
+    configure(level="warning", form="console")
+    try:
+        return asyncio.run(work())
+    except (StoreRefused, StoreUnavailable, Undecidable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+@asynccontextmanager
+async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[ApprovalService]:
+    """Open the approval service with the servers' records; servers send its webhook messages."""
+    keyring = keyring_of(config)
+    records = await open_records(plain(config.storage.database))
+    relay = await open_relay(plain(config.storage.shared))
+    outbound = OutboundClient(
+        config.network,
+        tls=Fetcher(development=config.development, network=config.network).tls,
+    )
+    async with aclosing(records), aclosing(relay), aclosing(outbound):
+        secrets = SecretCache(SecretStore(records, keyring))
+        secrets.keep_own(own_secrets(config))
+        redaction = Redaction(secrets)
+        await redaction.ready(tenant)
+        async with aclosing(AuditWriter(records, keyring, redaction, config.audit)) as writer:
+            cutoffs = Revocations(records, relay, ended=lambda new: None)
+            cutoffs.configure(config.tenancy.suspended)
+            await cutoffs.look()
+            shared = records, relay, keyring
+            # Requests of revoked callers cannot be approved here either.
+            reviews = ApprovalServices(*shared, redaction, writer, outbound, cutoffs.is_cut)
+            reviews.apply(config, toolbox.tools)
+            yield reviews.service

@@ -1,0 +1,245 @@
+"""`gatepost audit`: verify, export and checkpoint the audit trail."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Literal, TypeVar
+
+import click
+
+from gatepost.audit.checkpoints import PublicKeys, Unproven, as_pem, from_pem, public_keys, sign
+from gatepost.audit.export import (
+    PAGE,
+    ExportUnreadable,
+    as_cef,
+    as_otlp,
+    checkpoints_in,
+    exported,
+    line,
+    of_checkpoint,
+    verify_lines,
+)
+from gatepost.audit.search import read
+from gatepost.audit.verify import VerificationResult, verify
+from gatepost.cli.configuration import config_option, fit_for, nearest, visible
+from gatepost.config.references import plain
+from gatepost.config.settings import Config
+from gatepost.runtime.version import version
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import Checkpoint
+from gatepost.storage.backends import MEMORY, open_records
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.telemetry.logs import configure
+
+T = TypeVar("T")
+Form = Literal["jsonl", "cef", "otlp"]
+Kept = list[tuple[str, Checkpoint]]
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+SETTINGS = ("storage.database", "keys.ring")
+"""The settings that these commands need; problems of other settings are ignored."""
+
+
+@click.group()
+def audit() -> None:
+    """
+    Verify and export the audit trail, and sign checkpoints.
+
+    The records of each tenant form a hash chain with signed checkpoints. See docs/audit.md.
+    """
+
+
+@audit.command("verify")
+@click.argument("files", nargs=-1, type=FILE)
+@click.option("--tenant", help="Verify only this tenant. Default: all tenants.")
+@click.option("--key", type=FILE, help="File with the public keys printed by `gatepost audit key`.")
+@click.option(
+    "--checkpoint",
+    "anchors",
+    multiple=True,
+    type=FILE,
+    help="File or log with checkpoints stored elsewhere. Can be given several times.",
+)
+@config_option
+def verify_(
+    files: tuple[Path, ...],
+    tenant: str | None,
+    key: Path | None,
+    anchors: tuple[Path, ...],
+    path: Path,
+) -> None:
+    """
+    Check that audit records are unchanged, and print the first bad record.
+
+    Checks the configured database, or exported FILES. With --key, FILES need no configuration.
+    """
+    try:
+        kept = [
+            one for anchor in anchors for one in checkpoints_in(anchor.read_bytes().splitlines())
+        ]
+        keys = from_pem(key.read_text()) if key is not None else {}
+        if files:
+            keys = keys or public_keys(_ring(fit_for(path, SETTINGS)))
+            found = [verify_lines(one.read_bytes().splitlines(), keys, kept) for one in files]
+        else:
+            found = _in_database(fit_for(path, SETTINGS), tenant, keys, kept)
+    except (ExportUnreadable, ValueError) as problem:
+        raise click.ClickException(f"{problem}.") from None
+    if not found:
+        click.echo("There are no records.")
+    for one in found:
+        click.echo(told(one))
+    if any(one.bad is not None for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def told(found: VerificationResult) -> str:
+    """Return a verdict as text."""
+    if found.bad is not None:
+        return f"{found.tenant}: record {found.bad} is bad: {found.problem}."
+    first = found.last - found.records + 1
+    words = f"{found.tenant}: {found.records} records are valid"
+    if found.records:
+        words += f", {first} to {found.last}; signed checkpoints cover records up to {found.proven}"
+    if found.erased:
+        words += (
+            f". The details of {found.erased} records were erased, and the erasures are recorded"
+        )
+    return f"{words}."
+
+
+@audit.command()
+@click.option("--tenant", required=True, help="Tenant id.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "cef", "otlp"]),
+    default="jsonl",
+    show_default=True,
+    help="JSON lines (can be verified), CEF, or OpenTelemetry logs as OTLP JSON.",
+)
+@click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]),
+    help="Export records from this time (UTC). JSON lines start after the previous checkpoint.",
+)
+@click.option(
+    "--output", type=click.File("wb"), default="-", help="Output file. Default: standard output."
+)
+@config_option
+def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, path: Path) -> None:
+    """Sign a checkpoint of a tenant's last record and export the records."""
+    config = fit_for(path, SETTINGS)
+    begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
+
+    async def work(records: Records, keyring: KeyRing) -> None:
+        if await records.of(tenant).trail.head() is None:
+            # The export is then valid but empty, which could be mistaken for a complete one.
+            hint = nearest(tenant, await records.audit.tenants())
+            click.echo(f"There are no audit records of tenant {visible(tenant)}.{hint}", err=True)
+        await sign(records, keyring, tenant, time.time)
+        lines = exported(records, tenant, since=begin)
+        if form != "jsonl":
+            lines = _projected(records, tenant, form, begin)
+        async for one in lines:
+            output.write(one)
+
+    _at_the_trail(config, work)
+
+
+async def _projected(records: Records, tenant: str, form: Form, since: int) -> AsyncIterator[bytes]:
+    """Yield the records in CEF or OTLP format."""
+    after = 0
+    while page := await records.of(tenant).trail.rows(after, PAGE):
+        after = page[-1].number
+        found = [read(row) for row in page if row.at >= since]
+        if form == "otlp":
+            for at in range(0, len(found), 100):
+                yield as_otlp(tenant, found[at : at + 100], version())
+        else:
+            for one in found:
+                yield f"{as_cef(tenant, one, version())}\n".encode()
+
+
+@audit.command()
+@config_option
+def key(path: Path) -> None:
+    """Print the public keys that verify checkpoints, one for each key of the key ring."""
+    click.echo(as_pem(public_keys(_ring(fit_for(path, SETTINGS)))), nl=False)
+
+
+@audit.command()
+@click.option("--tenant", help="Only this tenant. Default: all tenants.")
+@config_option
+def checkpoint(tenant: str | None, path: Path) -> None:
+    """
+    Sign and print the newest checkpoint of each tenant.
+
+    Store the output where database administrators cannot change it. With it, `gatepost audit
+    verify` detects even a rollback of the whole database.
+    """
+
+    async def work(records: Records, keyring: KeyRing) -> list[Checkpoint]:
+        found = []
+        for one in [tenant] if tenant else await records.audit.tenants():
+            await sign(records, keyring, one, time.time)
+            found += (await records.of(one).trail.checkpoints())[-1:]
+        return found
+
+    for one in _at_the_trail(fit_for(path, SETTINGS), work):
+        click.echo(line(of_checkpoint(one)), nl=False)
+
+
+def _in_database(
+    config: Config, tenant: str | None, keys: PublicKeys, kept: Kept
+) -> list[VerificationResult]:
+    async def work(records: Records, keyring: KeyRing) -> list[VerificationResult]:
+        # Older public keys may be only in the file.
+        known = {**keys, **public_keys(keyring)}
+        named = {*await records.audit.tenants(), *(one for one, _ in kept)}
+        found = []
+        for one in sorted({tenant} if tenant else named):
+            anchors = [checkpoint for name, checkpoint in kept if name == one]
+            found.append(await verify(records, one, known, keyring, anchors))
+        return found
+
+    return _at_the_trail(config, work)
+
+
+def _ring(config: Config) -> KeyRing:
+    if not config.keys.ring:
+        raise click.ClickException(
+            "There is no key ring, so signatures cannot be checked. Run `gatepost keyring new` and "
+            'set [keys] ring = "file:keyring.json".'
+        )
+    return KeyRing.load(config.keys.ring)
+
+
+def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]) -> T:
+    """Run *do* with the configured records open, and return its result."""
+    keyring = _ring(config)
+    database = plain(config.storage.database)
+    if database == MEMORY:
+        raise click.ClickException(
+            "`storage.database` is in the server's memory, which other processes cannot read. "
+            "Set it to a SQLite file or PostgreSQL."
+        )
+
+    async def work() -> T:
+        records = await open_records(database)
+        async with aclosing(records):
+            return await do(records, keyring)
+
+    configure(level="warning", form="console")
+    try:
+        return asyncio.run(work())
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+    except Unproven as refused:
+        raise click.ClickException(
+            f"The last record of tenant {refused} cannot be proven with a key of the key ring, so "
+            "it is not signed. Run `gatepost audit verify` to find the problem."
+        ) from None

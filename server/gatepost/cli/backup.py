@@ -1,0 +1,71 @@
+"""`gatepost backup`: copy the SQLite database consistently while servers write to it."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from gatepost.cli.configuration import config_option
+from gatepost.cli.stores import configured
+from gatepost.config.references import plain
+from gatepost.storage.backends import scheme_of
+from gatepost.storage.sql.sqlite import exists, path_of
+
+WAIT_S = 30.0
+"""Seconds that the copy waits for a locked database."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@config_option
+def backup(file: Path, path: Path) -> None:
+    """
+    Copy the configured SQLite database to FILE. Servers can keep running.
+
+    The copy is consistent, unlike a plain copy of the file. Also back up the workspaces and, in
+    another place, the key ring. See docs/storage.md.
+    """
+    url = plain(configured(path, needs=("storage.database",)).storage.database)
+    if scheme_of(url) != "sqlite":
+        raise click.ClickException("This command supports SQLite only. Use pg_dump for PostgreSQL.")
+    if not exists(url):
+        raise click.ClickException(f"The database {path_of(url)} does not exist.")
+    try:
+        size = copy(path_of(url), file)
+    except FileExistsError:
+        raise click.ClickException(f"{file} already exists. Choose another file.") from None
+    except (OSError, sqlite3.Error) as error:
+        raise click.ClickException(f"{file} cannot be written: {error}.") from None
+    click.echo(f"Backed up the database to {file}: {size} bytes.")
+
+
+def copy(database: str, file: Path) -> int:
+    """
+    Copy a database in one read transaction, durably, and return the size of the copy.
+
+    Only this user can read the copy, because it contains arguments and encrypted secrets. It gets
+    its name when it is complete.
+    """
+    if file.exists():
+        raise FileExistsError(file)
+    partial = file.with_name(f"{file.name}.partial")
+    os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    there = f"file:{quote(os.path.abspath(database))}?mode=rw"
+    with (
+        closing(sqlite3.connect(there, uri=True, timeout=WAIT_S)) as source,
+        closing(sqlite3.connect(partial)) as target,
+    ):
+        # Copy all pages in one step: otherwise every write in between restarts the backup.
+        source.backup(target)
+        fault = target.execute("PRAGMA quick_check").fetchone()[0]
+        if fault != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged: {fault}")
+        # Make it a single file, without -wal and -shm.
+        target.execute("PRAGMA journal_mode = delete")
+    with partial.open("rb") as written:
+        os.fsync(written.fileno())
+    partial.rename(file)
+    return file.stat().st_size

@@ -1,0 +1,150 @@
+"""Load and check the configuration for commands."""
+
+import difflib
+import getpass
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from gatepost.check import file_permissions
+from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.problems import problems
+from gatepost.config.reading import read
+from gatepost.config.references import plain
+from gatepost.config.settings import Config
+from gatepost.runtime.reload import known_tenants
+from gatepost.storage.backends import MEMORY
+from gatepost_authz.config import TENANT_ID, Problem
+
+DEFAULT_FILE = Path("gatepost.toml")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def config_option(command: Command) -> Command:
+    """Add the option `--config` to a command."""
+    return click.option(
+        "--config",
+        "path",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_FILE,
+        show_default=True,
+        help="Configuration file. GATEPOST_... environment variables override its settings.",
+    )(command)
+
+
+def examine(
+    path: Path, *, workers: int | None = None
+) -> tuple[Config | None, Toolbox, list[Problem]]:
+    """
+    Read and check the configuration.
+
+    If the default file is missing, only the environment is used. *workers* overrides
+    ``listen.workers``.
+    """
+    missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
+    reading = read(None if missing else path, os.environ)
+    if reading.fitting is None:
+        return None, Toolbox((), ()), list(reading.problems)
+    fitting = with_workers(reading.fitting, workers)
+    toolbox = load(fitting.tools, fitting.packs, fitting.network)
+    judged = [*problems(fitting, toolbox)]
+    if not (missing or fitting.development):
+        judged += file_permissions.of_configuration(path)
+    if reading.config is None:
+        judged = [one for one in judged if not reading.settles(one)]
+    config = None if reading.config is None else fitting
+    return config, toolbox, [*reading.problems, *judged]
+
+
+def check_tenant(config: Config, tenant: str) -> None:
+    """Refuse a tenant that is not configured, and a store in another process's memory."""
+    known = known_tenants(config) | {config.stdio.tenant}
+    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
+        raise click.ClickException(f"The configuration has no tenant {visible(tenant)}.")
+    check_store(config)
+
+
+def check_store(config: Config) -> None:
+    """Refuse a store in another process's memory."""
+    if plain(config.storage.database) == MEMORY:
+        raise click.ClickException(
+            "`storage.database` is in the server's memory, which other processes cannot change. "
+            "Set it to a SQLite file or PostgreSQL."
+        )
+
+
+def fit_for(path: Path, needs: tuple[str, ...]) -> Config:
+    """Return the configuration if the settings *needs* have no errors; else exit 1."""
+    config, _, found = examine(path)
+    if config is not None:
+        found = [one for one in found if one.setting in needs and one.level == "error"]
+    show(found)
+    if config is None or found:
+        raise click.exceptions.Exit(1)
+    return config
+
+
+def administrator() -> str:
+    """Return the operating system user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # In a container the uid may have no name.
+        return f"uid {os.getuid()}"
+
+
+def visible(line: str) -> str:
+    """Return a line with control and reordering characters escaped."""
+    return "".join(
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
+        for one in line
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a known name similar to *word* as a question to append; else an empty string."""
+    near = difflib.get_close_matches(word, [*known], n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
+def with_workers(config: Config, workers: int | None) -> Config:
+    """Return the configuration with another number of workers, if one is given."""
+    if workers is None:
+        return config
+    listen = msgspec.structs.replace(config.listen, workers=workers)
+    return msgspec.structs.replace(config, listen=listen)
+
+
+def settled(
+    path: Path,
+    *,
+    workers: int | None = None,
+    beside: frozenset[str] = frozenset(),
+    also: Callable[[Config], Iterable[Problem]] | None = None,
+) -> tuple[Config, Toolbox]:
+    """
+    Return the configuration if it has no errors; else print all problems and exit 1.
+
+    Problems with an id in *beside* are ignored, and problems that *also* finds are added.
+    """
+    config, toolbox, found = examine(path, workers=workers)
+    found = [problem for problem in found if problem.id not in beside]
+    if config is not None and also is not None:
+        found += [problem for problem in also(config) if problem not in found]
+    show(found)
+    if config is None or any(problem.level == "error" for problem in found):
+        raise click.exceptions.Exit(1)
+    return config, toolbox
+
+
+def show(found: Iterable[Problem]) -> None:
+    """Print one problem per paragraph on standard error, errors first."""
+    for problem in sorted(found, key=lambda problem: problem.level != "error"):
+        where = f" [{problem.setting}]" if problem.setting else ""
+        click.echo(f"{problem.level} {problem.id}{where}: {problem.message}", err=True)
+        if problem.hint:
+            click.echo(f"    {problem.hint}", err=True)

@@ -1,0 +1,85 @@
+"""`gatepost doctor`: diagnose why a client cannot connect or a token is refused."""
+
+import asyncio
+import importlib
+import sys
+from pathlib import Path
+
+import click
+
+from gatepost.cli.configuration import examine as read_configuration
+from gatepost.cli.configuration import show
+from gatepost.doctor import DoctorCredentials, examine
+
+STDIN = "-"
+LONGEST_TOKEN = 65_536
+
+
+@click.command("doctor", short_help="Diagnose why a client cannot connect or a token is refused.")
+@click.argument("url", default="")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Check the token against this configuration, on this machine.",
+)
+@click.option(
+    "--token",
+    envvar="GATEPOST_DOCTOR_TOKEN",
+    default="",
+    help="Access token. `-` reads it from standard input. Or set GATEPOST_DOCTOR_TOKEN.",
+)
+@click.option("--client-id", default="", help="Client id for the client credentials grant.")
+@click.option(
+    "--client-secret",
+    envvar="GATEPOST_DOCTOR_CLIENT_SECRET",
+    default="",
+    help="Client secret. Better set GATEPOST_DOCTOR_CLIENT_SECRET instead.",
+)
+@click.option("--scopes", default="", help="Scopes to request, separated by spaces.")
+def command(
+    url: str, path: Path | None, token: str, client_id: str, client_secret: str, scopes: str
+) -> None:
+    """
+    Connect to the MCP server at URL as a client would, and diagnose problems.
+
+    URL can be any MCP server. The command prints each step, then one sentence that says what is
+    wrong, where, and how to fix it. Exit code 1 means that no client can connect.
+
+    With --config, the command checks --token against that configuration instead. It prints the rule
+    that refuses the token and the setting that changes the rule. If each tenant has its own
+    resource, URL is the one that the client calls. Exit code 1 means that the token is refused.
+    """
+    if token == STDIN:
+        token = sys.stdin.read(LONGEST_TOKEN).strip()
+    if path is not None:
+        _judge(path, token, url)
+    if not url:
+        raise click.UsageError("Missing argument 'URL'.")
+    if not (token.isascii() and token.isprintable()):
+        raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
+    credentials = DoctorCredentials(
+        token=token, client_id=client_id, client_secret=client_secret, scopes=scopes
+    )
+    report = asyncio.run(examine(url, credentials=credentials))
+    for step in report.steps:
+        click.echo(f"{step.level:<5}{step.name}: {step.detail}")
+    click.echo(report.sentence)
+    sys.exit(0 if report.healthy else 1)
+
+
+def _judge(path: Path, token: str, url: str) -> None:
+    """Check the token against the configuration, print the result, and exit."""
+    if not token:
+        raise click.UsageError("--config needs a token to check. Add --token.")
+    config, _, found = read_configuration(path)
+    if config is None:
+        show(found)
+        sys.exit(1)
+    # Imported on use, because examining a URL does not need it.
+    judging = importlib.import_module("gatepost.cli.token_verdict")
+    judgement = asyncio.run(judging.judge(config, token, url))
+    for line in judgement.lines:
+        click.echo(line)
+    sys.exit(0 if judgement.accepted else 1)

@@ -1,0 +1,113 @@
+"""The command line: a table of commands, which are imported on use."""
+
+import gc
+import importlib
+from typing import NamedTuple
+
+import click
+
+COLLECT_AFTER = 250_000
+"""
+Number of objects after which garbage collection runs.
+
+No command creates as many before it starts its work. The server collects more often
+(`gatepost.runtime.garbage_collector`).
+"""
+
+
+class CommandEntry(NamedTuple):
+    """The location of a command, and its line in `gatepost --help`."""
+
+    place: str
+    summary: str
+
+
+# Loaded by name, so that `serve` imports neither the doctor nor the development issuer, and
+# `--help` imports nothing.
+COMMANDS = {
+    "dev": CommandEntry(
+        "gatepost.dev.command:dev", "Run a complete development server on this machine."
+    ),
+    "token": CommandEntry(
+        "gatepost.cli.token:token", "Print an access token from the running `gatepost dev`."
+    ),
+    "serve": CommandEntry("gatepost.cli.serve:serve", "Run the server."),
+    "stdio": CommandEntry("gatepost.cli.stdio:stdio", "Serve one caller over stdin and stdout."),
+    "check": CommandEntry(
+        "gatepost.cli.check:check", "Check a configuration and print every problem."
+    ),
+    "tools": CommandEntry(
+        "gatepost.cli.tools:tools",
+        "List the tools, resources, prompts and skills of a configuration.",
+    ),
+    "doctor": CommandEntry(
+        "gatepost.cli.doctor:command",
+        "Diagnose why a client cannot connect or a token is refused.",
+    ),
+    "migrate": CommandEntry(
+        "gatepost.cli.migrate:migrate", "Migrate the database to the schema of this version."
+    ),
+    "backup": CommandEntry(
+        "gatepost.cli.backup:backup", "Back up the SQLite database while servers run."
+    ),
+    "secrets": CommandEntry(
+        "gatepost.cli.secrets:secrets", "Set, list and delete secrets of tenants."
+    ),
+    "audit": CommandEntry("gatepost.cli.audit:audit", "Verify and export the audit trail."),
+    "keyring": CommandEntry("gatepost.cli.keyring:keyring", "Create and rotate the key ring."),
+    "approvals": CommandEntry(
+        "gatepost.cli.approvals:approvals", "List, approve and reject approval requests."
+    ),
+    "tenant": CommandEntry("gatepost.cli.tenant:tenant", "List, suspend and erase tenants."),
+    "revoke": CommandEntry("gatepost.cli.revoke:revoke", "Revoke tokens before they expire."),
+    "scripts": CommandEntry("gatepost.cli.scripts:scripts", "List, approve and revoke scripts."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the rows of the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            return None
+        module, _, name = row.place.partition(":")
+        # Objects made at the start live to the end: collecting them costs a tenth of the start.
+        gc.set_threshold(COLLECT_AFTER, 10, 10)
+        command = getattr(importlib.import_module(module), name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.summary) for name, row in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        # Imported on use, because nothing else needs it.
+        metadata = importlib.import_module("importlib.metadata")
+        try:
+            click.echo(f"gatepost {metadata.version('gatepost')}")
+        except metadata.PackageNotFoundError:
+            click.echo("gatepost (version unknown, not installed as a package)")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def main() -> None:
+    """
+    Put tools behind an OAuth gate: a remote MCP server for many tenants.
+
+    Start with `gatepost dev`. Exit codes: 0 success, 1 problems found, 2 usage error.
+    """

@@ -1,0 +1,214 @@
+"""`gatepost revoke`: revoke the tokens of a tenant, a person or a client at every server."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from gatepost.audit.record import RecordedPerson
+from gatepost.cli.configuration import administrator, config_option, visible
+from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
+from gatepost.config.settings import Config
+from gatepost.mcp.sessions.session import LIFETIME_S
+from gatepost.policy.approvals.grants import LONGEST_S as GRANTED_S
+from gatepost.policy.revocation.orders import revocation, seconds_of
+from gatepost.policy.revocation.watch import tell
+from gatepost.storage.revocations import FOR_EVER, RevocationRecord
+
+
+class RevocationTarget(NamedTuple):
+    """The selected tokens and the options."""
+
+    tenant: str
+    issuer: str
+    subject: str
+    client: str
+    reason: str
+    leeway_s: float
+    block_s: float
+
+
+class Duration(click.ParamType[float]):
+    """A time span: `90s`, `30m`, `2h`, `7d`, `ever`."""
+
+    name = "span"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+@click.command()
+@click.option("--tenant", default="", help="Revoke tokens of this tenant.")
+@click.option("--subject", default="", help="Revoke tokens of this person or program (`sub`).")
+@click.option("--client", default="", help="Revoke tokens of this client id.")
+@click.option("--issuer", default="", help="Revoke only tokens of this issuer.")
+@click.option("--reason", default="", help="Reason, for --list and the audit trail.")
+@click.option(
+    "--for",
+    "block_s",
+    type=Duration(),
+    default=0.0,
+    help="Also refuse new tokens for this time: 2h, 7d, ever.",
+)
+@click.option(
+    "--leeway",
+    "leeway_s",
+    type=click.FloatRange(0, 300),
+    default=0.0,
+    help="Seconds that the issuer's clock can be ahead of this machine's clock.",
+)
+@click.option("--list", "wants_list", is_flag=True, help="List revocations and holds.")
+@click.option("--undo", metavar="ID", default="", help="Undo a revocation or hold.")
+@config_option
+def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
+    """
+    Revoke all tokens issued before now, at every server within a second.
+
+    If you give several of --tenant, --subject and --client, a token must match all of them. The
+    callers' calls, streams, sessions, tasks, approval requests and grants end, and so do approvals
+    that they gave and that are not used yet. Completed calls are not undone. New sign-ins work,
+    unless you add --for.
+    """
+    asked = RevocationTarget(**given)  # type: ignore[arg-type]  # click has made them of these types
+    named = asked.tenant or asked.subject or asked.client
+    if bool(named) + wants_list + bool(undo) != 1:
+        raise click.UsageError("Give --tenant, --subject or --client, or --list, or --undo ID.")
+    config = configured(path)
+    if wants_list:
+        at_stores(config, shown)
+    elif undo:
+        at_stores(config, lambda stores: undone(undo, stores))
+    else:
+        at_stores(config, lambda stores: revoked(asked, config, stores))
+
+
+async def revoked(asked: RevocationTarget, config: Config, stores: OpenStores) -> None:
+    """Revoke the selected tokens and print the effect."""
+    if asked.tenant:
+        await check_known(asked.tenant, config, stores.records)
+    now = time.time()
+    reach = RevocationRecord(
+        id="",
+        tenant=asked.tenant,
+        issuer=asked.issuer,
+        subject=asked.subject,
+        client=asked.client,
+        created_at=now,
+        created_by=administrator(),
+        reason=asked.reason,
+    )
+    cut = revocation(
+        reach,
+        now=now,
+        leeway_s=asked.leeway_s,
+        longest_s=longest_s(config, asked.issuer),
+        kept_s=kept_s(config),
+        block_s=asked.block_s,
+    )
+    await stores.records.revocations.put(cut)
+    await tell(stores.relay)
+    click.echo(
+        f"Revoked at every server within a second: {whose(cut)}, issued up to {moment(cut.before)}."
+    )
+    if cut.blocked_until >= FOR_EVER:
+        click.echo("New tokens are also refused, until you undo this.")
+    elif cut.blocked_until:
+        click.echo(f"New tokens are also refused until {moment(cut.blocked_until)}.")
+    else:
+        click.echo("New sign-ins work.")
+    click.echo(f"To undo: gatepost revoke --undo {cut.id}")
+    await on_record(stores, cut, "revoked")
+
+
+async def undone(cut_id: str, stores: OpenStores) -> None:
+    """Undo a revocation or hold."""
+    every = await stores.records.revocations.all()
+    cuts = [cut for cut in every if cut.id == cut_id and not cut.suspends]
+    if not cuts:
+        raise click.ClickException(
+            f"There is no revocation {visible(cut_id)}. Run `gatepost revoke --list`."
+        )
+    for cut in cuts:
+        await stores.records.revocations.delete(cut.tenant, cut.id)
+        await tell(stores.relay)
+        ended = "Hold ended for calls with" if cut.is_hold else "Revocation undone for"
+        click.echo(f"{ended} {whose(cut)}. Expired tokens are still refused.")
+        await on_record(stores, cut, "undone")
+
+
+async def on_record(stores: OpenStores, cut: RevocationRecord, outcome: str) -> None:
+    """Record the revocation; the person is in a field that can be erased."""
+    about = RecordedPerson(cut.issuer, cut.subject) if cut.subject else None
+    details = {"id": cut.id, "client": cut.client, "issuer": cut.issuer}
+    if cut.blocked_until:
+        details["until"] = moment(cut.blocked_until)
+    told = {name: value for name, value in details.items() if value}
+    reason = cut.reason if outcome == "revoked" else ""
+    await stores.note(cut.tenant, "cutoff", outcome, about=about, reason=reason, details=told)
+
+
+async def shown(stores: OpenStores) -> None:
+    """Print all revocations and holds, oldest first."""
+    now = time.time()
+    cuts = [one for one in await stores.records.revocations.all() if not one.suspends]
+    rows = [
+        (one.id, whose(one), *effect(one, now), visible(one.created_by), *why(one))
+        for one in cuts
+        if one.expires_at is None or one.expires_at > now
+    ]
+    if not rows:
+        click.echo("There are no revocations.")
+        return
+    click.echo(table([("ID", "TOKENS", "ISSUED UP TO", "NEW TOKENS", "BY", "REASON"), *rows]))
+
+
+def why(cut: RevocationRecord) -> tuple[str]:
+    """Return the reason as one column."""
+    return (visible(cut.reason),)
+
+
+def effect(cut: RevocationRecord, now: float) -> tuple[str, str]:
+    """Return which tokens are refused, and whether newer tokens are, as two columns."""
+    if cut.is_hold:
+        return "none", f"calls held until {moment(cut.expires_at or now)}"
+    return moment(cut.before), block(cut, now)
+
+
+def block(cut: RevocationRecord, now: float) -> str:
+    """Return until when newer tokens are refused."""
+    if cut.blocked_until <= now:
+        return "accepted"
+    if cut.blocked_until >= FOR_EVER:
+        return "refused permanently"
+    return f"refused until {moment(cut.blocked_until)}"
+
+
+def whose(cut: RevocationRecord) -> str:
+    """Return the selectors as text."""
+    selectors = {
+        "tenant": cut.tenant,
+        "subject": cut.subject,
+        "client": cut.client,
+        "issuer": cut.issuer,
+    }
+    named = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
+    return "tokens of " + ", ".join(named)
+
+
+def kept_s(config: Config) -> float:
+    """Return how long sessions, tasks and grants can outlive their token."""
+    return max(float(LIFETIME_S), GRANTED_S, config.dashboard.session_s, config.tasks.ttl_s)
+
+
+def longest_s(config: Config, issuer: str) -> float:
+    """Return the longest lifetime of a token that these settings accept, with leeway."""
+    named = [one for one in config.issuers if not issuer or one.issuer == issuer]
+    return float(max((one.max_lifetime_s + one.leeway_s for one in named), default=86_400))

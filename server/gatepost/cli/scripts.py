@@ -1,0 +1,219 @@
+"""`gatepost scripts`: list, approve and revoke the scripts of a tenant."""
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from gatepost.cli.approvals import decided
+from gatepost.cli.configuration import administrator, config_option, visible
+from gatepost.config.pack_registration import object_at, registrations
+from gatepost.config.settings import Config
+from gatepost.policy.approvals.request import Operator
+from gatepost.policy.approvals.scripts import (
+    SUBJECT,
+    OpenScriptSource,
+    Rejection,
+    Script,
+    ScriptApprovals,
+    ScriptReview,
+    ScriptSource,
+)
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.context import Workspace
+from gatepost.workspace import Workspaces
+
+T = TypeVar("T")
+
+tenant_option = click.option("--tenant", required=True, help="Tenant id.")
+
+
+class TenantScripts(msgspec.Struct, frozen=True):
+    """One tenant's scripts with the approval service."""
+
+    approvals: ScriptApprovals
+    sources: tuple[ScriptSource, ...]
+    tenant: str
+    service: ApprovalService
+
+    async def there(self, name: str) -> list[Script]:
+        """Return the contents of that name: first the current script, then earlier attempts."""
+        try:
+            files = [await source.find(name) for source in self.sources]
+        except ToolFailure as failure:
+            raise click.ClickException(failure.failure.message) from None
+        found = [file for file in files if file is not None]
+        tried = [*reversed(await self.approvals.waiting())]
+        tried += [one.review for one in await self.approvals.rejected()]
+        return [*found, *(script_of(one) for one in tried if one.name == name)]
+
+
+@click.group()
+def scripts() -> None:
+    """
+    List, approve and revoke the scripts of tenants (the pack `scripts`).
+
+    Decisions are stored in the database and apply to the next call on every running server.
+    """
+
+
+@scripts.command("list")
+@tenant_option
+@config_option
+def list_(tenant: str, path: Path) -> None:
+    """List the scripts of a tenant and their approval state."""
+    rows = with_scripts(path, tenant, rows_of)
+    if not rows:
+        click.echo(f"Tenant {tenant} has no scripts.")
+        return
+    lines = [("NAME", "STATE", "DIGEST", "BY", "WHEN"), *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(5)]
+    for line in lines:
+        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+@scripts.command()
+@click.argument("name")
+@click.option("--digest", help="Digest of the reviewed content, as printed without this option.")
+@tenant_option
+@config_option
+def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
+    """
+    Approve the current content of the script NAME.
+
+    Without --digest, the command only shows the script, or the changes since the last approval.
+    With --digest, it approves only the content with that digest, even if it was rejected before.
+    """
+    name = name.removesuffix(".star")
+
+    async def look(
+        here: TenantScripts,
+    ) -> tuple[Script | None, ScriptReview | None, Rejection | None]:
+        found = next(iter(await here.there(name)), None)
+        rejection = None if found is None else await here.approvals.rejection(found)
+        return found, await here.approvals.approved(name), rejection
+
+    async def decide(here: TenantScripts) -> Script | None:
+        wanted = [one for one in await here.there(name) if one.digest == digest]
+        if not wanted:
+            return None
+        await here.service.scripts.allow(tenant, wanted[0], Operator(administrator()))
+        return wanted[0]
+
+    if digest is not None:
+        approved = with_scripts(path, tenant, decide)
+        if approved is None:
+            raise click.ClickException(
+                f"No script {name} of tenant {tenant} has this digest. Nothing was approved. Run "
+                "the command without --digest to review the current content."
+            )
+        click.echo(f"{approved.file} of tenant {tenant} is approved.")
+        return
+    found, before, rejection = with_scripts(path, tenant, look)
+    if found is None:
+        raise click.ClickException(f"Tenant {tenant} has no script {name}.")
+    show(found, before, tenant)
+    if rejection is not None:
+        why = f"{rejection.by.shown} rejected this content. {rejection.reason}"
+        click.echo(visible(why.rstrip()))
+
+
+@scripts.command()
+@click.argument("name")
+@tenant_option
+@config_option
+def revoke(name: str, tenant: str, path: Path) -> None:
+    """Revoke the approval of the script NAME, or remove its waiting request."""
+    name = name.removesuffix(".star")
+
+    async def take_back(here: TenantScripts) -> str | None:
+        return await here.service.scripts.revoke(tenant, name, Operator(administrator()))
+
+    was = with_scripts(path, tenant, take_back)
+    if was is None:
+        raise click.ClickException(
+            f"Tenant {tenant} has no script {name} that is approved or waiting. To revoke a script "
+            "that the configuration allows, change packs.scripts.allow."
+        )
+    click.echo(f"{name}.star of tenant {tenant} is no longer {was}.")
+
+
+def show(script: Script, before: ScriptReview | None, tenant: str) -> None:
+    """Print the script to review, and the command that approves it."""
+    text = script.text
+    if text is None:
+        raise click.ClickException(f"{script.file} is not UTF-8 text, so it cannot be approved.")
+    if before is not None and before.digest == script.digest:
+        click.echo(f"{script.file} is already approved: {script.digest}")
+        return
+    # Split lines as the script's interpreter does. With other line separators, a comment could look
+    # like a line that runs, and a changed check could look unchanged.
+    lines = text.split("\n")
+    if before is not None:
+        old = before.content.split("\n")
+        lines = list(difflib.unified_diff(old, lines, "approved", "now", lineterm=""))
+    for line in lines:
+        click.echo(visible(line))
+    command = f"gatepost scripts approve --tenant {tenant} {script.name} --digest {script.digest}"
+    click.echo(f"\nNothing was approved. To approve this content:\n{command}")
+
+
+async def rows_of(here: TenantScripts) -> list[tuple[str, str, str, str, str]]:
+    """Return one row for each content, by name."""
+    approved = {one.name: one for one in await here.approvals.all_approved()}
+    waiting, rejected = await here.approvals.waiting(), await here.approvals.rejected()
+    rows = [row("approved", one) for one in approved.values()]
+    rows += [row("waits", one) for one in waiting]
+    rows += [row("rejected", one.review, by=one.by.shown, at=one.at) for one in rejected]
+    known = {one.digest for one in (*approved.values(), *waiting)}
+    known |= {one.review.digest for one in rejected}
+    for source in here.sources:
+        for script in (await source.all()).scripts:
+            if (setting := source.allowed_by(script)) is not None:
+                rows.append((script.name, "allowed", script.digest, setting, ""))
+            elif script.digest not in known:
+                state = "changed" if script.name in approved else "not approved"
+                rows.append((script.name, state, script.digest, "", ""))
+    return sorted(rows)
+
+
+def row(
+    state: str, review: ScriptReview, *, by: str = "", at: float | None = None
+) -> tuple[str, str, str, str, str]:
+    """Return a decision or a waiting script as a row of the list."""
+    seconds = review.at if at is None else at
+    when = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (review.name, state, review.digest, visible(by or review.by), when)
+
+
+def script_of(review: ScriptReview) -> Script:
+    """Return the script of a review."""
+    return Script(review.name, review.content.encode(), review.place)
+
+
+def with_scripts(path: Path, tenant: str, do: Callable[[TenantScripts], Awaitable[T]]) -> T:
+    """Run *do* with the configured stores and folders open, and return its result."""
+
+    async def work(service: ApprovalService, config: Config) -> T:
+        workspaces = Workspaces(Path(config.workspace.root))
+        try:
+            approvals = ScriptApprovals(service.records.of(tenant).entries(SUBJECT))
+            sources = tuple(sources_of(config, workspaces.of(tenant)))
+            return await do(TenantScripts(approvals, sources, tenant, service))
+        finally:
+            workspaces.close()
+
+    return decided(path, tenant, work)
+
+
+def sources_of(config: Config, workspace: Workspace) -> Iterator[ScriptSource]:
+    """Yield what finds a tenant's scripts, for each pack that registers it."""
+    for name, pack in registrations().packs.items():
+        if pack.registration.scripts:
+            opened: OpenScriptSource = object_at(pack.registration.scripts)
+            yield opened(getattr(config.packs, name, None), workspace)

@@ -1,0 +1,119 @@
+"""`gatepost stdio`: serve one caller over standard input and output."""
+
+import asyncio
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+import uvloop
+
+from gatepost.app import challenge_of, mcp
+from gatepost.check.pack_loading import Toolbox
+from gatepost.check.stdio import BESIDE, problems
+from gatepost.cli.configuration import config_option, settled
+from gatepost.config.settings import STDIO, Config
+from gatepost.mcp.jsonrpc import INVALID_REQUEST, JsonRpcError
+from gatepost.mcp.pipes import LineReader, Pipes
+from gatepost.mcp.stdio import Stdio
+from gatepost.runtime import garbage_collector
+from gatepost.runtime.services import keyring_of, opened
+from gatepost.secrets.keyring import KeyRing, KeyRingError
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.telemetry.logs import configure
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Resource
+from gatepost_authz.scopes import Implications
+
+FOR_GOOD_S = 100_000_000
+"""Three years, because no token expires here."""
+
+
+@click.command()
+@config_option
+def stdio(path: Path) -> None:
+    """
+    Serve MCP over standard input and output, for the caller named in `[stdio]`.
+
+    The server stops when the client closes the pipe or at SIGTERM. Running calls finish first.
+    """
+    # Claim the pipes first, because tool files may print when they are loaded.
+    pipes = Pipes.claim()
+    config, toolbox = settled(path, beside=BESIDE, also=partial(problems, wanted=True))
+    configure(level=config.log.level, form=config.log.format)
+    try:
+        keyring = keyring_of(config)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, toolbox, keyring, pipes))
+    except (KeyRingError, StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def caller_of(config: Config, *, now: float) -> TenantContext:
+    """Return the caller named in `[stdio]`."""
+    named = config.stdio
+    return TenantContext(
+        tenant_id=named.tenant,
+        issuer=STDIO,
+        subject=named.subject,
+        subject_kind="user",
+        resource=config.resource.replace("{tenant}", named.tenant),
+        expires_at=int(now) + FOR_GOOD_S,
+        scopes=Implications(config.scopes.implied).expand(frozenset(named.scopes)),
+        roles=frozenset(named.roles),
+    )
+
+
+async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipes) -> None:
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, over.set)
+
+    async def write(line: bytes) -> None:
+        if not await pipes.write(line):
+            over.set()
+
+    async with opened(config, toolbox, keyring) as services:
+        resource = Resource(config.resource)
+        caller = caller_of(config, now=time.time())
+        endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
+        path = urlsplit(caller.resource).path or "/"
+        talk = Stdio(endpoint, caller=caller, path=path, write=write)
+        garbage_collector.settle()
+        reading = asyncio.create_task(_read(pipes, talk, config.limits.max_body_bytes))
+        await _first(reading, over=over)
+        if not (reading.done() and over.is_set()):
+            over.clear()
+        within_s = config.listen.drain_s
+        services.streams.stopping.set()
+        services.keeper.drain(within_s)
+        ending = talk.finish(within_s, end_streams=services.streams.close)
+        # After a second reason to end (two signals, or a signal and a closed pipe) do not wait.
+        # Until then the client's answers to requests are still read.
+        reasons = [] if reading.done() else [reading]
+        await _first(asyncio.create_task(ending), *reasons, over=over)
+        await talk.stop()
+        if reading.done():
+            reading.result()  # nothing, unless reading failed
+        reading.cancel()
+
+
+async def _read(pipes: Pipes, talk: Stdio, limit: int) -> None:
+    lines = LineReader(limit)
+    too_long = JsonRpcError(INVALID_REQUEST, f"The message is longer than {limit} bytes")
+
+    async for chunk in pipes.chunks():
+        for line in lines.cut(chunk):
+            await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+    for line in lines.rest():
+        await (talk.take(line) if isinstance(line, bytes) else talk.refuse(too_long))
+
+
+async def _first(*tasks: "asyncio.Task[None]", over: asyncio.Event) -> None:
+    """Wait until one of the tasks is done or *over* is set."""
+    waiting = asyncio.create_task(over.wait())
+    await asyncio.wait({*tasks, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()

@@ -1,0 +1,162 @@
+"""Helpers for commands that change the stores of running servers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import click
+import msgspec
+
+from gatepost.audit.record import RecordedPerson
+from gatepost.audit.writer import AuditWriter
+from gatepost.cli.configuration import administrator, check_store, fit_for, nearest
+from gatepost.config.references import plain
+from gatepost.config.settings import Config
+from gatepost.runtime.reload import known_tenants
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing, KeyRingError
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.telemetry.logs import configure
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.config import TENANT_ID
+from gatepost_authz.tenant import closed_set
+
+T = TypeVar("T")
+SETTINGS = ("storage.database", "storage.shared")
+"""The settings that these commands need; problems of other settings are ignored."""
+EVERY_TENANT = "-"
+"""Audit tenant for records that concern no single tenant; no tenant has this id."""
+
+
+def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
+    """Return the configuration if it names a database that servers share; else exit 1."""
+    config = fit_for(path, needs)
+    check_store(config)
+    return config
+
+
+class OpenStores(msgspec.Struct, frozen=True):
+    """The stores of running servers, with the audit writer."""
+
+    records: Records
+    relay: Relay
+    keyring: KeyRing | None
+    """None if there is no key ring, or it cannot be read."""
+    audit_writer: AuditWriter | None
+    """None if the audit trail is disabled, or there is no key to sign it."""
+
+    async def note(
+        self,
+        tenant: str,
+        kind: Literal["tenant", "cutoff"],
+        outcome: str,
+        *,
+        about: RecordedPerson | None = None,
+        reason: str = "",
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        """Record in the audit trail what was done and by whom."""
+        if self.audit_writer is None:
+            return
+        private = {"by": administrator()} | ({"reason": reason} if reason else {})
+        try:
+            await self.audit_writer.note(
+                tenant or EVERY_TENANT,
+                kind,
+                outcome=outcome,
+                about=about,
+                details=details,
+                private=private,
+            )
+        except StoreUnavailable as outage:
+            raise click.ClickException(
+                f"The change was made, but it was not recorded in the audit trail: {outage}."
+            ) from None
+
+
+def at_stores(config: Config, do: Callable[[OpenStores], Awaitable[T]]) -> T:
+    """Run *do* with the configured stores open, and return its result."""
+
+    async def work() -> T:
+        async with AsyncExitStack() as closing:
+            records = await open_records(plain(config.storage.database))
+            closing.push_async_callback(records.aclose)
+            relay = await open_relay(plain(config.storage.shared))
+            closing.push_async_callback(relay.aclose)
+            keyring, audit_writer = _ring(config), None
+            if keyring is not None and config.audit.enabled:
+                redaction = Redaction(SecretCache(SecretStore(records, keyring)))
+                audit_writer = AuditWriter(records, keyring, redaction, config.audit)
+                closing.push_async_callback(audit_writer.aclose)
+            return await do(OpenStores(records, relay, keyring, audit_writer))
+
+    configure(level="error", form="console")
+    try:
+        return asyncio.run(work())
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _ring(config: Config) -> KeyRing | None:
+    if not config.keys.ring:
+        return None
+    try:
+        return KeyRing.load(config.keys.ring)
+    except KeyRingError as error:
+        # A revocation must not fail because of the key ring.
+        click.echo(f"The change is not recorded in the audit trail: {error}", err=True)
+        return None
+
+
+async def check_known(tenant: str, config: Config, records: Records) -> None:
+    """
+    Refuse an impossible tenant id, and warn about an unknown tenant.
+
+    A misspelt tenant would leave the intended one open.
+    """
+    if doubt := await doubts(tenant, config, records):
+        if not config.creates_tenants:
+            raise click.ClickException(doubt)
+        click.echo(f"Warning: {doubt}", err=True)
+
+
+async def doubts(tenant: str, config: Config, records: Records) -> str:
+    """Return why a tenant may not exist; empty if a setting or stored data names it."""
+    if not TENANT_ID.fullmatch(tenant):
+        raise click.ClickException("A tenant id has 1 to 63 characters of a-z, 0-9, _ and -.")
+    named = {*known_tenants(config), config.stdio.tenant, *config.tenancy.suspended} - {""}
+    closed = [closed_set(one) for one in config.issuers if one.enabled]
+    known = named.union(*filter(None, closed), await records.tenant_data.tenants())
+    if tenant in known:
+        return ""
+    hint = nearest(tenant, sorted(known)) or " Run `gatepost tenant list` to see all tenants."
+    if not config.creates_tenants:
+        return f"There is no tenant {tenant}.{hint}"
+    # An issuer with a `tenants` table has only these tenants, even if tenants are created on use.
+    if None not in closed:
+        return (
+            f"No issuer's `tenants` table and no stored data names a tenant {tenant}, "
+            f"so it has no callers.{hint}"
+        )
+    return (
+        f"No setting and no stored data names a tenant {tenant}. "
+        f"It has never called, or the name is misspelt.{hint}"
+    )
+
+
+def moment(seconds: float) -> str:
+    """Return a time in UTC as text."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Return rows as aligned columns; the first row is the header."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

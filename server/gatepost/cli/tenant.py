@@ -1,0 +1,150 @@
+"""`gatepost tenant`: list, suspend, resume and erase tenants."""
+
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from gatepost.cli import erasure
+from gatepost.cli.configuration import administrator, config_option, visible
+from gatepost.cli.stores import OpenStores, at_stores, check_known, configured, moment, table
+from gatepost.config.settings import Config
+from gatepost.policy.revocation.orders import SUSPENDED, suspension
+from gatepost.policy.revocation.watch import tell
+from gatepost.runtime.reload import known_tenants
+from gatepost.storage.records import Records
+from gatepost_authz.config import TENANT_ID
+
+tenant_argument = click.argument("tenant_id", metavar="TENANT")
+reason_option = click.option(
+    "--reason", default="", help="Reason, for the list and the audit trail."
+)
+
+
+class TenantStatus(msgspec.Struct, frozen=True):
+    """A tenant as a row of the list."""
+
+    tenant: str
+    state: str
+    known_by: str
+    suspended_at: float | None = None
+    suspended_by: str = ""
+    reason: str = ""
+
+
+@click.group()
+def tenant() -> None:
+    """
+    List, suspend, resume and erase tenants.
+
+    A suspension is stored in the database and takes effect at every server within a second.
+    """
+
+
+tenant.add_command(erasure.erase)
+
+
+@tenant.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@config_option
+def list_(as_json: bool, path: Path) -> None:
+    """List tenants that are configured or have stored data."""
+    config = configured(path)
+    rows = at_stores(config, lambda stores: rows_of(config, stores.records))
+    if as_json:
+        click.echo(msgspec.json.encode(rows))
+        return
+    if not rows:
+        click.echo("There are no tenants.")
+        return
+    lines = [
+        (
+            row.tenant,
+            row.state,
+            row.known_by,
+            "" if row.suspended_at is None else moment(row.suspended_at),
+            visible(row.suspended_by),
+            visible(row.reason),
+        )
+        for row in rows
+    ]
+    click.echo(table([("TENANT", "STATE", "KNOWN BY", "SINCE", "BY", "REASON"), *lines]))
+
+
+@tenant.command()
+@tenant_argument
+@reason_option
+@config_option
+def suspend(tenant_id: str, reason: str, path: Path) -> None:
+    """Suspend TENANT: refuse its callers and end everything of it that runs or waits."""
+    config = configured(path)
+    if at_stores(config, lambda stores: shut(tenant_id, reason, config, stores)):
+        click.echo(f"Tenant {tenant_id} is suspended at every server within a second.")
+    else:
+        click.echo(f"Tenant {tenant_id} is already suspended.")
+
+
+@tenant.command()
+@tenant_argument
+@config_option
+def resume(tenant_id: str, path: Path) -> None:
+    """
+    End the suspension of TENANT.
+
+    Tokens and dashboard sessions that have not expired work again. Calls, streams, tasks and
+    requests that the suspension ended do not resume.
+    """
+    config = configured(path)
+
+    async def do(stores: OpenStores) -> bool:
+        there = await stores.records.revocations.delete(tenant_id, SUSPENDED)
+        await tell(stores.relay)
+        if there:
+            await stores.note(tenant_id, "tenant", "resumed")
+        return there
+
+    there = at_stores(config, do)
+    if tenant_id in config.tenancy.suspended:
+        raise click.ClickException(
+            f"The configuration suspends tenant {tenant_id}. Remove it from `tenancy.suspended` "
+            "and reload the servers (SIGHUP)."
+        )
+    if not there:
+        raise click.ClickException(f"Tenant {visible(tenant_id)} is not suspended.")
+    click.echo(f"Tenant {tenant_id} is resumed at every server within a second.")
+
+
+async def shut(tenant_id: str, reason: str, config: Config, stores: OpenStores) -> bool:
+    """Suspend a tenant; return False if it is already suspended."""
+    await check_known(tenant_id, config, stores.records)
+    cut = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
+    put = await stores.records.revocations.put(cut)
+    await tell(stores.relay)
+    if put:
+        await stores.note(tenant_id, "tenant", "suspended", reason=reason)
+    return put
+
+
+async def rows_of(config: Config, records: Records) -> list[TenantStatus]:
+    """Return all known tenants by id."""
+    named = known_tenants(config) | {config.stdio.tenant} - {""}
+    cuts = {one.tenant: one for one in await records.revocations.all() if one.suspends}
+    kept = [one for one in await records.tenant_data.tenants() if TENANT_ID.fullmatch(one)]
+    shut_here = set(config.tenancy.suspended)
+    rows = []
+    for name in sorted({*named, *cuts, *kept, *shut_here}):
+        cut = cuts.get(name)
+        row = TenantStatus(
+            tenant=name,
+            state="suspended" if cut or name in shut_here else "open",
+            known_by="configuration" if name in named | shut_here else "use",
+        )
+        if cut is not None:
+            row = msgspec.structs.replace(
+                row, suspended_at=cut.created_at, suspended_by=cut.created_by, reason=cut.reason
+            )
+        elif name in shut_here:
+            row = msgspec.structs.replace(row, suspended_by="tenancy.suspended")
+        rows.append(row)
+    return rows

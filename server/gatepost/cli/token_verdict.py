@@ -1,0 +1,160 @@
+"""Check a token against a configuration on this machine, for `gatepost doctor --config`."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost.cli.configuration import visible
+from gatepost.cli.stores import moment
+from gatepost.config.references import UnresolvedReference, plain
+from gatepost.config.settings import Config
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.runtime.gate import policy_of, verifiers_of
+from gatepost.runtime.services import introspection_secrets
+from gatepost.storage.backends import MEMORY, open_records
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Resource, Target
+from gatepost_authz.errors import AuthError, InvalidToken
+from gatepost_authz.fetch import Fetcher
+from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import IssuerKeySets
+from gatepost_authz.middleware import bearer_token
+from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import Verifiers
+
+SQLITE = "sqlite:///"
+UNREAD = "Revocations and suspensions made on the command line were not checked: {why}."
+
+
+class Judgement(msgspec.Struct, frozen=True):
+    """The result for a token, as lines to print."""
+
+    accepted: bool
+    lines: tuple[str, ...]
+
+
+async def judge(config: Config, token: str, url: str) -> Judgement:
+    """Return how the gate of *config* judges *token* at *url*."""
+    notes: list[str] = []
+    try:
+        caller, suspended = await _verified(config, token, url or config.resource, notes)
+    except AuthError as refusal:
+        return Judgement(False, (*notes, *refused(refusal)))
+    except UnresolvedReference as missing:
+        return Judgement(False, (f"The introspection endpoint cannot be used: {missing}.",))
+    if suspended:
+        notes.append("The tenant is suspended, so its calls are refused.")
+    return Judgement(not suspended, (*accepted(caller), *notes))
+
+
+async def _verified(
+    config: Config, token: str, url: str, notes: list[str]
+) -> tuple[TenantContext, bool]:
+    """Return the caller and whether its tenant is suspended; raises AuthError."""
+    async with AsyncExitStack() as closing:
+        cutoffs = await closing.enter_async_context(_cutoffs(config, notes))
+        fetcher = Fetcher(development=config.development, network=config.network)
+        closing.push_async_callback(fetcher.aclose)
+        keys = IssuerKeySets(fetcher)
+        closing.push_async_callback(keys.aclose)
+
+        def introspectors() -> Introspectors:
+            secrets = introspection_secrets(config)
+            made = Introspectors(fetcher, keys.discovery, secret_of=secrets.__getitem__)
+            closing.push_async_callback(made.aclose)
+            return made
+
+        admit: Callable[[TenantContext], None] = (
+            _no_revocations if cutoffs is None else cutoffs.admit
+        )
+        signed, opaque = verifiers_of(
+            IssuerRegistry(config.issuers),
+            keys,
+            VerdictCache(),
+            policy=policy_of(config, admit),
+            introspectors=introspectors,
+        )
+        shown = bearer_token([(b"authorization", b"Bearer " + token.encode())])
+        target: Target | None = Resource(config.resource).locate(urlsplit(url).path)
+        if target is None:
+            raise InvalidToken("no_resource_in_path")
+        verifier = Verifiers([signed] if opaque is None else [signed, opaque])
+        caller = await verifier.verify(shown, target)
+        try:
+            caller.require(frozenset(config.scopes.baseline))
+        except AuthError as refusal:
+            refusal.about(issuer=caller.issuer, tenant=caller.tenant_id)
+            raise
+        suspended = caller.tenant_id in config.tenancy.suspended
+        return caller, suspended or (cutoffs is not None and cutoffs.is_suspended(caller))
+
+
+@asynccontextmanager
+async def _cutoffs(config: Config, notes: list[str]) -> AsyncIterator[Revocations | None]:
+    """Yield the revocations that running servers know; None if they cannot be read here."""
+    database = plain(config.storage.database)
+    if not _is_there(database):
+        notes.append(UNREAD.format(why="the database is not on this machine"))
+        yield None
+        return
+    async with AsyncExitStack() as closing:
+        cutoffs = None
+        try:
+            records = await open_records(database)
+            closing.push_async_callback(records.aclose)
+            cutoffs = Revocations(records, MemoryRelay(), ended=lambda new: None)
+            cutoffs.configure(config.tenancy.suspended)
+            await cutoffs.look()
+        except (StoreRefused, StoreUnavailable) as outage:
+            notes.append(UNREAD.format(why=visible(str(outage))))
+            cutoffs = None
+        yield cutoffs
+
+
+def _is_there(database: str) -> bool:
+    """Return whether the database exists; the check must not create a file."""
+    place = database.removeprefix(SQLITE)
+    return database != MEMORY and (place == database or Path(place).exists())
+
+
+def _no_revocations(caller: TenantContext) -> None:
+    """Do nothing: without revocations, no caller is revoked."""
+
+
+def refused(refusal: AuthError) -> list[str]:
+    """Return the reason, claim, rule and advice; nothing of the token itself."""
+    rule = RULES.get(refusal.reason, NO_RULE)
+    rows = {
+        "reason": refusal.reason,
+        "claim": refusal.claim or rule.claim,
+        "rule": rule.rule,
+        "setting": rule.setting,
+        "issuer": refusal.issuer,
+        "tenant": refusal.tenant,
+        "do": rule.advice,
+    }
+    lines = [f"{name + ':':<9}{visible(value)}" for name, value in rows.items() if value]
+    heard = refusal.code or "no code"
+    return [f"The token is refused. The caller gets {refusal.status} {heard}.", *lines]
+
+
+def accepted(caller: TenantContext) -> list[str]:
+    """Return the caller that the token proves."""
+    rows = {
+        "tenant": caller.tenant_id,
+        "issuer": caller.issuer,
+        "subject": f"{caller.subject} ({caller.subject_kind})",
+        "client": caller.client_id or "",
+        "scopes": " ".join(sorted(caller.scopes)),
+        "roles": " ".join(sorted(caller.roles)),
+        "until": moment(caller.expires_at),
+    }
+    lines = [f"{name + ':':<9}{visible(value)}" for name, value in rows.items() if value]
+    return ["The token is accepted.", *lines]

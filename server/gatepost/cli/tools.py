@@ -1,0 +1,93 @@
+"""`gatepost tools`: list what a configuration serves."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gatepost.cli.configuration import config_option, settled
+from gatepost.policy.approvals.rules import Plan, plan_of
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
+
+KINDS: dict[type[Offer], str] = {
+    Tool: "tool",
+    ResourceOffer: "resource",
+    Template: "template",
+    Prompt: "prompt",
+    Skill: "skill",
+}
+"""In the order of the list."""
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, with schemas.")
+def tools(path: Path, as_json: bool) -> None:
+    """List the tools, resources, prompts and skills of a configuration with their scopes."""
+    config, toolbox = settled(path)
+    plan = plan_of(config.approvals, toolbox.offers)
+    order = list(KINDS)
+    listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
+    if as_json:
+        rows = [described(offer, plan) for offer in listed]
+        click.echo(msgspec.json.format(msgspec.json.encode(rows)))
+    else:
+        click.echo(table(listed, plan))
+
+
+def described(offer: Offer, plan: Plan) -> dict[str, Any]:
+    """Return an offer as JSON data."""
+    shown: dict[str, Any] = {
+        "kind": KINDS[type(offer)],
+        "name": offer.name,
+        "pack": offer.pack,
+        "description": offer.description,
+    }
+    if isinstance(offer, Tool):
+        shown["inputSchema"] = offer.input_schema
+        shown["outputSchema"] = offer.output_schema
+        shown["annotations"] = offer.annotations
+    elif isinstance(offer, ResourceOffer | Template):
+        shown["uri" if isinstance(offer, ResourceOffer) else "uriTemplate"] = offer.key
+        shown["mimeType"] = offer.mime_type
+    elif isinstance(offer, Prompt):
+        shown["arguments"] = offer.arguments
+    elif isinstance(offer, Skill):
+        shown["uri"] = offer.key
+    return {**shown, "scopes": sorted(offer.scopes), "approval": approval(offer, plan)}
+
+
+def table(listed: list[Offer], plan: Plan) -> str:
+    """Return a table: name or URI, kind, pack, scopes, hints, approval and description."""
+    rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "APPROVAL", "DOES")]
+    for offer in listed:
+        scopes = " ".join(sorted(offer.scopes)) or "-"
+        does = offer.description.partition("\n")[0]
+        needs = approval(offer, plan) or "-"
+        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), needs, does))
+    widths = [max(len(row[at]) for row in rows) for at in range(6)]
+    lines = ("  ".join([*map(str.ljust, row[:6], widths), row[6]]) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def approval(offer: Offer, plan: Plan) -> str | None:
+    """Return whether a tool's calls need approval: `always`, `sometimes` or `never`."""
+    if not isinstance(offer, Tool):
+        return None
+    policy = plan.get(offer.name)
+    return "never" if policy is None else policy.frequency()
+
+
+def hints(offer: Offer) -> str:
+    """Return the annotations of a tool in words."""
+    if not isinstance(offer, Tool):
+        return "-"
+    told = {
+        "read-only": offer.annotations.read_only_hint,
+        "destructive": offer.annotations.destructive_hint,
+        "idempotent": offer.annotations.idempotent_hint,
+        "open-world": offer.annotations.open_world_hint,
+    }
+    return ",".join(word for word, said in told.items() if said) or "-"

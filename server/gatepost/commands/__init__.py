@@ -1,1 +1,0 @@
-"""The commands, one file each; `gatepost.cli` loads them by name."""

@@ -1,0 +1,130 @@
+"""The packs that installed distributions register by name, Gatepost's own among them."""
+
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import msgspec
+
+from gatepost.config.pack_settings import PackSettings
+
+GROUP = "gatepost.packs"
+"""The group of entry points; the object of each is a mapping of names to registrations."""
+OWN = "gatepost"
+"""The distribution whose packs come first, so that no other one can take their names."""
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+
+# What an author's module raises while it loads, which is anything, `sys.exit()` included; each
+# becomes a sentence that names the source.
+LOADING_ERRORS = (Exception, SystemExit)
+
+
+class PackRegistration(msgspec.Struct, frozen=True):
+    """
+    How a distribution registers a pack.
+
+    Everything is named by text (`acme.tools`, `acme.settings:AcmeSettings`), so that a pack that
+    is off is never imported.
+    """
+
+    place: str
+    """The module that defines the pack."""
+    extra: str | None = None
+    """The extra of the distribution that installs what the pack needs."""
+    settings: str = ""
+    """The type of the pack's table, a PackSettings, as `module:Type`; empty: it has no table."""
+    problems: str = ""
+    """
+    What `gatepost check` looks at if the pack is enabled, as `module:function`: it is called with
+    the pack's settings and the Network, and yields a Problem for what the machine lacks.
+    """
+    maker: str = ""
+    """
+    The module whose function `packs_from(settings, fetch)` makes more packs of the pack's table;
+    a SettingFault in its answer says why one cannot be made. `fetch(url)` returns bytes.
+    """
+    scripts: str = ""
+    """
+    Code that administrators approve, as `module:function`: it is called with the pack's settings
+    and a tenant's workspace, and returns a ScriptSource for `gatepost scripts`.
+    """
+
+
+class RegisteredPack(msgspec.Struct, frozen=True):
+    """A registration, with what was loaded of it."""
+
+    registration: PackRegistration
+    distribution: str
+    settings: type[PackSettings] | None
+
+
+class RegistrationFault(msgspec.Struct, frozen=True):
+    """Why a registration cannot be used."""
+
+    distribution: str
+    message: str
+
+
+class Registrations(msgspec.Struct, frozen=True):
+    """All usable registrations by pack, and the faults of the others."""
+
+    packs: Mapping[str, RegisteredPack]
+    faults: tuple[RegistrationFault, ...]
+
+
+@cache
+def registrations() -> Registrations:
+    """Return what the installed distributions register; it is read once per process."""
+    packs: dict[str, RegisteredPack] = {}
+    faults: list[RegistrationFault] = []
+    for point in sorted(entry_points(group=GROUP), key=_order):
+        distribution = _distribution(point)
+        try:
+            found = dict(_packs_of(point, distribution))
+        except LOADING_ERRORS as error:
+            faults.append(RegistrationFault(distribution, f"{type(error).__name__}: {error}"))
+            continue
+        for name, pack in found.items():
+            if name in packs:
+                other = packs[name].distribution
+                message = f"the pack {name!r} is already registered by {other}"
+                faults.append(RegistrationFault(distribution, message))
+            else:
+                packs[name] = pack
+    if not any(pack.distribution == OWN for pack in packs.values()):
+        message = "the entry points of its packs are missing"
+        faults.append(RegistrationFault(OWN, message))
+    return Registrations(packs, tuple(faults))
+
+
+def object_at(place: str) -> Any:
+    """Return what `module:name` names."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _packs_of(point: EntryPoint, distribution: str) -> Iterator[tuple[str, RegisteredPack]]:
+    for name, one in point.load().items():
+        if not isinstance(name, str) or not isinstance(one, PackRegistration):
+            raise TypeError(f"{point.value} must map names to PackRegistration")
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a name for a pack")
+        settings = object_at(one.settings) if one.settings else None
+        if settings is not None:
+            if not (isinstance(settings, type) and issubclass(settings, PackSettings)):
+                raise TypeError(f"{one.settings} is not a PackSettings")
+            settings()  # without a table, the defaults of all its settings apply
+        yield name, RegisteredPack(one, distribution, settings)
+
+
+def _order(point: EntryPoint) -> tuple[bool, str, str]:
+    distribution = _distribution(point)
+    return distribution != OWN, distribution, point.name
+
+
+def _distribution(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value

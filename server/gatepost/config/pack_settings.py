@@ -1,0 +1,28 @@
+"""What a pack's own table of the configuration, `[packs.NAME]`, is made of."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+
+class SettingFault(NamedTuple):
+    """A setting of a pack that cannot be used."""
+
+    setting: str
+    """Its name within the pack's table."""
+    message: str
+    hint: str = ""
+
+
+class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of one pack's table; the pack's tools get it by `ctx.settings(ItsType)`."""
+
+    def faults(self) -> Iterator[SettingFault]:
+        """Yield what is wrong with the values, beyond their types."""
+        yield from ()
+
+    @property
+    def makes_packs(self) -> bool:
+        """Return whether more packs are made of the table, even if its own pack is off."""
+        return False

@@ -1,0 +1,165 @@
+"""The audit pages: search, and single records with their proof."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+from urllib.parse import urlencode
+
+import msgspec
+
+from gatepost.audit.chain import START, hash_of
+from gatepost.audit.record import Kind, commitment, decode_numbered, decode_side
+from gatepost.audit.search import AuditSearch
+from gatepost.dashboard import argument_tree
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import NotShown, PageRequest, PageResponse
+from gatepost.storage.audit import AuditQuery, AuditRow, Checkpoint
+from gatepost.storage.records import Records
+
+PAGE = 50
+MOST_TEXT = 200
+KINDS: tuple[str, ...] = get_args(Kind)
+AGES = {"": "Any time", "3600": "Last hour", "86400": "Last 24 hours", "604800": "Last 7 days"}
+
+
+class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The search form's fields; empty matches everything."""
+
+    text: str = ""
+    kind: str = ""
+    tool: str = ""
+    outcome: str = ""
+    subject: str = ""
+    age: str = ""
+
+    def question(self, now: float, before: int | None) -> AuditQuery:
+        """Return the fields as a query for the store."""
+        return AuditQuery(
+            text=self.text or None,
+            kind=self.kind or None,
+            tool=self.tool or None,
+            outcome=self.outcome or None,
+            subject=self.subject or None,
+            since=int((now - int(self.age)) * 1000) if self.age else None,
+            before=before,
+            limit=PAGE + 1,
+        )
+
+    def query(self, **more: str) -> str:
+        """Return the fields as a URL query."""
+        given = msgspec.structs.asdict(self) | more
+        return urlencode({name: value for name, value in given.items() if value})
+
+
+State = Literal["good", "bad", "unknown"]
+
+
+class RecordProof(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a record is unchanged, judged by the record and its predecessor."""
+
+    state: State
+    sentence: str
+    previous: str
+    checkpoint: int | None
+    """The first signed checkpoint that covers the record."""
+
+
+class AuditPages:
+    """Render the pages of the audit trail."""
+
+    def __init__(self, sheet: PageLayout, trail: AuditSearch, records: Records) -> None:
+        self._sheet, self._trail, self._records = sheet, trail, records
+
+    async def search(self, visit: PageRequest) -> PageResponse:
+        """Show the newest matching records, page by page."""
+        sought, before = sought_of(visit), _number(visit.query.get("before", ""))
+        found = await self._trail.search(visit.tenant, sought.question(self._sheet.clock(), before))
+        older = (
+            f"/audit?{sought.query(before=str(found[PAGE - 1].number))}"
+            if len(found) > PAGE
+            else ""
+        )
+        return self._sheet.page(
+            "audit.html",
+            visit,
+            here="/audit",
+            records=found[:PAGE],
+            sought=sought,
+            kinds=KINDS,
+            ages=AGES,
+            older=older,
+            is_first=before is None,
+        )
+
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show one record with its proof."""
+        number = _number(visit.path["number"])
+        record = await self._trail.get(visit.tenant, number) if number else None
+        if record is None or number is None:
+            raise NotShown
+        trail = self._records.of(visit.tenant).trail
+        rows = await trail.rows(max(number - 2, 0), 2)
+        proof = proof_of(number, rows, await trail.checkpoints())
+        return self._sheet.page(
+            "record.html",
+            visit,
+            here="/audit",
+            record=record,
+            proof=proof,
+            arguments=argument_tree.read(record.arguments.encode()) if record.arguments else None,
+            has_next=bool(await trail.rows(number, 1)),
+        )
+
+
+def sought_of(visit: PageRequest) -> AuditFilter:
+    """Return the form's fields; fields with unknown values are empty."""
+    given = {
+        name: visit.query.get(name, "")[:MOST_TEXT].strip()
+        for name in AuditFilter.__struct_fields__
+    }
+    if given["kind"] not in KINDS:
+        given["kind"] = ""
+    if given["age"] not in AGES:
+        given["age"] = ""
+    return AuditFilter(**given)
+
+
+def proof_of(
+    number: int, rows: Sequence[AuditRow], checkpoints: Sequence[Checkpoint]
+) -> RecordProof:
+    """
+    Return what proves the record with this number.
+
+    *rows* has the record and, if kept, its predecessor. Only `gatepost audit verify` checks the
+    whole chain and the signatures.
+    """
+    by_number = {row.number: row for row in rows}
+    row, before = by_number[number], by_number.get(number - 1)
+    covering = min((one.number for one in checkpoints if one.number >= number), default=None)
+    state, sentence = _judged(row, before)
+    previous = "" if before is None else before.hash.hex()
+    return RecordProof(state=state, sentence=sentence, previous=previous, checkpoint=covering)
+
+
+def _judged(row: AuditRow, before: AuditRow | None) -> tuple[State, str]:
+    if before is None and row.number > 1:
+        return "unknown", "The previous record is past its retention time and was deleted."
+    previous = START if before is None else before.hash
+    if row.hash != hash_of(previous, row.body.encode()):
+        return "bad", "The hash does not match the text and the previous record."
+    try:
+        body = decode_numbered(row.body)
+        side = decode_side(row.side) if row.side is not None else {}
+        changed = [
+            field
+            for field, (salt, value) in side.items()
+            if body.commitments.get(field) != commitment(salt, value)
+        ]
+    except (msgspec.DecodeError, ValueError):
+        return "bad", "The record cannot be read."
+    if changed:
+        return "bad", f"These details differ from the recorded ones: {', '.join(changed)}."
+    return "good", "The hash matches the text, the details and the previous record."
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else None

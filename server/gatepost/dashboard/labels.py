@@ -1,0 +1,67 @@
+"""Labels of states and outcomes, and the filters of the templates."""
+
+from collections.abc import Mapping
+
+import jinja2
+import msgspec
+
+from gatepost.dashboard import argument_tree, escaping, formats
+from gatepost.policy.approvals.request import USES
+
+
+class NavigationLink(msgspec.Struct, frozen=True):
+    """One entry of the navigation."""
+
+    path: str
+    """Below the base."""
+    label: str
+
+
+NAVIGATION = (
+    NavigationLink("", "Waiting"),
+    NavigationLink("/history", "History"),
+    NavigationLink("/grants", "Grants"),
+    NavigationLink("/audit", "Audit trail"),
+    NavigationLink("/tools", "Tools"),
+    NavigationLink("/usage", "Usage"),
+)
+
+
+STATES: Mapping[str, str] = {
+    "waiting": "Waiting",
+    "approved": "Approved",
+    "rejected": "Rejected",
+    "expired": "Expired",
+    "withdrawn": "Withdrawn",
+    "used": "Approved and used",
+}
+OUTCOMES: Mapping[str, str] = {
+    "approved": "The agent can make this call once, with exactly these arguments.",
+    "rejected": "The agent was told the reason.",
+    "expired": "The request expired, and the agent was told. It can make the call again.",
+    "withdrawn": "The request was withdrawn because the caller or an approver lost access.",
+    "used": "The call ran. The approval cannot be used again.",
+}
+
+
+def teach(environment: jinja2.Environment) -> None:
+    """Add the filters and labels to the templates' environment."""
+    environment.filters |= {
+        "pieces": escaping.pieces,
+        "oneline": escaping.oneline,
+        "visible": escaping.shown,
+        "summary": argument_tree.summary,
+        "amount": formats.amount,
+        "span": formats.span,
+        "ago": formats.ago,
+        "iso": formats.iso,
+        "full": formats.full,
+        "rate": formats.rate,
+        "anchor": lambda text: text.encode().hex(),
+    }
+    environment.globals |= {
+        "words": STATES,
+        "outcomes": OUTCOMES,
+        "uses": USES,
+        "navigation": NAVIGATION,
+    }

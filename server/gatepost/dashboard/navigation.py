@@ -1,0 +1,24 @@
+"""Render pages with their navigation and time."""
+
+import time
+from collections.abc import Callable
+
+from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.dashboard.templating import Templates
+
+
+class PageLayout:
+    """Render pages; *clock* returns the time that they show."""
+
+    def __init__(self, view: Templates, *, clock: Callable[[], float] = time.time) -> None:
+        self._view, self.clock = view, clock
+
+    def page(
+        self, name: str, visit: PageRequest, *, here: str, status: int = 200, **values: object
+    ) -> PageResponse:
+        """Return the page of a template; *here* is its path in the navigation."""
+        return self._view.page(name, visit, status=status, here=here, now=self.clock(), **values)
+
+    def part(self, name: str, visit: PageRequest, **values: object) -> str:
+        """Return a part of a page, for htmx."""
+        return self._view.render(name, visit, now=self.clock(), **values)

@@ -1,0 +1,270 @@
+"""The checks around each page: session, role, origin and form token."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gatepost.dashboard.cookie import Cookies
+from gatepost.dashboard.event_stream import LiveStream
+from gatepost.dashboard.form_data import UnreadableForm, cookie_of, form_of, query_of
+from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
+from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute
+from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.security_headers import Header
+from gatepost.dashboard.session import DashboardSessions, SignedInSession
+from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
+from gatepost.http.body import Gone, TooLarge, read_body
+from gatepost.http.checks import authorities
+from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.http.scope import FOLDED, REQUEST_ID, peer_of
+from gatepost.policy.approvals.request import SignedInApprover
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Resource
+from gatepost_authz.middleware import CALLER
+
+
+class PageRefused(Exception):
+    """
+    An answer instead of the page: *status*, *title* and *sentence* for the visitor.
+
+    *leave* is the form token of a session that can only sign out.
+    """
+
+    def __init__(self, status: int, title: str, sentence: str, *, leave: str = "") -> None:
+        super().__init__(title)
+        self.status = status
+        self.title = title
+        self.sentence = sentence
+        self.leave = leave
+
+
+FOREIGN = PageRefused(
+    403,
+    "This form cannot be accepted",
+    "The form came from another site or from an outdated page. Nothing was changed. Open the "
+    "dashboard and try again.",
+)
+ABSENT = PageRefused(404, "Page not found", "The page does not exist, or its content was deleted.")
+CROWDED = PageRefused(
+    503, "Too many open windows", "Close some dashboard windows, then reload this page."
+)
+
+
+class RequestOrigin:
+    """Decide from the browser's headers whether a request comes from a page of the dashboard."""
+
+    def __init__(self, resource: Resource) -> None:
+        scheme = f"{resource.scheme}://".encode("ascii")
+        hosts = authorities(resource.origin, development=False)
+        self._origins = frozenset(scheme + host for host in hosts)
+
+    def sends(self, headers: Mapping[bytes, bytes]) -> bool:
+        """
+        Return whether a POST comes from this dashboard; browsers name the origin with every POST
+        (Fetch).
+        """
+        site = headers.get(b"sec-fetch-site", b"same-origin")
+        return headers.get(b"origin", b"") in self._origins and site == b"same-origin"
+
+    def may_ask(self, headers: Mapping[bytes, bytes]) -> bool:
+        """
+        Return whether a GET is allowed: from other sites only as a followed link, never as a
+        subresource.
+        """
+        site = headers.get(b"sec-fetch-site", b"none")
+        if site in {b"same-origin", b"none"}:
+            return True
+        place = headers.get(b"sec-fetch-dest", b"document")
+        return headers.get(b"sec-fetch-mode", b"") == b"navigate" and place == b"document"
+
+
+class PageServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What all frames of a dashboard share."""
+
+    place: DashboardLocation
+    sessions: DashboardSessions
+    cookies: Cookies
+    view: Templates
+    own: RequestOrigin
+    streams: OpenStreams
+    max_body_bytes: int
+    note: Callable[[str, TenantContext, str], Awaitable[None]]
+    """Records a sign-in or sign-out with the visitor's address, durably."""
+
+
+class GuardedPage:
+    """
+    Serve one page to visitors who can see it.
+
+    An ASGI app. Visitors without a session are sent to the sign-in, visitors without a role of the
+    page get 403, and a form without its token changes nothing.
+    """
+
+    def __init__(self, page: PageRoute, around: PageServices) -> None:
+        self.page = page
+        self._around = around
+        methods = {"GET": page.get, "HEAD": page.get, "POST": page.post}
+        self._handlers = {name: handler for name, handler in methods.items() if handler}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        around = self._around
+        spot = around.place.locate(scope["path"])
+        reply = ResponseSender(send, head=scope["method"] == "HEAD")
+        if spot is None:
+            await reply.html(404, around.view.bare("error.html", "", turned=ABSENT, back=""))
+            return
+        try:
+            await self._visit(spot, scope, receive, reply)
+        except PageRefused as turned:
+            back = "" if turned.leave else spot.base
+            html = around.view.bare(
+                "error.html", spot.base, turned=turned, back=back, csrf=turned.leave
+            )
+            await reply.html(turned.status, html)
+
+    async def _visit(
+        self, spot: DashboardPaths, scope: Scope, receive: Receive, reply: ResponseSender
+    ) -> None:
+        around = self._around
+        if scope["method"] not in self._handlers:
+            allow = (b"allow", ", ".join(self._handlers).encode("ascii"))
+            turned = PageRefused(
+                405, "Method not allowed", "This URL does not accept this request method."
+            )
+            html = around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
+            await reply.html(405, html, (allow,))
+            return
+        name = around.cookies.name("session", spot.target)
+        session = await around.sessions.find(cookie_of(scope["headers"], name), spot.target)
+        if session is None:
+            await self._to_sign_in(spot, scope, reply)
+            return
+        scope[CALLER] = session.caller
+        visit = await self._judged(spot, session, scope, receive)
+        if not around.sessions.lives(session):
+            # The session may have ended while the form was being received.
+            await self._to_sign_in(spot, scope, reply)
+            return
+        handler = self._handlers[scope["method"]]
+        try:
+            answer = await handler(visit)
+        except NotShown:
+            raise ABSENT from None
+        if answer.signs_out:
+            await around.sessions.end(session)
+            await around.note("signed_out", session.caller, peer_of(scope))
+            removal = around.cookies.removal("session", spot.target)
+            await reply.redirect(f"{spot.base}/signed-out", (removal,))
+            return
+        await self._send(answer, visit, session, receive, reply, self._renewal(session, spot))
+
+    async def _judged(
+        self, spot: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive
+    ) -> PageRequest:
+        around, headers = self._around, scope[FOLDED]
+        if self.page.roles and not self.page.roles & session.caller.roles:
+            raise PageRefused(
+                403,
+                "You have no role here",
+                "You are signed in, but you are neither an approver nor an administrator of "
+                f"{session.caller.tenant_id}. Roles are assigned at your identity provider.",
+                leave=around.sessions.token(session),
+            )
+        form: dict[str, str] = {}
+        try:
+            query = query_of(scope["query_string"])
+            if scope["method"] == "POST":
+                if not around.own.sends(headers):
+                    raise FOREIGN
+                form = form_of(headers, await read_body(receive, around.max_body_bytes))
+                given = form.pop(TOKEN_FIELD, "") or headers.get(TOKEN_HEADER.encode(), b"").decode(
+                    "latin-1"
+                )
+                if not around.sessions.minted(session, given):
+                    raise FOREIGN
+            elif not around.own.may_ask(headers):
+                raise FOREIGN
+        except UnreadableForm as fault:
+            raise PageRefused(fault.status, "Request not readable", fault.sentence) from None
+        except TooLarge:
+            raise PageRefused(413, "Form too large", "The form is larger than the limit.") from None
+        except Gone:
+            raise PageRefused(
+                400, "Form incomplete", "The form arrived incomplete. Send it again."
+            ) from None
+        path = scope.get("path_params", {})
+        if not all(value and value.isprintable() and len(value) <= 256 for value in path.values()):
+            raise ABSENT
+        return PageRequest(
+            visitor=SignedInApprover(**msgspec.structs.asdict(session.caller), peer=peer_of(scope)),
+            path={name: value for name, value in path.items() if name != "tenant"},
+            query=query,
+            form=form,
+            csrf=around.sessions.token(session),
+            base=spot.base,
+            fragment=headers.get(b"hx-request") == b"true",
+            request_id=scope.get(REQUEST_ID, ""),
+        )
+
+    def _renewal(self, session: SignedInSession, spot: DashboardPaths) -> Sequence[Header]:
+        renewed = None if self.page.background else self._around.sessions.renewed(session)
+        if renewed is None:
+            return ()
+        value = self._around.sessions.sealed(renewed, spot.target)
+        return (self._around.cookies.header("session", spot.target, value),)
+
+    async def _send(
+        self,
+        answer: PageResponse,
+        visit: PageRequest,
+        session: SignedInSession,
+        receive: Receive,
+        reply: ResponseSender,
+        more: Sequence[Header],
+    ) -> None:
+        if answer.events is not None:
+            live = LiveStream(session, self._around.sessions, self._around.streams)
+            try:
+                await live.run(answer.events, receive, reply)
+            except (TooMany, Closing):
+                raise CROWDED from None
+        elif answer.file is not None:
+            await reply.file(answer, more)
+        elif answer.html is not None:
+            await reply.html(answer.status, answer.html, more)
+        else:
+            # Always a path below the dashboard's base, whatever the page returned.
+            await reply.redirect(visit.base + below(answer.location), more)
+
+    async def _to_sign_in(self, spot: DashboardPaths, scope: Scope, reply: ResponseSender) -> None:
+        headers = scope[FOLDED]
+        if scope["method"] in {"GET", "HEAD"} and b"hx-request" not in headers:
+            wanted = scope["path"].removeprefix(spot.base)
+            if scope["query_string"]:
+                wanted += "?" + scope["query_string"].decode("latin-1")
+            await reply.redirect(sign_in_path(spot.base, below(wanted)))
+            return
+        # htmx follows this header with the whole page, not only the requested part.
+        wanted = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
+        way = sign_in_path(spot.base, below(wanted.removeprefix(spot.base))).encode("ascii")
+        turned = PageRefused(
+            401, "You are signed out", "Sign in again. Your last action was not carried out."
+        )
+        html = self._around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
+        await reply.html(401, html, ((b"hx-redirect", way),))
+
+
+def path_of(url: str) -> str:
+    """Return the path and query of *url*, which the browser sent; empty if it is not a URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return parts.path + (f"?{parts.query}" if parts.query else "")
+
+
+def sign_in_path(base: str, onward: str) -> str:
+    """Return the path of the sign-in page that continues to *onward*."""
+    return f"{base}/sign-in" + (f"?next={quote(onward, safe='/')}" if onward else "")

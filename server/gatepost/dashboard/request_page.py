@@ -1,0 +1,225 @@
+"""The page of one approval request, with the decision."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from gatepost.dashboard import argument_form, argument_tree
+from gatepost.dashboard.argument_form import Field
+from gatepost.dashboard.difference import difference
+from gatepost.dashboard.file_preview import FilePreviews
+from gatepost.dashboard.grant_form import GrantFormPart, terms_of
+from gatepost.dashboard.live import LiveInbox
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import (
+    NotShown,
+    PageRequest,
+    PageResponse,
+    ServerSentEvent,
+    redirect,
+    stream,
+)
+from gatepost.policy.approvals.arguments import decoded
+from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
+from gatepost.policy.approvals.service import DECIDED, ApprovalService
+from gatepost.tools.api import Tool
+
+Tools = Callable[[], Mapping[str, Tool]]
+
+
+class RequestPage:
+    """Render the page of one request; *tools* returns the current tools."""
+
+    def __init__(
+        self,
+        sheet: PageLayout,
+        approvals: ApprovalService,
+        live: LiveInbox,
+        *,
+        targets: FilePreviews,
+        tools: Tools,
+    ) -> None:
+        self._sheet, self._approvals, self._live = sheet, approvals, live
+        self._targets, self._tools = targets, tools
+
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show the request, or a form to edit its arguments."""
+        request = await self._found(visit)
+        if visit.query.get("edit") and _can_edit(request):
+            return await self._page(visit, request, fields=self._fields(request))
+        return await self._page(visit, request)
+
+    async def approve(self, visit: PageRequest) -> PageResponse:
+        """Approve the request, with a grant if the form has one."""
+        terms = terms_of(visit.form)
+        if terms.has_mistakes:
+            return await self._page(visit, await self._found(visit), status=422, terms=terms)
+        grant = terms.granted(self._sheet.clock())
+        try:
+            await self._approvals.approve(
+                visit.tenant, _id(visit), visit.visitor, seen=_seen(visit), grant=grant
+            )
+        except Undecidable as why:
+            return await self._refused(visit, str(why), terms=terms)
+        return _decided(visit)
+
+    async def approve_edited(self, visit: PageRequest) -> PageResponse:
+        """Approve the request with edited arguments."""
+        request = await self._found(visit)
+        if not _can_edit(request):
+            why = self._approvals.objection(request, visit.visitor) or DECIDED
+            return await self._page(visit, request, status=409, problem=why)
+        filled = argument_form.filled(self._fields(request), visit.form)
+        if filled.mistakes:
+            return await self._page(visit, request, status=422, fields=filled.fields)
+        edited = filled.encoded(request.arguments)
+        try:
+            await self._approvals.approve(
+                visit.tenant, _id(visit), visit.visitor, seen=_seen(visit), edited=edited
+            )
+        except Undecidable as why:
+            return await self._refused(visit, str(why), fields=filled.fields)
+        return _decided(visit)
+
+    async def reject(self, visit: PageRequest) -> PageResponse:
+        """Reject the request with a reason."""
+        reason = visit.form.get("reason", "").replace("\r\n", "\n")
+        try:
+            await self._approvals.reject(visit.tenant, _id(visit), visit.visitor, reason)
+        except Undecidable as why:
+            return await self._refused(visit, str(why), reason=reason)
+        return _decided(visit)
+
+    async def arguments(self, visit: PageRequest) -> PageResponse:
+        """Return all arguments as a file, with secrets redacted as on the page."""
+        request = await self._found(visit)
+        told = request.edited if visit.query.get("edited") else request.arguments
+        if told is None:
+            raise NotShown
+        file = (request.content or "").encode() if request.kind == "script" else told
+        kind = "text/plain; charset=utf-8" if request.kind == "script" else "application/json"
+        name = f"{visit.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
+        return PageResponse(file=file, file_name=name, file_type=kind)
+
+    async def live(self, visit: PageRequest) -> PageResponse:
+        """Stream the decisions of other approvers while the page is open."""
+        return stream(self._events(visit, await self._found(visit)))
+
+    async def _events(
+        self, visit: PageRequest, request: ApprovalRequest
+    ) -> AsyncIterator[ServerSentEvent]:
+        # The state that the page shows; it may have changed before the stream was opened.
+        known = visit.query.get("known", "")
+        async for _ in self._live.watch(visit.tenant):
+            now = await self._approvals.get(visit.tenant, request.id)
+            if now is None or _state(now) != known:
+                if now is not None:
+                    known = _state(now)
+                yield ServerSentEvent("state", self._state_of(visit, now, address(request)))
+            if now is None or now.state != "waiting":
+                # The page closes the stream at this event; at any other end it would reconnect.
+                yield ServerSentEvent("end", "")
+                return
+
+    def _state_of(self, visit: PageRequest, request: ApprovalRequest | None, where: str) -> str:
+        return self._sheet.part("state.html", visit, request=request, address=where)
+
+    async def _found(self, visit: PageRequest) -> ApprovalRequest:
+        request = await self._approvals.get(visit.tenant, _id(visit))
+        if request is None:
+            raise NotShown
+        return request
+
+    async def _refused(self, visit: PageRequest, why: str, **values: Any) -> PageResponse:
+        """Return the page again with the reason, keeping everything that the approver entered."""
+        request = await self._approvals.get(visit.tenant, _id(visit))
+        if request is None:
+            return self._sheet.page("gone.html", visit, here="", status=409, why=why)
+        return await self._page(visit, request, status=409, problem=why, **values)
+
+    async def _page(  # noqa: PLR0913  # each is a state of the page
+        self,
+        visit: PageRequest,
+        request: ApprovalRequest,
+        *,
+        status: int = 200,
+        problem: str = "",
+        fields: Sequence[Field] = (),
+        terms: GrantFormPart | None = None,
+        reason: str = "",
+    ) -> PageResponse:
+        is_open = request.state == "waiting"
+        editing = bool(fields) and is_open
+        tool = self._tools().get(request.tool)
+        values: dict[str, object] = {
+            "request": request,
+            "problem": problem,
+            "fields": fields,
+            "editing": editing,
+            "mistakes": any(field.mistake for field in fields),
+            "can_edit": _can_edit(request),
+            "terms": terms or GrantFormPart(),
+            "reason": reason,
+            "objection": self._approvals.objection(request, visit.visitor) if is_open else None,
+            "address": address(request),
+            "known": _state(request),
+        }
+        if request.kind == "script":
+            values |= _script(request)
+        else:
+            values |= {
+                "arguments": argument_tree.read(request.arguments),
+                "edited": argument_tree.read(request.edited) if request.edited else None,
+                "target": await self._targets.of(request, tool) if is_open else None,
+            }
+        values["after_all"] = (
+            request.kind == "script"
+            and request.state == "rejected"
+            and self._approvals.objection(request, visit.visitor) is None
+        )
+        if not is_open:
+            values["others"] = len(await self._approvals.waiting(visit.tenant))
+        here = "" if is_open else "/history"
+        return self._sheet.page("request.html", visit, here=here, status=status, **values)
+
+    def _fields(self, request: ApprovalRequest) -> list[Field]:
+        tool = self._tools().get(request.tool)
+        shown = decoded(request.arguments)
+        return argument_form.fields_of(shown, tool.input_schema if tool else {})
+
+
+def address(request: ApprovalRequest) -> str:
+    """Return the request's path below the base."""
+    return f"/approvals/{request.id.replace(':', '-', 1)}"
+
+
+def _id(visit: PageRequest) -> str:
+    return visit.path["id"].replace("script-", "script:", 1)
+
+
+def _seen(visit: PageRequest) -> str:
+    # A form without it does not come from the page, so what the approver saw is unknown.
+    return visit.form.get("seen", "") or "nothing"
+
+
+def _decided(visit: PageRequest) -> PageResponse:
+    return redirect(
+        "" if visit.path["id"].startswith("script-") else f"/approvals/{visit.path['id']}"
+    )
+
+
+def _can_edit(request: ApprovalRequest) -> bool:
+    return request.kind == "call" and request.state == "waiting" and not request.given
+
+
+def _state(request: ApprovalRequest) -> str:
+    """Return a text that changes whenever an open page has to show an update."""
+    return f"{request.state}-{request.given}-{request.digest}"
+
+
+def _script(request: ApprovalRequest) -> dict[str, object]:
+    content, before = request.content or "", request.approved_content
+    return {
+        "content": argument_tree.tree(content),
+        "change": None if before is None else difference(before, content),
+        "target": None,
+    }

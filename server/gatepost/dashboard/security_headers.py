@@ -1,0 +1,73 @@
+"""The security headers of every answer of the dashboard."""
+
+from collections.abc import Awaitable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gatepost.http.edge import respond
+from gatepost.http.scope import FOLDED
+from gatepost_authz.config import Resource
+
+Header = tuple[bytes, bytes]
+
+# No inline script or style, no other hosts, no frames, forms only to this server (CSP
+# level 3). Pages show text written by agents and attackers, which must never run.
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    b"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+NO_STORE = (b"cache-control", b"no-store")
+GUARDS: tuple[Header, ...] = (
+    (b"content-security-policy", POLICY),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    # With `no-referrer` browsers send `Origin: null` with our own forms (Fetch, "append a request
+    # `Origin` header"), which looks like a form of another site.
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (
+        b"permissions-policy",
+        b"accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), hid=(), "
+        b"microphone=(), midi=(), payment=(), serial=(), usb=()",
+    ),
+)
+SECURE: tuple[Header, ...] = ((b"strict-transport-security", b"max-age=31536000"),)
+"""Only under https; browsers ignore it over http (RFC 6797 section 8.1)."""
+HTML = b"text/html; charset=utf-8"
+
+
+class SecurityHeaders:
+    """
+    Add the security headers to every answer of the dashboard, including errors.
+
+    In development it redirects other loopback names to the name in the resource, because cookies of
+    `localhost` do not apply to `127.0.0.1`.
+    """
+
+    def __init__(self, app: ASGIApp, *, resource: Resource, development: bool) -> None:
+        self.app = app
+        self._guards = guards_of(resource)
+        self._names = frozenset(name for name, _ in self._guards)
+        self._origin = resource.origin.encode("ascii")
+        self._host = resource.authority.lower().encode("ascii") if development else b""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        def guarded(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                own = [pair for pair in message["headers"] if pair[0] not in self._names]
+                message = {**message, "headers": [*own, *self._guards]}
+            return send(message)
+
+        host = scope[FOLDED].get(b"host", b"")
+        if self._host and host.lower() != self._host and scope["method"] in {"GET", "HEAD"}:
+            query = b"?" + scope["query_string"] if scope["query_string"] else b""
+            location = (b"location", self._origin + scope["raw_path"] + query)
+            await respond(guarded, 307, b"{}", (location,))
+            return
+        await self.app(scope, receive, guarded)
+
+
+def guards_of(resource: Resource) -> tuple[Header, ...]:
+    """Return the security headers for a server at *resource*."""
+    return (*GUARDS, *SECURE) if resource.scheme == "https" else GUARDS

@@ -1,0 +1,72 @@
+"""Render the dashboard's templates, which escape every value."""
+
+from collections.abc import Callable
+
+import jinja2
+import markupsafe
+
+from gatepost.dashboard.labels import teach
+from gatepost.dashboard.page import PageRequest, PageResponse, shown
+
+TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
+"""The form field that carries the session's token."""
+TOKEN_HEADER = "x-csrf-token"  # noqa: S105 - the header's name
+"""The header in which htmx sends the token."""
+
+
+class Templates:
+    """
+    Render the templates beside this module.
+
+    Every value is escaped: templates never use ``safe``, which a test checks. An undefined value is
+    an error. *asset* returns the content-addressed path of a static file.
+    """
+
+    def __init__(self, asset: Callable[[str, str], str]) -> None:
+        self.environment = jinja2.Environment(
+            loader=jinja2.PackageLoader("gatepost.dashboard"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        teach(self.environment)
+        self._asset = asset
+
+    def render(self, name: str, visit: PageRequest, **values: object) -> str:
+        """
+        Return the template *name* (``approvals.html``) rendered for *visit*.
+
+        It also sees ``visit``, ``path(…)`` (a path below the base), ``asset(…)`` (a file of the
+        package) and ``token_field()`` (the hidden field that each form needs).
+        """
+        return self._draw(name, visit.base, visit=visit, csrf=visit.csrf, **values)
+
+    def bare(self, name: str, base: str, *, csrf: str = "", **values: object) -> str:
+        """
+        Return the template *name* without navigation, for visitors without a session or a role.
+
+        With *csrf*, a signed-in visitor can sign out.
+        """
+        return self._draw(name, base, visit=None, csrf=csrf, **values)
+
+    def page(
+        self, name: str, visit: PageRequest, *, status: int = 200, **values: object
+    ) -> PageResponse:
+        """Return the template *name* as an answer."""
+        return shown(self.render(name, visit, **values), status=status)
+
+    def _draw(self, name: str, base: str, **values: object) -> str:
+        def token_field() -> markupsafe.Markup:
+            field = '<input type="hidden" name="{}" value="{}">'
+            return markupsafe.Markup(field).format(TOKEN_FIELD, values["csrf"])  # noqa: S704
+
+        return self.environment.get_template(name).render(
+            base=base,
+            path=lambda below="": base + below,
+            asset=lambda file: self._asset(base, file),
+            token_field=token_field,
+            token_header=TOKEN_HEADER,
+            **values,
+        )

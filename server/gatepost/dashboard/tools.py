@@ -1,0 +1,201 @@
+"""The tools page: every tool, and whether a caller can call it."""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from gatepost.dashboard.navigation import PageLayout
+from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.policy.approvals.request import party_of
+from gatepost.policy.approvals.rules import ApprovalPolicy, Plan
+from gatepost.runtime.recent_callers import KEPT_S
+from gatepost.tools.api import Call, Tool
+from gatepost.tools.registry import UnknownTool
+from gatepost.tools.runner import Runner
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
+from gatepost_authz.scopes import Implications
+
+Level = Literal["may", "asks", "steps_up", "may_not"]
+
+MOST_CALLERS = 40
+MOST_SCOPES = 2_000
+"""Maximum length of the scopes that a visitor enters."""
+
+
+class ToolAccess(msgspec.Struct, frozen=True):
+    """Whether a caller can call a tool, with the reason."""
+
+    level: Level
+    sentence: str
+
+
+class JudgedCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller that the page checks: a recent caller (*known*), or entered scopes."""
+
+    caller: TenantContext
+    known: bool
+    implied: frozenset[str] = frozenset()
+    """The scopes that other scopes imply."""
+
+
+class ToolRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool as the page shows it."""
+
+    tool: Tool
+    rules: tuple[str, ...]
+    """When calls need approval, in words; empty for never."""
+    standing: ToolAccess | None = None
+
+
+Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
+"""Returns the latest callers of a tenant that any process has seen, at most the given number."""
+
+
+class ToolsPage:
+    """
+    Render the tools page. *runner* and *plan* return the current objects, which a reload replaces.
+    """
+
+    def __init__(
+        self,
+        sheet: PageLayout,
+        *,
+        runner: Callable[[], Runner],
+        plan: Callable[[], Plan],
+        seen: Seen,
+        baseline: frozenset[str],
+        implied: Mapping[str, Sequence[str]],
+    ) -> None:
+        self._sheet, self._runner, self._plan, self._seen = sheet, runner, plan, seen
+        self._baseline, self._implications = baseline, Implications(implied)
+
+    async def show(self, visit: PageRequest) -> PageResponse:
+        """Show all tools, checked for the caller that the visitor chose."""
+        query, callers = visit.query, await self._seen(visit.tenant, MOST_CALLERS)
+        chosen = query.get("caller", "")
+        caller = next((one for one in callers if key_of(one) == chosen), None)
+        entered = query.get("scopes", "")[:MOST_SCOPES]
+        somebody = None
+        if caller is not None:
+            somebody = JudgedCaller(caller=caller, known=True)
+        elif "scopes" in query:
+            somebody = self._entered(visit.tenant, entered)
+        runner, plan, baseline = self._runner(), self._plan(), self._baseline
+        rows = [
+            ToolRow(
+                tool=tool,
+                rules=rules_of(plan.get(tool.name)),
+                standing=standing(tool, somebody.caller, runner, plan, baseline=baseline)
+                if somebody
+                else None,
+            )
+            for tool in runner.registry.tools.values()
+        ]
+        return self._sheet.page(
+            "tools.html",
+            visit,
+            here="/tools",
+            packs=_by_pack(rows),
+            count=len(rows),
+            callers=[(key_of(one), one) for one in callers],
+            kept=f"{KEPT_S / 86_400:g} days",
+            chosen=chosen if caller else "",
+            entered=entered,
+            somebody=somebody,
+        )
+
+    def _entered(self, tenant: str, entered: str) -> JudgedCaller:
+        given = frozenset(entered.replace(",", " ").split())
+        held = self._implications.expand(given)
+        nobody = TenantContext(
+            tenant_id=tenant,
+            issuer="",
+            subject="",
+            subject_kind="user",
+            resource="",
+            expires_at=0,
+            scopes=held,
+        )
+        return JudgedCaller(caller=nobody, known=False, implied=held - given)
+
+
+def key_of(caller: TenantContext) -> str:
+    """Return the form's key for a caller: a digest, so that URLs contain no personal data."""
+    who = (*caller.principal_key, caller.client_id or "")
+    return hashlib.sha256("\0".join(who).encode()).hexdigest()[:16]
+
+
+def standing(
+    tool: Tool,
+    caller: TenantContext,
+    runner: Runner,
+    plan: Plan,
+    *,
+    baseline: frozenset[str] = frozenset(),
+) -> ToolAccess:
+    """Return whether the caller can call the tool, decided as for a call."""
+    call = Call(caller=caller, name=tool.name, arguments=b"", request_id="")
+    try:
+        caller.require(baseline)
+    except InsufficientScope as missing:
+        lacks = _list({*missing.scopes} - caller.scopes)
+        return ToolAccess("may_not", f"Missing scope {lacks}, which every request needs.")
+    try:
+        runner.allowed(call)
+    except UnknownTool:
+        lacks = _list(runner.registry.withheld(tool, caller))
+        return ToolAccess("may_not", f"Missing scope {lacks}. The tool is hidden from this caller.")
+    except InsufficientScope as missing:
+        lacks = _list({*missing.scopes} - caller.scopes)
+        return ToolAccess("steps_up", f"Missing scope {lacks}. The client can request it.")
+    except InsufficientAuthentication:
+        return ToolAccess("steps_up", f"Needs another sign-in: {_signin(tool)}.")
+    policy = plan.get(tool.name)
+    if policy is None:
+        return ToolAccess("may", "Has all scopes. Calls run without approval.")
+    if policy.frequency() == "always":
+        if policy.has_no_approver(party_of(caller)):
+            return ToolAccess(
+                "may_not", "Has all scopes, but no rule names an approver for this machine's calls."
+            )
+        return ToolAccess("asks", "Has all scopes. Every call needs approval.")
+    return ToolAccess("asks", "Has all scopes. Some calls need approval.")
+
+
+def rules_of(policy: ApprovalPolicy | None) -> tuple[str, ...]:
+    """Return the approval rules of a tool in words."""
+    if policy is None:
+        return ()
+    told = ["every call"] if policy.always else []
+    if policy.writes:
+        told.append("every call that is not read-only")
+    for clause in policy.clauses:
+        rule = clause.rule
+        words = f"when {rule.when}" if rule.when else "every call"
+        if rule.approvals > 1:
+            words += f", {rule.approvals} approvers"
+        if rule.by:
+            words += f" ({' or '.join(rule.by)})"
+        told.append(words)
+    return tuple(dict.fromkeys(told))
+
+
+def _by_pack(rows: Iterable[ToolRow]) -> Mapping[str, list[ToolRow]]:
+    packs: dict[str, list[ToolRow]] = {}
+    for row in rows:
+        packs.setdefault(row.tool.pack, []).append(row)
+    return dict(sorted(packs.items()))
+
+
+def _signin(tool: Tool) -> str:
+    parts = [f"with acr {' or '.join(tool.acr_values)}"] if tool.acr_values else []
+    if tool.max_age_s is not None:
+        parts.append(f"at most {tool.max_age_s:g} seconds old")
+    return " and ".join(parts)
+
+
+def _list(scopes: Iterable[str]) -> str:
+    return ", ".join(sorted(scopes))

@@ -1,0 +1,1 @@
+"""HTTP: connections and their deadlines, the checks at the edge, reading bodies, responses."""

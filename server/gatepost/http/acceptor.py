@@ -1,0 +1,183 @@
+"""Accepting connections: room for new ones is made by ending idle ones, and nothing is reset."""
+
+import asyncio
+import errno
+import heapq
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Collection
+from operator import itemgetter
+from typing import Any, Protocol
+
+from gatepost.http.descriptors import DescriptorLimits
+from gatepost_authz.ratelimited import RateLimitedLog
+
+AT_ONCE = 16
+"""Connections accepted in one turn: other workers take the rest."""
+LOOKED_UP = 256
+"""Idle connections found in one look through all of them."""
+AGAIN_S = 0.1
+IDLE_S = 1.0
+"""A connection that is idle for less may have its next request on the way."""
+GONE = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.EAGAIN})
+"""What accept(2) says of a client that has left already, and where there is none."""
+
+_log = logging.getLogger("gatepost.wire")
+
+
+class IdleConnection(Protocol):
+    """A connection that may be idle."""
+
+    transport: asyncio.Transport
+
+    def idle_since(self) -> float | None:
+        """Since when no request is under way; None where one is."""
+
+
+class Acceptor:
+    """
+    Accepts the connections of one listening socket, as an `asyncio.Server` would.
+
+    libuv accepts a connection that has no descriptor left only to close it, and tells nobody. Here
+    the oldest idle connection ends when the descriptors come to an end, and where none is idle new
+    clients wait in the socket's queue until there is room.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        protocol: Callable[[], asyncio.Protocol],
+        connections: Collection[Any],
+        *,
+        room: DescriptorLimits,
+        tls: ssl.SSLContext | None = None,
+        handshake_s: float | None = None,
+    ) -> None:
+        self._sock = sock
+        self._protocol = protocol
+        self._connections: Collection[IdleConnection] = connections
+        self._room = room
+        self._tls, self._handshake_s = tls, handshake_s
+        self._loop = asyncio.get_running_loop()
+        self._idle: deque[tuple[float, IdleConnection]] = deque()
+        self._look_at = 0.0
+        self._opening: dict[asyncio.Task[None], float] = {}
+        """Connections whose handshake is not over, the oldest first, and since when."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._log = RateLimitedLog(_log)
+        self._begin()
+
+    def close(self) -> None:
+        """Accept no more, and give up handshakes; others are connections in a moment."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._loop.remove_reader(self._sock.fileno())
+        if self._tls is not None:
+            for task in tuple(self._opening):
+                task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return when every accepted connection is open or given up."""
+        if self._opening:
+            await asyncio.wait(tuple(self._opening))
+
+    def _begin(self) -> None:
+        self._timer = None
+        if self._room.is_full(self._sock.fileno()) and not self._make_room():
+            self._wait("descriptors")
+        else:
+            self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _wait(self, reason: str) -> None:
+        """Leave new clients in the socket's queue for a moment."""
+        self._log.warning("connections_wait", reason=reason, open=len(self._connections))
+        self._timer = self._loop.call_later(AGAIN_S, self._begin)
+
+    def _accept(self) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                accepted, _ = self._sock.accept()
+            except OSError as error:
+                if error.errno not in GONE:
+                    self._loop.remove_reader(self._sock.fileno())
+                    # One would be taken by the next client: files and stores need some, too.
+                    for _ in range(AT_ONCE):
+                        self._make_room()
+                    self._wait(errno.errorcode.get(error.errno or 0, "unknown"))
+                return
+            accepted.setblocking(False)
+            number = accepted.fileno()
+            self._open(accepted)
+            if number < self._room.near:
+                continue
+            made = self._make_room()
+            if number < self._room.full:
+                continue
+            # What was ended is closed once this turn is over: the next one takes its place.
+            if not made:
+                self._loop.remove_reader(self._sock.fileno())
+                self._wait("descriptors")
+            return
+
+    def _open(self, accepted: socket.socket) -> None:
+        task = self._loop.create_task(self._opened(accepted))
+        self._opening[task] = self._loop.time()
+        task.add_done_callback(lambda done: self._opening.pop(done, None))
+
+    async def _opened(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._handshake_s,
+            )
+        except OSError:
+            # A client that left, came with nonsense or took too long for its handshake.
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+    def _make_room(self) -> bool:
+        """End the connection that has been idle longest, or a handshake; False: there is none."""
+        oldest = self._oldest()
+        task, began = next(iter(self._opening.items()), (None, 0.0))
+        if oldest is not None:
+            oldest.transport.abort()
+        elif task is not None and began <= self._loop.time() - IDLE_S:
+            del self._opening[task]
+            task.cancel()
+        else:
+            return False
+        self._log.warning("idle_connection_ended", open=len(self._connections))
+        return True
+
+    def _oldest(self) -> IdleConnection | None:
+        now = self._loop.time()
+        while True:
+            while self._idle:
+                since, connection = self._idle.popleft()
+                if connection.idle_since() == since and not connection.transport.is_closing():
+                    return connection
+            if now < self._look_at:
+                return None
+            # A look goes through twenty thousand connections, and serves the next few hundred.
+            self._look_at = now + AGAIN_S
+            self._look()
+
+    def _look(self) -> None:
+        before = self._loop.time() - IDLE_S
+        idle = (
+            (since, connection)
+            for connection in self._connections
+            if (since := connection.idle_since()) is not None and since <= before
+        )
+        self._idle.extend(heapq.nsmallest(LOOKED_UP, idle, key=itemgetter(0)))

@@ -1,0 +1,234 @@
+"""One request on a connection and its answer, the usual one in a single write."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from gatepost.http.scope import NO_CONTENT, WHOLE_BODY
+from gatepost_authz.sending import OneStepSend
+
+Fields = Iterable[tuple[bytes, bytes]]
+
+# What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
+CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
+FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+LENGTH_LINE = b"content-length: %d\r\n\r\n"
+BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+OK = 200
+COPIED_BYTES = 16 * 1024
+"""Smaller bodies are copied behind the head: one buffer costs less than several."""
+
+
+class EncodedFields:
+    """The lines of fields that are said again and again, the same object each time."""
+
+    def __init__(self) -> None:
+        self.fields: Any = None
+        self.lines = b""
+
+    def of(self, fields: Fields) -> bytes | None:
+        """The lines of these, kept until there are others; None when uvicorn must judge them."""
+        if fields is self.fields:
+            return self.lines
+        lines = lines_of(fields)
+        if lines is not None:
+            self.fields, self.lines = fields, lines
+        return lines
+
+
+DEFAULT_FIELDS, OK_FIELDS, REFUSAL_FIELDS = EncodedFields(), EncodedFields(), EncodedFields()
+"""
+What every answer says (uvicorn has another list each second), what most say beside, and what most
+refusals say, so that these do not push the others out.
+"""
+
+
+class NeverAwaited:
+    """Stands for the event of a request whose application never waits, as most never do."""
+
+    def set(self) -> None:
+        """Nobody to wake."""
+
+
+NEVER_AWAITED = NeverAwaited()
+
+
+class Cycle(RequestResponseCycle, OneStepSend):
+    """
+    uvicorn's cycle with a short way for what nearly every request is.
+
+    A body that arrived whole stands in the scope for who knows to look there, and an answer of one
+    body with its length declared is written at once, head and body together, where uvicorn looks
+    at every field with two patterns. Whatever else there is (streams, HEAD, a connection that
+    ends, a client that reads slowly) takes uvicorn's own way.
+    """
+
+    scope: Any
+    body: Any = b""
+    """As it came, or a bytearray of the pieces that it came in."""
+    message_event: Any = NEVER_AWAITED
+    logger = logging.getLogger("uvicorn.error")
+    access_log = False
+    disconnected = False
+    more_body = True
+    response_started = False
+    response_complete = False
+    chunked_encoding = None
+    expected_content_length = 0
+    waiting_for_100_continue = False
+    _start: Any = None
+
+    # What uvicorn's own way asks for, which is the connection's.
+    transport: Any = property(attrgetter("connection.flow"))
+    flow: Any = property(attrgetter("connection.flow"))
+    default_headers: Any = property(attrgetter("connection.server_state.default_headers"))
+    on_response: Any = property(attrgetter("connection.on_response_complete"))
+
+    # uvicorn's constructor takes a dozen arguments: what is always the same stands above.
+    def __init__(self, scope: Any, connection: Any, *, keep_alive: bool) -> None:
+        self.scope = scope
+        self.connection = connection
+        self.keep_alive = keep_alive
+
+    def add(self, piece: bytes) -> None:
+        """More of the body has come; nearly every one is whole in its first piece."""
+        if not self.body:
+            self.body = piece
+        else:
+            if isinstance(self.body, bytes):
+                self.body = bytearray(self.body)
+            self.body += piece
+        if self.message_event is not NEVER_AWAITED:
+            self.message_event.set()
+
+    def complete(self) -> None:
+        """The body is whole."""
+        if self.message_event is NEVER_AWAITED:
+            self.scope[WHOLE_BODY] = bytes(self.body)
+        else:
+            self.message_event.set()
+
+    def abandon(self) -> None:
+        """The client is gone: what it asked, and nobody has looked at yet, is not done."""
+        self.disconnected = True
+        self.scope.pop(WHOLE_BODY, None)
+        self.message_event.set()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """The next message; ASGI's way to the body also where that stands in the scope."""
+        if self.message_event is NEVER_AWAITED:
+            self.message_event = asyncio.Event()
+            if self.body or not self.more_body:
+                self.message_event.set()
+        return await super().receive()
+
+    async def __call__(self, message: ASGISendEvent) -> None:
+        """Send the answer, its head together with the first of its body (ASGI, Response Start)."""
+        if message["type"] == "http.response.start" and not self.response_started:
+            self._start = message
+            self.response_started = True
+            # Once an answer has begun, nobody is told to go on any more.
+            self.waiting_for_100_continue = False
+            return
+        start, self._start = self._start, None
+        if start is not None:
+            self.response_started = False
+            if self._sent_whole(start, message):
+                return
+            await self.send(start)
+        await self.send(message)
+
+    def send_whole(self, status: int, fields: Fields, body: bytes, encoded: bytes = b"") -> bool:
+        """See `OneStepSend`."""
+        connection = self.connection
+        if (
+            self.response_started
+            or not self.keep_alive
+            or self.disconnected
+            or connection.flow.write_paused
+            or self.scope["method"] == "HEAD"
+            or status == NO_CONTENT
+        ):
+            return False
+        # Only a constant is worth keeping, and a list may change.
+        kept = OK_FIELDS if status == OK else REFUSAL_FIELDS
+        head = kept.of(fields) if isinstance(fields, tuple) else lines_of(fields)
+        if head is None:
+            return False
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        # The lines that every answer has are written once for all of a second.
+        common = DEFAULT_FIELDS.of(connection.server_state.default_headers) or b""
+        lines = (STATUS_LINE[status], head, encoded, common, LENGTH_LINE % len(body), body)
+        if len(body) < COPIED_BYTES:
+            connection.transport.write(b"".join(lines))
+        else:
+            connection.flow.writelines(lines)
+        self.response_complete = True
+        if self.message_event is not NEVER_AWAITED:
+            self.message_event.set()
+        connection.on_response_complete()
+        return True
+
+    async def run_asgi(self, app: Any) -> None:
+        """
+        Run the application for this request.
+
+        What it raises is the task's, and so is the connection's end then (`ended`).
+        """
+        await app(self.scope, self.receive, self)
+        if not self.response_complete and not self.disconnected:
+            self._break_off("The application returned without completing the answer.")
+
+    def ended(self, task: "asyncio.Task[None]") -> None:
+        """The task that ran the application has ended."""
+        self.connection.tasks.discard(task)
+        if task.cancelled():
+            self._break_off("The application was stopped.")
+        elif (error := task.exception()) is not None:
+            self._break_off("The application failed.", error)
+
+    def _break_off(self, why: str, error: BaseException | None = None) -> None:
+        """End a connection on which an answer is missing: half of one must not pass for a whole."""
+        self.logger.error(why, exc_info=error)
+        if not (self.response_complete or self.disconnected):
+            if not self.response_started or self._start is not None:
+                self.transport.write(BROKEN)
+            self.connection.hang_up()
+
+    def _sent_whole(self, start: Any, message: Any) -> bool:
+        """Whether these were an answer that one write can hold, and it is on its way."""
+        if message["type"] != "http.response.body" or message.get("more_body"):
+            return False
+        body: bytes = message.get("body", b"")
+        fields = undeclared(start.get("headers", ()), len(body))
+        return fields is not None and self.send_whole(start["status"], fields, body)
+
+
+def lines_of(fields: Fields) -> bytes | None:
+    """The fields of an answer as they are written; None when uvicorn must judge them."""
+    lines = [*map(b": ".join, fields), b""]
+    head = b"\r\n".join(lines)
+    if len(head.translate(None, CONTROLS)) != len(head) - 2 * (len(lines) - 1):
+        # More of them than the line breaks behind the fields.
+        return None
+    return head
+
+
+def undeclared(fields: Fields, size: int) -> list[tuple[bytes, bytes]] | None:
+    """The fields but for the length, which must be *size*; None when uvicorn must judge them."""
+    kept = []
+    length = None
+    for field in fields:
+        if field[0] not in FRAMING:
+            kept.append(field)
+        elif field[0] == b"content-length" and length is None:
+            length = field[1]
+        else:
+            return None
+    return kept if length is not None and length == str(size).encode() else None

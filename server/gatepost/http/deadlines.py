@@ -1,0 +1,139 @@
+"""How long a connection may take: for a request's head, for nothing, for a body nobody reads."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from gatepost.http.unread_responses import UnreadLimits, UnreadResponses
+
+# Room above the configured header limit for one credential that the gate refuses itself; what
+# never ends its head is cut off here, before it fills the memory.
+HEAD_ALLOWANCE = 96 * 1024
+TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a connection may take; seconds and bytes."""
+
+    head_s: float = 10.0
+    """From the connection, or the first byte after the last answer, to the end of the head."""
+    keep_alive_s: int = 65
+    """How long an idle connection stays open: longer than load balancers keep theirs (60 s), or
+    they send a request into a connection that is just being closed."""
+    drain_s: int = 30
+    """How long running requests may take to finish when the server stops."""
+    max_head_bytes: int = 32_768
+    unread: UnreadLimits = UnreadLimits()
+
+
+class ListenConfig(uvicorn.Config):
+    """uvicorn's configuration with what our protocols read from it besides."""
+
+    deadlines = Deadlines()
+    unread = UnreadResponses(UnreadLimits())
+
+
+class HeadWatch:
+    """
+    The deadline of one connection's request heads, and of bodies nobody reads any more.
+
+    uvicorn starts no timer before the first byte of an answer, so a client that sends a byte a
+    minute would hold a connection for ever. Most heads arrive whole: then no timer is made.
+    """
+
+    __slots__ = ("_config", "_loop", "_protocol", "armed", "received", "timer")
+
+    def __init__(self, protocol: Any, config: ListenConfig, loop: asyncio.AbstractEventLoop):
+        self._protocol = protocol
+        self._config = config
+        self._loop = loop
+        self.timer: asyncio.TimerHandle | None = None
+        self.received = 0
+        self.armed = False
+        """Whether there is anything to disarm."""
+
+    def arm(self) -> None:
+        self.armed = True
+        if self.timer is None:
+            self.timer = self._loop.call_later(self._config.deadlines.head_s, self._late)
+
+    def disarm(self) -> None:
+        self.armed = False
+        self.received = 0
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def count(self, size: int) -> None:
+        """Bytes arrived and the head is still not whole."""
+        self.received += size
+        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+            self._end(TOO_LARGE)
+        else:
+            self.arm()
+
+    def stray(self, size: int) -> None:
+        """Bytes arrived that are neither head nor body: the fields behind a chunked body."""
+        self.received += size
+        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+            self._end(b"")
+
+    def _late(self) -> None:
+        self.timer = None
+        cycle = self._protocol.cycle
+        if cycle is None or cycle.response_complete:
+            # Nothing was asked yet by a silent client, and an answered one has its answer.
+            silent = self.received == 0 or (cycle is not None and cycle.more_body)
+            self._end(b"" if silent else TOO_LATE)
+
+    def _end(self, answer: bytes) -> None:
+        flow = self._protocol.flow
+        if flow is not None and not flow.is_closing():
+            # Behind what the client has not read of the answer before.
+            if answer:
+                flow.write(answer)
+            flow.close()
+
+
+class IdleWatch:
+    """
+    Closes a connection on which nothing was asked for too long.
+
+    One timer looks when it may be time and goes back to sleep if not: a timer for each answer
+    would cost as much as parsing its request.
+    """
+
+    __slots__ = ("_limit_s", "_loop", "_protocol", "_timer", "since")
+
+    def __init__(self, protocol: Any, limit_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._protocol = protocol
+        self._limit_s = limit_s
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self.since: float | None = None
+        """The loop's time when the last answer was out; None while a request is under way."""
+
+    def arm(self) -> None:
+        """The connection is made."""
+        self._timer = self._loop.call_later(self._limit_s, self._look)
+
+    def disarm(self) -> None:
+        """The connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._limit_s
+        if self.since is not None:
+            left += self.since - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._timer = None
+            self._protocol.flow.drop()

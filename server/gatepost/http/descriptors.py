@@ -1,0 +1,59 @@
+"""How many files and sockets the system lets a process have open, and how many are connections."""
+
+import contextlib
+import os
+import resource
+
+import msgspec
+
+MOST = 1 << 20
+"""Where the system allows any number, this one: programs that we start close every number below."""
+LEAST_SPARE, MOST_SPARE = 16, 1000
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open descriptors to the hard one; what is the limit then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST if soft == resource.RLIM_INFINITY else soft
+    # macOS names a limit that it does not grant.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+class DescriptorLimits(msgspec.Struct, frozen=True):
+    """
+    How many descriptors connections may take: the rest is for files, stores and outgoing requests.
+
+    The system gives the lowest number that is free, so the number of a new one tells how many
+    there are.
+    """
+
+    near: int
+    """From this number on, a new connection ends an idle one."""
+    full: int
+    """From this number on, no connection is accepted where none is idle."""
+
+    @classmethod
+    def of(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":
+        """The room below a limit; all but one part in *share* of the spare ones is kept free."""
+        spare = min(max(limit // 8, LEAST_SPARE), MOST_SPARE)
+        return cls(max(limit - spare, 1), max(limit - spare // share, 1))
+
+    @classmethod
+    def here(cls, *, share: int = 2) -> "DescriptorLimits":
+        """The room that this process has now."""
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return cls.of(MOST if soft == resource.RLIM_INFINITY else soft, share=share)
+
+    def is_full(self, any_open: int) -> bool:
+        """Whether a connection would not fit; *any_open* is a descriptor to ask the system with."""
+        try:
+            number = os.dup(any_open)
+        except OSError:
+            return True
+        os.close(number)
+        return number >= self.full

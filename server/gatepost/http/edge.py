@@ -1,0 +1,266 @@
+"""The one middleware around everything: request id, checks, one access line, the last resort."""
+
+import asyncio
+import errno
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, Preflight
+from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.telemetry.access import AccessLog
+from gatepost_authz.middleware import CALLER
+from gatepost_authz.sending import OneStepSend
+
+Probe = Callable[[], Awaitable[tuple[int, bytes]]]
+"""Answers a health probe: a status and a JSON document."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+RenderRefusal = Callable[[str, EdgeRefusal, str], tuple[bytes, Headers] | None]
+"""
+Draws a refusal (path, what, request id) for people, with its headers; None where no person looks.
+"""
+
+
+PROBED = frozenset({"GET", "HEAD"})
+"""How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
+
+# JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
+INVALID_REQUEST = -32600
+LIMITED = -32000
+INTERNAL_ERROR = -32603
+CODES = {429: LIMITED, 500: INTERNAL_ERROR, 503: INTERNAL_ERROR}
+
+UNEXPECTED = EdgeRefusal(
+    500,
+    "internal_error",
+    "Something unforeseen happened. The server's log tells more under the request id.",
+)
+OUTAGE = EdgeRefusal(
+    503,
+    "unavailable",
+    "The server cannot reach its storage at the moment",
+    ((b"retry-after", b"5"),),
+)
+EXHAUSTED = EdgeRefusal(
+    503,
+    "unavailable",
+    "The server has too many files and connections open at the moment",
+    ((b"retry-after", b"5"),),
+)
+STOPPING = EdgeRefusal(
+    503,
+    "unavailable",
+    "The server is stopping; whether the request took effect is unknown.",
+    ((b"retry-after", b"1"),),
+)
+
+_encode = msgspec.json.encode
+_log = logging.getLogger("gatepost.edge")
+
+
+def not_counted(code: str) -> None:
+    """Does not count the refusals."""
+
+
+class EdgeSend(OneStepSend):
+    """ASGI's `send` for what is behind Edge: adds our fields, and sees the status."""
+
+    __slots__ = ("_id", "_request", "_send", "status")
+
+    def __init__(self, send: Send, request: EdgeRequest, request_id: str) -> None:
+        self.status = 0
+        self._send, self._request, self._id = send, request, request_id
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            encoded = (b"x-request-id", self._id.encode("ascii"))
+            # A new message: what the application sends may be a constant of its own.
+            message = {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*message.get("headers", ()), encoded, *self._request.answer_headers],
+            }
+        return self._send(message)
+
+    def send_whole(self, status: int, fields: Headers, body: bytes, encoded: bytes = b"") -> bool:
+        """See `OneStepSend`."""
+        send = self._send
+        if not isinstance(send, OneStepSend):
+            return False
+        if self._request.answer_headers:
+            fields = (*fields, *self._request.answer_headers)
+        encoded += b"x-request-id: %b\r\n" % self._id.encode("ascii")
+        if not send.send_whole(status, fields, body, encoded):
+            return False
+        self.status = status
+        return True
+
+
+class Edge:
+    """
+    Stands between the server and the application.
+
+    *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
+    by the pod's address. *checks* may refuse or answer. *is_endpoint*
+    says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
+    *render_refusal* draws those that people see, *refused* hears the code of each.
+    """
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        app: ASGIApp,
+        *,
+        checks: Check,
+        log: AccessLog,
+        probes: Mapping[str, Probe],
+        is_endpoint: Callable[[str], bool],
+        refused: Callable[[str], object] = not_counted,
+        render_refusal: RenderRefusal = lambda path, refusal, request_id: None,
+    ) -> None:
+        self.app = app
+        self.checks = checks
+        self._append = log.append
+        self._refused = refused
+        self._probes = probes
+        self._is_endpoint = is_endpoint
+        self._render_refusal = render_refusal
+        # The random half makes ids of restarts and replicas distinct and hard to guess; the
+        # counter makes the rest cheap.
+        self._prefix = secrets.token_hex(8) + "-"
+        self._counter = count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        wall, began = time.time(), time.perf_counter()
+        request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
+        raw = scope["headers"]
+        headers = scope[FOLDED] = dict(raw)
+        client = scope.get("client")
+        request = EdgeRequest(
+            scope,
+            scope["method"],
+            scope["path"],
+            headers,
+            len(headers) != len(raw),
+            client[0] if client else "",
+            headers.get(CORRELATION),
+        )
+        answer = EdgeSend(send, request, request_id)
+        try:
+            if (probe := self._probes.get(request.path)) and request.method in PROBED:
+                await respond(answer, *await probe())
+                return
+            if (preflight := self.checks(request)) is not None:
+                await send_preflight(answer, preflight)
+                return
+            await self.app(scope, receive, answer)
+        except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
+            await self._refuse(request, request_id, raised, answer)
+        finally:
+            self._append(
+                (
+                    wall,
+                    request.method,
+                    request.path,
+                    answer.status,
+                    time.perf_counter() - began,
+                    request_id,
+                    scope.get(CALLER),
+                    request.peer,
+                    request.correlation,
+                )
+            )
+
+    async def _refuse(
+        self, request: EdgeRequest, request_id: str, raised: BaseException, answer: "EdgeSend"
+    ) -> None:
+        refusal = refusal_of(raised, request_id)
+        self._refused(refusal.code)
+        if answer.status:
+            # The answer has begun: returning before its end makes the server cut the connection,
+            # so that the client does not take half an answer for a whole one.
+            return
+        if self._is_endpoint(request.path):
+            code = CODES.get(refusal.status, INVALID_REQUEST)
+            # No id member: the body, and with it the request's id, was never read.
+            data = {"error": refusal.code, "request_id": request_id}
+            error = {"code": code, "message": refusal.message, "data": data}
+            body = _encode({"jsonrpc": "2.0", "error": error})
+        elif page := self._render_refusal(request.path, refusal, request_id):
+            await respond_page(answer, refusal.status, page[0], (*refusal.headers, *page[1]))
+            return
+        else:
+            body = _encode(
+                {"error": refusal.code, "message": refusal.message, "request_id": request_id}
+            )
+        await respond(answer, refusal.status, body, refusal.headers)
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Named is what may pass; a new kind of connection must not slip by the checks.
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+
+async def respond(
+    send: Send, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    """Send a JSON document that nobody may keep."""
+    start = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode("ascii")),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_page(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Send a page that nobody may keep."""
+    start = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(body)).encode("ascii")),
+        (b"cache-control", b"no-store"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+def refusal_of(raised: BaseException, request_id: str) -> EdgeRefusal:
+    """A refusal as it is; our own outage, stop and mistakes without detail, which the log has."""
+    if isinstance(raised, EdgeRefusal):
+        return raised
+    if isinstance(raised, asyncio.CancelledError):
+        # Only a stop takes a request back from outside, once its drain is over; a client that hangs
+        # up ends what runs within. Raised on, it would be a 500 in plain text.
+        return STOPPING
+    if isinstance(raised, StoreUnavailable):
+        _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
+        return OUTAGE
+    if isinstance(raised, OSError) and raised.errno in (errno.EMFILE, errno.ENFILE):
+        _log.warning("descriptors exhausted", extra={"request_id": request_id})
+        return EXHAUSTED
+    _log.error("unforeseen failure", extra={"request_id": request_id}, exc_info=raised)
+    return UNEXPECTED
+
+
+async def send_preflight(send: Send, preflight: Preflight) -> None:
+    """Answer a CORS preflight."""
+    start = [*preflight.headers]
+    await send({"type": "http.response.start", "status": 204, "headers": start})
+    await send({"type": "http.response.body", "body": b""})

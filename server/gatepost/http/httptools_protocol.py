@@ -1,0 +1,340 @@
+"""httptools as it must be in front of this server: the deadlines, and little work per request."""
+
+import asyncio
+import contextvars
+import os
+import re
+import socket
+import urllib.parse
+from collections.abc import Hashable
+from contextlib import suppress
+from typing import Any, cast
+
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gatepost.http.cycle import LENGTH_LINE, Cycle, lines_of
+from gatepost.http.deadlines import HeadWatch, IdleWatch, ListenConfig
+from gatepost.http.flow_control import ResponseFlow, owner_of
+from gatepost.http.scope import HEAD_AT_MOST, WHOLE_BODY
+
+# A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
+MOST_PIPELINED = 1000
+LOOK_AGAIN_S = 0.1
+INVALID = "Invalid HTTP request received."
+# Behind a body in another coding nobody knows where the next request begins: whatever answers it,
+# its connection ends (RFC 9112 section 6.3).
+CODINGS = (None, b"chunked")
+SEVERAL = b"several"
+UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BadRequest(Exception):
+    """A request that the parser is to answer with 400, closing the connection."""
+
+
+class HttptoolsProtocol(HttpToolsProtocol):
+    """
+    httptools, with the deadlines, and without what uvicorn does for servers unlike this one:
+    WebSockets, lifespan state, a root path, a limit of concurrency (`listen_config` sets none).
+    """
+
+    cycle: Cycle
+    flow: ResponseFlow
+    _packet = 0
+    _answering: Cycle | None = None
+    """The request that pipelined ones wait for."""
+    _url = b""
+    _target: tuple[str, bytes, bytes] = ("", b"", b"")
+    _stopping = False
+    _coding: bytes | None = None
+    """The transfer coding of the head that is being read."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._watch = HeadWatch(self, cast("ListenConfig", self.config), self.loop)
+        self._idle = IdleWatch(self, self.timeout_keep_alive, self.loop)
+        self._in_head = True
+        self._in_body = False
+        self._made_at = self.loop.time()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = ResponseFlow(transport, cast("ListenConfig", self.config).unread, self)
+        self._every_scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+        }
+        self._watch.arm()
+        self._idle.arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch.disarm()
+        self._idle.disarm()
+        self.flow.forget()
+        super().connection_lost(exc)
+        for cycle in (self._answering, self.cycle):
+            # uvicorn tells the newest request only, and one ahead of it may be under way.
+            if cycle is not None and not cycle.response_complete:
+                cycle.abandon()
+        # The watches lead in a circle: until the collector came by, a body would stay with it.
+        self._answering = None
+        self.cycle = cast("Any", None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._idle.since is not None:
+            # The connection was idle. Bytes that begin no message (line ends are skipped) would
+            # otherwise end the idle time and start nothing.
+            self._idle.since = None
+            self._in_head = True
+        if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
+            data = without_upgrade(data)
+        self._in_body = False
+        self._packet = len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # an Upgrade header is a client's choice and no news to the operator
+        except httptools.HttpParserError:
+            self.logger.warning(INVALID)
+            self.send_400_response(INVALID)
+        if self._in_head:
+            self._watch.count(len(data))
+        elif not self._in_body and self._is_waiting():
+            # The parser gathers a trailer's value without end, copying it for every packet.
+            self._watch.stray(len(data))
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(cycle.ended)
+
+    def _is_waiting(self) -> bool:
+        # uvicorn declares it as always there; where a first head was refused it is None.
+        cycle = cast("Any", self.cycle)
+        return cycle is not None and cycle.more_body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A field behind a chunked body would join those of the head: a token, or an address that
+        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
+        if self._in_head:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            elif name == b"transfer-encoding":
+                self._coding = value.lower() if self._coding is None else SEVERAL
+            self.headers.append((name, value))
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._idle.since = None
+        self.url = b""
+        self.expect_100_continue = False
+        self._coding = None
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        scope: Any = self._every_scope.copy()
+        # What came before this packet since the last head was whole, and all of this packet.
+        scope[HEAD_AT_MOST] = self._watch.received + self._packet
+        if self._watch.armed or self._watch.received:
+            self._watch.disarm()
+        parser = self.parser
+        if parser.should_upgrade():
+            # Spelt or split so that it was overlooked: the parser would take what is left of this
+            # message for the next one.
+            raise BadRequest
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+        scope["method"] = parser.get_method().decode("ascii")
+        if self.url != self._url:
+            # A client asks for the same thing again and again.
+            self._target = target_of(self.url)
+            self._url = self.url
+        scope["path"], scope["raw_path"], scope["query_string"] = self._target
+        scope["headers"] = self.headers
+        before: Cycle | None = self.cycle
+        keep_alive = version != "1.0" and parser.should_keep_alive() and self._coding in CODINGS
+        keep_alive = keep_alive and not self._stopping
+        self.cycle = Cycle(scope, self, keep_alive=keep_alive)
+        if self.expect_100_continue:
+            self.cycle.waiting_for_100_continue = True
+        if before is None or (before.response_complete and not self.flow.write_paused):
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            # Pipelined, or the answer before it is not read yet: it waits for its turn. A client
+            # that reads nothing would have answer after answer made and kept.
+            if not self.pipeline:
+                self._answering = before
+            elif len(self.pipeline) >= MOST_PIPELINED:
+                raise BadRequest
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        self._in_body = True
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.add(body)
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        cycle = self.cycle
+        # Also once the answer is out, where uvicorn leaves it alone: the watch needs to know.
+        cycle.more_body = False
+        if not cycle.response_complete:
+            cycle.complete()
+            return
+        self._watch.disarm()
+        if not self.flow.write_paused:
+            self._idle.since = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        if self.flow.write_paused:
+            # The next request waits until this answer is read; what this one sent need not.
+            drop_body(self._current())
+            self._finish_closing()
+        elif self.transport.is_closing():
+            self._finish_closing()
+        elif self.pipeline or self.cycle.more_body:
+            self._take_up_next()
+        else:
+            if self.flow.read_paused:
+                self.flow.resume_reading()
+            self._idle.since = self.loop.time()
+            # It may stay for a minute, and a stranger's body must not stay with it. As `drop_body`.
+            cycle = self.cycle
+            cycle.scope.pop(WHOLE_BODY, None)
+            cycle.body = b""
+
+    def _take_up_next(self) -> None:
+        """Start the next pipelined request, or read the rest of a body that nobody wants."""
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self.pipeline:
+            waiting = self.pipeline.pop()
+            self._answering = cast("Cycle", waiting[0])
+            # Started by what was answered, it would run in that one's trace, and for its tenant.
+            contextvars.Context().run(self._start_asgi_task, *waiting)
+        else:
+            # Refused before the body came: it is thrown away, but not for ever. The connection is
+            # idle only behind it: taken for the next head, it would be counted and rewritten.
+            self._watch.arm()
+
+    def idle_since(self) -> float | None:
+        """See `IdleConnection`; one on which nothing was ever asked is idle, too."""
+        return self._made_at if cast("Any", self.cycle) is None else self._idle.since
+
+    def _current(self) -> Cycle:
+        """The request that is being answered, or was last."""
+        return self._answering if self.pipeline and self._answering is not None else self.cycle
+
+    def owner(self) -> Hashable:
+        """See `Writes`."""
+        cycle = cast("Any", self._current())
+        return None if cycle is None else owner_of(cycle.scope)
+
+    def drained(self) -> None:
+        """See `Writes`."""
+        if self._current().response_complete and not self.transport.is_closing():
+            self.on_response_complete()
+
+    def finish(self) -> None:
+        """The server stops: the answer under way, or the next one, is the connection's last."""
+        self._stopping = True
+        cycle = cast("Any", self.cycle)
+        if cycle is not None and not cycle.response_complete:
+            cycle.keep_alive = False
+
+    def is_busy(self) -> bool:
+        """Whether there is a request to answer, or an answer to be read."""
+        cycle = cast("Any", self.cycle)
+        return cycle is not None and (not cycle.response_complete or self.flow.write_paused)
+
+    def shutdown(self) -> None:
+        """See `HttpToolsProtocol`: the server stops, and what is being answered is the last."""
+        self._stopping = True
+        cycle = cast("Any", self.cycle)
+        if cycle is None or cycle.response_complete:
+            self.flow.close()
+        else:
+            cycle.keep_alive = False
+        self._finish_closing()
+
+    def hang_up(self) -> None:
+        """See `Writes`."""
+        self.flow.close()
+        self._finish_closing()
+
+    def _finish_closing(self) -> None:
+        """A stop waits for what a client still reads, and not for its word that it has read all."""
+        if not (self._stopping and self.scheme == "https" and self.transport.is_closing()):
+            return
+        if self not in self.connections:
+            return
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(LOOK_AGAIN_S, self._finish_closing)
+        else:
+            self.flow.resume_reading()
+            stop_reading(self.transport)
+
+    def send_400_response(self, msg: str) -> None:
+        answer = NO_TUNNELS
+        if self.parser.get_method() != b"CONNECT":
+            fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+            lines = lines_of([*self.server_state.default_headers, *fields]) or b""
+            text = msg.encode("ascii")
+            answer = STATUS_LINE[400] + lines + LENGTH_LINE % len(text) + text
+        # Behind what the client has not read of the answer before.
+        self.flow.write(answer)
+        self.hang_up()
+
+
+def stop_reading(transport: asyncio.Transport) -> None:
+    """
+    End a closing connection as if its peer had ended it, with what is written to it being sent.
+
+    Over TLS a transport says that it closes and waits half a minute to be told the same, which it
+    need not (RFC 8446 section 6.1): a client looks at a pooled connection when it next uses it.
+    """
+    below = transport.get_extra_info("socket")
+    if below is None:
+        return  # it has ended, and will say so in a moment
+    with suppress(OSError):
+        number = os.dup(below.fileno())
+        with socket.socket(fileno=number) as own:
+            own.shutdown(socket.SHUT_RD)
+
+
+def drop_body(cycle: Cycle) -> None:
+    """Forget the body of a request that is answered."""
+    cycle.scope.pop(WHOLE_BODY, None)
+    cycle.body = b""
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """
+    A request head whose offer to speak another protocol is not heard (RFC 9110 section 7.8).
+
+    The parser would stop at the head and lose the body, and Java's HTTP client makes the offer
+    with every call over plain HTTP.
+    """
+    head, gap, rest = data.partition(b"\r\n\r\n")
+    return UPGRADE.sub(b"\r\nx-upgrade:", head) + gap + rest
+
+
+def target_of(url: bytes) -> tuple[str, bytes, bytes]:
+    """Path as decoded, path as sent, query; raises what makes the parser answer 400."""
+    parsed = httptools.parse_url(url)
+    path = parsed.path.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path, parsed.path, parsed.query or b""

@@ -1,0 +1,179 @@
+"""The streams that one process holds open: how many, for whom, and how they end."""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from gatepost_authz.caller import TenantContext
+
+BEAT_EVERY_S = 20.0
+"""Well below the minute after which proxies give up on a connection that says nothing."""
+BEATS_A_SECOND = 10
+WOKEN_AT_ONCE = 32
+"""Streams that speak before other requests get their turn: about a millisecond."""
+
+
+class OpenStream(Protocol):
+    """One open stream."""
+
+    caller: TenantContext
+
+    @property
+    def watches(self) -> bool:
+        """Whether it tells of something that this caller was allowed to watch."""
+
+    def wake(self) -> None:
+        """There is something to say; called on the event loop, in turn with other streams."""
+
+    def beat(self) -> None:
+        """Show the client that the connection lives; called on the event loop."""
+
+    def end(self) -> None:
+        """Say the last word and close; a second time does nothing."""
+
+
+class TooMany(Exception):
+    """This caller, or this process, holds as many streams as it may."""
+
+
+class Closing(Exception):
+    """The server is about to stop and holds nothing open any more."""
+
+
+class OpenStreams:
+    """
+    Every open stream of this process.
+
+    One timer keeps all of them alive, a few at a time: a timer each would cost more than the
+    streams, and all at once would hold up everybody's requests. At its turn a stream whose
+    caller's token is over ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 20_000,
+        most_per_caller: int = 50,
+        is_cut: Callable[[TenantContext], bool] = lambda caller: False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.most = most
+        self.most_per_caller = most_per_caller
+        self._clock = clock
+        self.is_cut = is_cut
+        """Whether a caller was shut out since the gate let it pass."""
+        self._held: dict[OpenStream, set[OpenStream]] = {}
+        self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
+        self._ring: list[set[OpenStream]] = [
+            set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))
+        ]
+        self._next = 0
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self.stopping = asyncio.Event()
+        """Set when a stop has begun: from then on no call waits for a person."""
+        self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[OpenStream]:
+        return iter(tuple(self._held))
+
+    def enter(self, stream: OpenStream) -> None:
+        """Hold a stream, a second time nothing; raises TooMany or Closing."""
+        if self._closing:
+            raise Closing
+        if stream in self._held:
+            return
+        owner = stream.caller.principal_key
+        if len(self._held) >= self.most or self._of_caller[owner] >= self.most_per_caller:
+            raise TooMany
+        self._of_caller[owner] += 1
+        # In turn, not by the time: clients that came all at once must not be served all at once.
+        self._next = (self._next + 1) % len(self._ring)
+        place = self._held[stream] = self._ring[self._next]
+        place.add(stream)
+        if self._timer is None:
+            self._wait()
+        if self.is_cut(stream.caller):
+            # Shut out while it opened: it says its first word and its last.
+            stream.end()
+
+    def leave(self, stream: OpenStream) -> None:
+        """Let go of a stream; a second time does nothing."""
+        place = self._held.pop(stream, None)
+        if place is None:
+            return
+        place.discard(stream)
+        self._to_wake.pop(stream, None)
+        owner = stream.caller.principal_key
+        self._of_caller[owner] -= 1
+        if not self._of_caller[owner]:
+            del self._of_caller[owner]
+        if not self._held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wake(self, stream: OpenStream) -> None:
+        """Wake a stream soon: one change may be news to ten thousand, and calls go on meanwhile."""
+        if not self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._to_wake[stream] = None
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """End the streams of these callers."""
+        for stream in self:
+            if which(stream.caller):
+                stream.end()
+
+    def end_watching(self) -> None:
+        """End the streams that tell of documents or tasks."""
+        for stream in self:
+            if stream.watches:
+                stream.end()
+
+    def close(self) -> None:
+        """End all of them and hold no more: a stop must not wait for who only listens."""
+        self._closing = True
+        self.stopping.set()
+        self.end(lambda caller: True)
+
+    def is_over(self, caller: TenantContext) -> bool:
+        """Whether the caller's token is no longer good."""
+        return caller.expires_at <= self._clock()
+
+    def _wake_some(self) -> None:
+        some = [
+            self._to_wake.popitem(last=False)[0]
+            for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE))
+        ]
+        if self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        for stream in some:
+            stream.wake()
+
+    @property
+    def steps(self) -> int:
+        """How many times `look` goes until every stream had its turn."""
+        return len(self._ring)
+
+    def look(self) -> None:
+        """The next few streams show that they live, or end with their token."""
+        self._turn = (self._turn + 1) % len(self._ring)
+        for stream in tuple(self._ring[self._turn]):
+            if self.is_over(stream.caller):
+                stream.end()
+            else:
+                stream.beat()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(1 / BEATS_A_SECOND, self._tick)
+
+    def _tick(self) -> None:
+        self._wait()
+        self.look()

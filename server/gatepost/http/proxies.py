@@ -1,0 +1,81 @@
+"""Reads who really connected, where a trusted proxy stands in front."""
+
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from gatepost.http.request import EdgeRequest
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+# A chain of forwarders longer than this is an attack on whoever walks it.
+MOST_FORWARDERS = 32
+MOST_REMEMBERED = 4096
+
+
+class TrustedProxies:
+    """
+    Reads the forwarded headers of the configured proxies.
+
+    They count only when the connection comes from such a proxy: anybody else could claim TLS for a
+    token sent in the clear, or another caller's address for its failures. What a proxy said is
+    written into the scope (`client`, `scheme`) for everything behind.
+    """
+
+    def __init__(self, networks: Networks) -> None:
+        self._networks = networks
+        self._known: dict[str, bool] = {}
+
+    def resolve(self, request: EdgeRequest) -> None:
+        """Set the scheme and the peer of a request that a trusted proxy forwarded."""
+        scope = request.scope
+        if not scope["client"] or not self._trusts(scope["client"][0]):
+            return
+        schemes = _listing(request.values(b"x-forwarded-proto"))
+        # A chain of proxies is private only when each of its links is.
+        if schemes:
+            scope["scheme"] = "https" if all(scheme == "https" for scheme in schemes) else "http"
+        peer: str = scope["client"][0]
+        # From the right: the last entry was written by our own proxy, the first by anybody.
+        for entry in reversed(_listing(request.values(b"x-forwarded-for"))[-MOST_FORWARDERS:]):
+            address = _address(entry)
+            if address is None:
+                break
+            peer = address
+            if not self._trusts(peer):
+                break
+        scope["client"], request.peer = (peer, 0), peer
+
+    def _trusts(self, peer: str) -> bool:
+        known = self._known.get(peer)
+        if known is None:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            known = self._known[peer] = self._is_listed(peer)
+        return known
+
+    def _is_listed(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._networks)
+
+
+def _listing(values: list[bytes]) -> list[str]:
+    joined = b",".join(values).decode("latin-1").lower()
+    return [word.strip() for word in joined.split(",") if word.strip()]
+
+
+def _address(entry: str) -> str | None:
+    """An entry of X-Forwarded-For as an address: proxies write it bare, bracketed, or with port."""
+    if entry.startswith("["):
+        entry = entry[1:].partition("]")[0]
+    elif entry.count(":") == 1:
+        entry = entry.partition(":")[0]
+    if "%" in entry:
+        return None  # a zone means nothing on another machine, and may be any text
+    try:
+        return str(ip_address(entry))
+    except ValueError:
+        return None

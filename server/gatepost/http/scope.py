@@ -1,0 +1,29 @@
+"""The keys that we add to the ASGI scope; the caller's is the gate's own (`gatepost_authz`)."""
+
+from starlette.types import Scope
+
+import gatepost_authz.middleware
+import gatepost_authz.sending
+
+NO_CONTENT = gatepost_authz.sending.NO_CONTENT
+
+REQUEST_ID = "gatepost.request_id"
+"""By Edge: the request's id, a string of letters, digits and `-`."""
+
+FOLDED = "gatepost.headers"
+"""By Edge: the request's headers by name, each with its last value."""
+
+HEAD_AT_MOST = "gatepost.head_at_most"
+"""By the connection: how many bytes the request's head cannot exceed."""
+
+WHOLE_BODY = "gatepost.body"
+"""By the connection: a body that was there before anybody waited for it."""
+
+CALLER = gatepost_authz.middleware.CALLER
+"""By Bearer: the caller."""
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that a request comes from, as Edge has settled it; empty where nobody knows."""
+    client = scope.get("client")
+    return client[0] if client else ""

@@ -1,0 +1,165 @@
+"""Deliver change notifications from a tool to all clients of its tenant, on every replica."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import msgspec
+
+from gatepost.storage.relay import Relay, Subscription
+from gatepost.tools.context import Listed
+
+TOPIC = "changes"
+
+What = Literal["tools", "resources", "prompts", "document", "task"]
+
+
+class ChangeNotification(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A change of a list, of the document with a URI, or of the task with an id."""
+
+    what: What
+    name: str = ""
+
+
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(ChangeNotification).decode
+
+Deliver = Callable[[ChangeNotification], None]
+"""Accepts a change. It is called on the event loop and must neither block nor raise."""
+
+
+class ChangeFeed:
+    """
+    Distributes changes between the processes, separately for each tenant.
+
+    A process subscribes to a tenant once, however many streams listen to it. Ten thousand streams
+    need one subscription at the relay, and a change is decoded once for all of them.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._crowds: dict[str, ChangeSubscribers] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def of(self, tenant: str) -> "TenantChanges":
+        """Return what this tenant's tools publish changes through; this is cheap."""
+        return TenantChanges(self._relay, tenant)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """The tenants that this process subscribes to."""
+        return tuple(self._crowds)
+
+    async def follow(self, tenant: str, deliver: Deliver) -> "ChangeSubscription":
+        """
+        Deliver the tenant's changes until `ChangeSubscription.end` is called.
+
+        Every change after this returns is delivered; a few earlier ones may be as well. Raises
+        StoreUnavailable.
+        """
+        crowd = self._crowds.get(tenant)
+        if crowd is None:
+            crowd = self._crowds[tenant] = ChangeSubscribers()
+        interest = ChangeSubscription(self, tenant, deliver)
+        crowd.members[interest] = None
+        heard = False
+        try:
+            async with crowd.turn:
+                if crowd.following is None:
+                    relay = self._relay.of(tenant)
+                    crowd.following = await relay.follow(TOPIC, crowd.hear)
+            heard = True
+        finally:
+            if not heard:
+                interest.end()
+        return interest
+
+    def relisted(self, lists: Iterable[Listed]) -> None:
+        """Tell the clients of all tenants at this process that these lists changed."""
+        for what in lists:
+            for crowd in tuple(self._crowds.values()):
+                crowd.tell(ChangeNotification(what))
+
+    def leave(self, tenant: str, interest: "ChangeSubscription") -> None:
+        """Remove one subscription; after a tenant's last one, unsubscribe the process."""
+        crowd = self._crowds.get(tenant)
+        if crowd is None or interest not in crowd.members:
+            return
+        del crowd.members[interest]
+        if crowd.members:
+            return
+        del self._crowds[tenant]
+        if crowd.following is not None:
+            # A client that hangs up must not wait until the relay has unsubscribed.
+            closing = asyncio.get_running_loop().create_task(crowd.following.aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """End all subscriptions."""
+        for crowd in tuple(self._crowds.values()):
+            for interest in tuple(crowd.members):
+                interest.end()
+        await asyncio.gather(*self._closing)
+
+
+class ChangeSubscribers:
+    """The subscriptions of this process to one tenant's changes."""
+
+    __slots__ = ("following", "members", "turn")
+
+    def __init__(self) -> None:
+        self.members: dict[ChangeSubscription, None] = {}
+        self.following: Subscription | None = None
+        self.turn = asyncio.Lock()
+
+    def hear(self, message: bytes) -> None:
+        """Decode a message of the relay and deliver it."""
+        try:
+            change = _decode(message)
+        except msgspec.DecodeError:
+            return  # sent by a replica of a newer release, with a kind unknown here
+        self.tell(change)
+
+    def tell(self, change: ChangeNotification) -> None:
+        """Deliver a change to all subscriptions."""
+        for interest in tuple(self.members):
+            interest.deliver(change)
+
+
+class ChangeSubscription:
+    """One subscription to a tenant's changes."""
+
+    __slots__ = ("_feed", "_tenant", "deliver")
+
+    def __init__(self, feed: ChangeFeed, tenant: str, deliver: Deliver) -> None:
+        self._feed = feed
+        self._tenant = tenant
+        self.deliver = deliver
+
+    def end(self) -> None:
+        """Stop the delivery at once; a second call does nothing."""
+        self._feed.leave(self._tenant, self)
+
+
+# Created for every call, so it looks up the tenant's relay only when a change is published.
+class TenantChanges(msgspec.Struct, frozen=True):
+    """Publishes changes to the clients of one tenant (`Changes`). Raises StoreUnavailable."""
+
+    relay: Relay
+    tenant: str
+
+    async def listed(self, what: Listed) -> None:
+        """Publish that a list changed."""
+        await self._tell(ChangeNotification(what))
+
+    async def updated(self, uri: str) -> None:
+        """Publish that the content of a resource changed."""
+        await self._tell(ChangeNotification("document", uri))
+
+    async def moved(self, task_id: str) -> None:
+        """Publish that the state of a task changed."""
+        await self._tell(ChangeNotification("task", task_id))
+
+    async def _tell(self, change: ChangeNotification) -> None:
+        await self.relay.of(self.tenant).publish(TOPIC, _encode(change))

@@ -1,0 +1,209 @@
+"""Which era serves a request, and how: the dispatch table of requirements DE-01 to DE-15."""
+
+from collections.abc import Set
+
+from msgspec import UNSET
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.scope import FOLDED, REQUEST_ID
+from gatepost.mcp.event_stream import EventStream
+from gatepost.mcp.jsonrpc import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    TENANT_SUSPENDED,
+    IncomingMessage,
+    JsonRpcError,
+)
+from gatepost.mcp.methods import INITIALIZE
+from gatepost.mcp.request import (
+    NO_META,
+    NONE,
+    Exchange,
+    Headers,
+    Params,
+    is_doubled,
+    mismatch,
+    no_meta,
+    unserved,
+    version_in,
+)
+from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, Replies
+from gatepost.mcp.revisions import Kind, Ruling, decide, is_modern
+from gatepost.mcp.server import McpServer
+from gatepost.mcp.sessions.requests import (
+    LOST,
+    NO_BATCH,
+    NO_SESSION,
+    NOT_ASKED,
+    SESSION_HEADER,
+    SessionEndpoint,
+)
+from gatepost.mcp.sessions.sessionless import Sessionless
+from gatepost.storage.errors import StoreUnavailable
+from gatepost_authz.middleware import CALLER
+
+STREAM_REFUSED = JsonRpcError(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
+NOT_ALLOWED = JsonRpcError(
+    INVALID_REQUEST,
+    "This revision has POST only",
+    legacy_status=405,
+    headers=((b"allow", b"POST"),),
+)
+NO_SUCH_VERB = JsonRpcError(
+    INVALID_REQUEST,
+    "Only POST, GET and DELETE are served here",
+    legacy_status=405,
+    headers=((b"allow", b"GET, POST, DELETE"),),
+)
+LEGACY_REFUSALS = {
+    Ruling.NO_SESSION: NO_SESSION,
+    Ruling.SESSION: LOST,
+    Ruling.LISTEN: LOST,
+    Ruling.END: LOST,
+    Ruling.BATCH: LOST,
+    Ruling.RESPONSE: LOST,
+    Ruling.NO_BATCH: NO_BATCH,
+    Ruling.NO_RESPONSE: NOT_ASKED,
+}
+DOUBLED = JsonRpcError(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+
+
+class Dispatch:
+    """
+    Serves what is not a request of the modern era, as the dispatch table says.
+
+    The table is `revisions.decide`: a request of an older revision goes to its session or is
+    served alone, and what no era serves is refused.
+    """
+
+    def __init__(
+        self,
+        server: McpServer,
+        *,
+        modern: Replies,
+        legacy: Replies,
+        sessions: SessionEndpoint,
+        suspended: Set[str],
+    ) -> None:
+        self._server = server
+        self._modern = modern
+        self._legacy = legacy
+        self._sessions = sessions
+        self._sessionless = Sessionless(server, legacy)
+        self._suspended = suspended
+
+    async def other_verb(
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> ExchangeResponse | EventStream:
+        """Serve GET and DELETE, which only sessions have (DE-12, DE-13)."""
+        await self._server.count_verb(scope[CALLER])
+        headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
+        version, session = version_in(headers), SESSION_HEADER in headers
+        ruling = decide(scope["method"], header=version, session=session)
+        if ruling is Ruling.NOT_ALLOWED:
+            modern_one = version is not None and is_modern(version)
+            return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
+        if len(headers) != len(scope["headers"]) and is_doubled(scope["headers"]):
+            return self._legacy.refused(None, DOUBLED)
+        path, request_id = scope["path"], scope.get(REQUEST_ID, "")
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, version)
+        if exchange.caller.tenant_id in self._suspended:
+            return self._legacy.refused(None, STREAM_REFUSED)
+        channel = await self._sessions.find(exchange) if session else None
+        if channel is None:
+            return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
+        if ruling is Ruling.END:
+            return await self._sessions.end(exchange, channel)
+        return await self._sessions.listen(exchange, channel)
+
+    async def request(
+        self,
+        exchange: Exchange,
+        message: IncomingMessage,
+        identity: bytes,
+        params: Params,
+        problem: JsonRpcError | None,
+    ) -> ExchangeResponse | EventStream | None:
+        """Serve a request as the table says."""
+        version = None if params.meta is UNSET else params.meta.version
+        header = exchange.version
+        ruling = decide(
+            "POST",
+            Kind.REQUEST,
+            header=header,
+            body=None if version is UNSET else version,
+            session=SESSION_HEADER in exchange.headers,
+            handshake=message.method == INITIALIZE,
+        )
+        try:
+            if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
+                channel = await self._sessions.find(exchange)
+                if channel is not None:
+                    return await self._sessions.request(exchange, message, identity, channel)
+            if ruling is Ruling.ALONE:
+                return await self._sessionless.request(exchange, message, identity, params, problem)
+            await self._server.count(exchange.caller)
+        except StoreUnavailable as outage:
+            return self._legacy.unavailable(exchange.request_id, identity, outage)
+        except JsonRpcError as limited:
+            return self._legacy.refused(identity, limited)
+        if ruling is Ruling.HANDSHAKE:
+            return self._sessions.initialize(exchange, message, identity)
+        return self._refuse(ruling, exchange.headers, identity, params)
+
+    async def notification(
+        self, exchange: Exchange, message: IncomingMessage, params: Params
+    ) -> ExchangeResponse:
+        """Take a notification, which has no answer."""
+        self._server.count_message(exchange.caller)
+        version = None if params.meta is UNSET else params.meta.version
+        ruling = decide(
+            "POST",
+            Kind.NOTIFICATION,
+            header=exchange.version,
+            body=None if version is UNSET else version,
+            session=SESSION_HEADER in exchange.headers,
+        )
+        if ruling is Ruling.DROP:
+            return ACCEPTED
+        if ruling is Ruling.SESSION and (channel := await self._sessions.find(exchange)):
+            return await self._sessions.notify(exchange, message, channel)
+        return self._refuse(ruling, exchange.headers, None, params)
+
+    async def response(self, exchange: Exchange, message: IncomingMessage) -> ExchangeResponse:
+        """Take a client's answer, to what its session was asked anywhere."""
+        self._server.count_message(exchange.caller)
+        headers = exchange.headers
+        session = SESSION_HEADER in headers
+        ruling = decide("POST", Kind.RESPONSE, header=exchange.version, session=session)
+        if ruling is Ruling.RESPONSE and (channel := await self._sessions.find(exchange)):
+            return await self._sessions.respond(message, channel)
+        return self._refuse(ruling, headers, None, NONE)
+
+    async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
+        """Serve a batch, alone or in its session."""
+        headers = exchange.headers
+        session_named = SESSION_HEADER in headers
+        ruling = decide("POST", Kind.BATCH, header=exchange.version, session=session_named)
+        if ruling is Ruling.BATCH_ALONE:
+            return await self._sessionless.batch(exchange, batch)
+        if ruling is Ruling.BATCH and (channel := await self._sessions.find(exchange)):
+            return await self._sessions.batch(exchange, batch, channel)
+        await self._server.count(exchange.caller)
+        return self._refuse(ruling, headers, None, NONE)
+
+    def _refuse(
+        self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params
+    ) -> ExchangeResponse:
+        """The answer to what the table does not serve, or serves only a session that is not."""
+        if ruling in LEGACY_REFUSALS:
+            return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
+        meta = NO_META if params.meta is UNSET else params.meta
+        named = version_in(headers) if meta.version is UNSET else meta.version
+        if ruling is Ruling.NO_META:
+            refusal = no_meta(meta)
+        elif ruling is Ruling.MISMATCH:
+            refusal = mismatch("MCP-Protocol-Version", "the version in params._meta")
+        else:
+            refusal = unserved(named or "")
+        return self._modern.refused(identity, refusal)

@@ -1,0 +1,304 @@
+"""Server-sent events: answers that become a stream, and streams that stay open."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Generator
+from functools import cached_property
+from typing import Any
+
+from starlette.types import Receive, Send
+
+from gatepost.http.open_streams import OpenStreams
+from gatepost.mcp.jsonrpc import notification
+from gatepost.tools.interruption import Interruptible, Stop
+from gatepost_authz.caller import TenantContext
+
+HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    # Proxies that collect a response before passing it on would hold back all progress.
+    (b"x-accel-buffering", b"no"),
+]
+SIGN_OF_LIFE = b":\n\n"
+"""A comment, which readers of event streams skip (HTML, Server-sent events)."""
+
+
+class SseResponse:
+    """
+    One answer as events; nothing is sent before the first of them.
+
+    Every event is awaited, so a tool that reports faster than its client reads is slowed down
+    instead of filling memory.
+    """
+
+    # Most answers never become a stream, so they make nothing of what only streams need.
+    started = False
+    _ended = False
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification; after the response, nothing."""
+        async with self._turn:
+            if not self._ended:
+                await self._event(notification(method, params), more=True)
+
+    async def sign(self) -> None:
+        """Show that the request is under way, without a message; this may begin the stream."""
+        async with self._turn:
+            if not self._ended:
+                await self._start()
+                body = {"type": "http.response.body", "body": SIGN_OF_LIFE, "more_body": True}
+                await self._send(body)
+
+    async def finish(self, body: bytes | None) -> None:
+        """Send the response, if there is to be one, and end the stream."""
+        self._ended = True
+        async with self._turn:
+            if body is not None:
+                await self._event(body, more=False)
+                return
+            await self._start()
+            await self._send({"type": "http.response.body", "body": b": cancelled\n\n"})
+
+    async def _event(self, data: bytes, *, more: bool) -> None:
+        await self._start()
+        body = frame(data)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _start(self) -> None:
+        if not self.started:
+            self.started = True
+            start = {"type": "http.response.start", "status": 200, "headers": HEADERS.copy()}
+            await self._send(start)
+
+
+def reads_events(accept: bytes) -> bool:
+    """Whether a client can be answered with events; one that does not say so can."""
+    return not accept or b"text/event-stream" in accept or b"*/*" in accept
+
+
+def accepts_events(accept: bytes) -> bool:
+    """Whether a client names events among what it accepts."""
+    return b"text/event-stream" in accept
+
+
+def frame(data: bytes, event_id: str = "") -> bytes:
+    """One message as one event: it has no line breaks, so it is one `data:` line."""
+    named = b"id: %b\n" % event_id.encode() if event_id else b""
+    return b"%bevent: message\ndata: %b\n\n" % (named, data)
+
+
+class Woken(Exception):
+    """Interrupts a wait because the stream has something to send or to look up."""
+
+
+class EventStream(ABC):
+    """
+    One open event stream.
+
+    The stream has no task but that of its request, which waits for the client to hang up. Events
+    are written from outside that task as long as the connection accepts them at once: waking a
+    task for each of ten thousand streams takes twice the time and leaves forty thousand objects
+    to the garbage collector. If the client reads slowly, the task is woken and waits for it.
+    The subclass keeps the events that are still to be sent, and must bound them.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_due",
+        "_idle",
+        "_over",
+        "_send",
+        "_stop",
+        "_streams",
+        "caller",
+    )
+
+    _send: Send
+
+    def __init__(self, caller: TenantContext, streams: OpenStreams) -> None:
+        self.caller = caller
+        self._streams = streams
+        self._stop: Stop | None = None
+        self._begun: Begun | None = None
+        self._idle = False
+        self._due = False
+        self._over = False
+
+    @abstractmethod
+    def greeting(self) -> bytes:
+        """Return the first event as bytes of the stream; it is always sent."""
+
+    @abstractmethod
+    def news(self) -> bytes | None:
+        """Return the next event, or None if there is nothing to send."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether the stream reports changes of documents or tasks."""
+        return False
+
+    async def look_up(self) -> None:  # noqa: B027  # most streams have nothing to look up
+        """Load what `news` needs; called while `must_look_up` is true."""
+
+    @property
+    def must_look_up(self) -> bool:
+        """Whether `look_up` has to be awaited before the next event."""
+        return False
+
+    @abstractmethod
+    def farewell(self) -> bytes:
+        """Return the last event for a stream that the server ends; b"" if there is none."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Release all resources; called when the stream is over, however it ended."""
+
+    def wake(self) -> None:
+        """Send what is new. Call it through `OpenStreams.wake`, which spreads the work."""
+        if self._idle and self._stop is not None and (self.must_look_up or not self._said()):
+            self._stop.pull()
+
+    def beat(self) -> None:
+        """Send a comment that keeps the connection alive, unless an event is sent anyway."""
+        self._due = True
+        self.wake()
+
+    def end(self) -> None:
+        """End the stream, without waiting for a client that does not read."""
+        self._over = True
+        if self._stop is not None:
+            self._stop.pull()
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Keep the stream open until the client hangs up or `end` is called."""
+        self._send = send
+        try:
+            headers = HEADERS.copy()
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await UntilWoken(self, send(_part(self.greeting())))
+            while not self._over:
+                if (frame := self._next()) is not None:
+                    await UntilWoken(self, send(_part(frame)))
+                elif self.must_look_up:
+                    await self.look_up()
+                elif await self._is_gone(receive):
+                    return
+                else:
+                    await self._catch_up()
+            await UntilWoken(self, send(_part(self.farewell(), more=False)))
+        except Woken:
+            # The stream ended while the client did not read, so it gets no last event.
+            return
+        finally:
+            self._streams.leave(self)
+            if self._begun is not None:
+                self._begun.close()
+            self.release()
+
+    def attend(self, stop: Stop | None) -> None:
+        """Remember what interrupts the current wait; None when the wait ends."""
+        self._stop = stop
+
+    async def _is_gone(self, receive: Receive) -> bool:
+        """Wait for a wake-up or a disconnect; return whether the client has hung up."""
+        if self._over:
+            # `news` ended the stream. Without this check the wait would last until the next beat.
+            return False
+        self._idle = True
+        try:
+            return bool((await UntilWoken(self, receive()))["type"] == "http.disconnect")
+        except Woken:
+            return False
+        finally:
+            self._idle = False
+
+    async def _catch_up(self) -> None:
+        """Wait until the client accepts the write in progress; raises Woken if the stream ended."""
+        if self._begun is not None:
+            if self._over:
+                raise Woken
+            begun, self._begun = self._begun, None
+            await UntilWoken(self, begun)
+
+    def _next(self) -> bytes | None:
+        frame = self.news()
+        if frame is None and self._due:
+            self._due = False
+            return SIGN_OF_LIFE
+        return frame
+
+    def _said(self) -> bool:
+        """Send all pending events; return False if the client does not accept one at once."""
+        while (frame := self._next()) is not None:
+            self._begun = begin(self._send(_part(frame)))
+            if self._begun is not None:
+                return False
+        return True
+
+
+class UntilWoken(Interruptible[Any]):
+    """Awaits *work* of an event stream; raises Woken when the stream has something else to do."""
+
+    __slots__ = ("_line",)
+
+    stopped = Woken
+
+    def __init__(self, line: EventStream, work: Awaitable[Any]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._line = line
+
+    def begin(self, stop: Stop) -> None:
+        self._line.attend(stop)
+
+    def end(self) -> None:
+        self._line.attend(None)
+
+
+class Begun(Generator[Any, Any, Any]):
+    """A started awaitable that is suspended; awaiting it continues from there."""
+
+    __slots__ = ("_waiting", "_work")
+
+    def __init__(self, work: Generator[Any, Any, Any], waiting: Any) -> None:
+        self._work = work
+        self._waiting = waiting
+
+    def __await__(self) -> "Begun":
+        return self
+
+    def send(self, value: Any) -> Any:
+        """Continue the generator; the first call yields what it already waits for."""
+        waiting, self._waiting = self._waiting, None
+        return self._work.send(value) if waiting is None else waiting
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error in the generator; a cancellation arrives this way."""
+        self._waiting = None
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """Close the generator and drop the work."""
+        self._work.close()
+
+
+def begin(work: Awaitable[Any]) -> Begun | None:
+    """Run *work* until it has to wait; return the rest, or None if it is finished."""
+    steps = work.__await__()
+    try:
+        waiting = next(steps)
+    except StopIteration:
+        return None
+    return Begun(steps, waiting)
+
+
+def _part(frame: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": frame, "more_body": more}

@@ -1,0 +1,200 @@
+"""What may stand around each request of the endpoint: debug log lines and spans."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+from msgspec import UNSET, Raw, UnsetType
+
+from gatepost.mcp.event_stream import EventStream
+from gatepost.mcp.jsonrpc import IncomingMessage, JsonRpcError
+from gatepost.mcp.methods import INITIALIZE, METHODS
+from gatepost.mcp.request import VERSION_HEADER, Exchange, Params
+from gatepost.mcp.responses import ExchangeResponse
+from gatepost.mcp.revisions import SERVED
+from gatepost.telemetry.trace import TraceContext, Tracer, context_in, read_context
+from gatepost.tools.registry import Registry
+
+Serve = Callable[
+    [Exchange, IncomingMessage, bytes, Params, JsonRpcError | None],
+    Awaitable[ExchangeResponse | EventStream | None],
+]
+"""Serves a request: the exchange, its message, its id, its parameters, and why these are wrong."""
+
+WrapRequest = Callable[[Serve], Serve]
+"""Puts something around each request, such as a span."""
+
+
+log = structlog.get_logger("gatepost.mcp")
+
+SHOWN_CHARACTERS = 64
+
+
+def logged(serve: Serve) -> Serve:
+    """
+    Log each request: method, id, what it names, duration, outcome.
+
+    Never with arguments, which may be secrets.
+    """
+
+    async def serve_and_log(
+        exchange: Exchange,
+        message: IncomingMessage,
+        identity: bytes,
+        params: Params,
+        problem: JsonRpcError | None,
+    ) -> ExchangeResponse | EventStream | None:
+        told = {
+            "method": (message.method or "")[:SHOWN_CHARACTERS],
+            "id": identity[:SHOWN_CHARACTERS].decode(errors="replace"),
+            "request_id": exchange.request_id,
+        }
+        if params.name is not UNSET:
+            told["tool" if message.method == "tools/call" else "named"] = params.name[
+                :SHOWN_CHARACTERS
+            ]
+        log.debug("request_received", **told)
+        began = time.perf_counter()
+        answer = await serve(exchange, message, identity, params, problem)
+        duration_ms = round((time.perf_counter() - began) * 1000, 1)
+        log.debug("response_made", **told, duration_ms=duration_ms, outcome=outcome_of(answer))
+        return answer
+
+    return serve_and_log
+
+
+def outcome_of(answer: ExchangeResponse | EventStream | None) -> str:
+    """`success`, `failure` (of a tool), `error` and its code, or `streamed`."""
+    if not isinstance(answer, ExchangeResponse):
+        return "streamed"
+    told = msgspec.json.decode(answer.body) if answer.body else {}
+    if "error" in told:
+        return f"error {told['error']['code']}"
+    return "failure" if told.get("result", {}).get("isError") else "success"
+
+
+KNOWN = frozenset({INITIALIZE, *(method.name for method in METHODS)})
+REVISIONS = {version.encode(): version for version in SERVED}
+OTHER = "_OTHER"
+LONGEST_ID = 20
+TOOL_ERROR = "tool_error"
+
+
+class TracedError(msgspec.Struct, gc=False):
+    """A JSON-RPC error, as far as it is told."""
+
+    code: int
+
+
+class Result(msgspec.Struct, gc=False):
+    """A result, as far as it is told."""
+
+    failed: bool = msgspec.field(name="isError", default=False)
+
+
+class Told(msgspec.Struct, gc=False):
+    """How a request ended."""
+
+    error: TracedError | None = None
+    result: Result | None = None
+
+
+_told = msgspec.json.Decoder(Told).decode
+
+
+class RequestTracing:
+    """
+    Makes a span of each request.
+
+    A span holds no argument, no subject, and of what a client sends only names that the server
+    knows, too.
+    """
+
+    def __init__(self, tracer: Tracer, registry: Registry, *, names_tenant: bool = False) -> None:
+        self._tracer, self._registry, self._names_tenant = tracer, registry, names_tenant
+
+    def __call__(self, serve: Serve) -> Serve:
+        """Return *serve* with a span around each request."""
+
+        async def serve_in_span(
+            exchange: Exchange,
+            message: IncomingMessage,
+            identity: bytes,
+            params: Params,
+            problem: JsonRpcError | None,
+        ) -> ExchangeResponse | EventStream | None:
+            name, attributes = self._described(exchange, message, identity, params)
+            callers = (context_of(params), context_in(exchange.headers))
+            with self._tracer.span(name, "server", callers=callers, attributes=attributes) as span:
+                answer = await serve(exchange, message, identity, params, problem)
+                kind = failure_of(answer)
+                if kind is not None:
+                    span.set_error(kind)
+                    if kind != TOOL_ERROR:
+                        span.set_attribute("rpc.response.status_code", kind)
+                return answer
+
+        return serve_in_span
+
+    def _described(
+        self, exchange: Exchange, message: IncomingMessage, identity: bytes, params: Params
+    ) -> tuple[str, dict[str, str | int]]:
+        """The span's name and attributes."""
+        method = message.method if message.method in KNOWN else None
+        told = method or OTHER
+        attributes: dict[str, str | int] = {
+            "mcp.method.name": told,
+            "network.transport": "tcp",
+            "gatepost.request_id": exchange.request_id,
+        }
+        if revision := REVISIONS.get(exchange.headers.get(VERSION_HEADER, b"")):
+            attributes["mcp.protocol.version"] = revision
+        if identity.isdigit() and len(identity) <= LONGEST_ID:
+            attributes["jsonrpc.request.id"] = identity.decode()
+        if self._names_tenant:
+            attributes["gatepost.tenant"] = exchange.caller.tenant_id
+        return told + self._target(method, params, attributes), attributes
+
+    def _target(self, method: str | None, params: Params, attributes: dict[str, str | int]) -> str:
+        """What the span is called by beside its method: a name that is offered here."""
+        name = params.name
+        if method == "tools/call":
+            attributes["gen_ai.operation.name"] = "execute_tool"
+            if name is not UNSET and name in self._registry.tools:
+                attributes["gen_ai.tool.name"] = name
+                return f" {name}"
+        if method == "prompts/get" and name is not UNSET and name in self._registry.prompts:
+            attributes["gen_ai.prompt.name"] = name
+            return f" {name}"
+        return ""
+
+
+def context_of(params: Params) -> TraceContext | None:
+    """The trace context in a request's `_meta` (SEP-414); None for what is none."""
+    meta = params.meta
+    if meta is UNSET or meta.traceparent is UNSET:
+        return None
+    return read_context(_text(meta.traceparent), _text(meta.tracestate))
+
+
+def _text(raw: Raw | UnsetType) -> str | None:
+    if raw is UNSET:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError:
+        return None
+
+
+def failure_of(answer: ExchangeResponse | EventStream | None) -> str | None:
+    """A JSON-RPC error's code, `tool_error`, or None for what went well or went out as a stream."""
+    if not isinstance(answer, ExchangeResponse) or not answer.body:
+        return None
+    try:
+        told = _told(answer.body)
+    except msgspec.DecodeError:
+        return None
+    if told.error is not None:
+        return str(told.error.code)
+    return TOOL_ERROR if told.result is not None and told.result.failed else None

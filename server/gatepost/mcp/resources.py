@@ -1,0 +1,116 @@
+"""List resources, and read them through the runner."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, JsonRpcError
+from gatepost.mcp.listing import known
+from gatepost.mcp.request import uri_in
+from gatepost.mcp.responses import completed, failed, rate_limited
+from gatepost.mcp.revisions import MODERN
+from gatepost.mcp.round_trips import is_retry
+from gatepost.mcp.server import McpRequest, McpServer, counted
+from gatepost.tools.api import Call
+from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.offers import Lister, ResourceOffer, Template
+from gatepost.tools.registry import Unknown
+from gatepost.tools.resource import Read
+from gatepost.tools.uri_template import MOST_CHARACTERS
+from gatepost_authz.errors import AuthError
+
+_encode = msgspec.json.encode
+
+
+@counted
+async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `resources/list` with the fixed resources and those that listers return."""
+    listers = server.registry.visible(ask.caller).listers
+    # A lister that needs more scopes than the caller holds is skipped: a challenge would replace
+    # the whole list. Reading one of its resources leads to the challenge.
+    usable = [lister for lister in listers if lister.scopes <= ask.caller.scopes]
+    if not usable:
+        await server.count(ask.caller)
+        return server.listing.page("resources", ask.caller, ask.params, ask.revision)
+    entries: dict[str, Mapping[str, Any]] = {}
+    for lister in usable:
+        for entry in await _entries(server, ask, lister):
+            entries.setdefault(entry["uri"], known(entry, ask.revision))
+    return server.listing.merged(ask.caller, ask.params, ask.revision, entries)
+
+
+async def list_templates(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `resources/templates/list`."""
+    return server.listing.page("resourceTemplates", ask.caller, ask.params, ask.revision)
+
+
+@counted
+async def read_document(server: McpServer, ask: McpRequest) -> bytes:
+    """Answer `resources/read`."""
+    uri = uri_in(ask.params)
+    call = Call(
+        caller=ask.caller,
+        name=uri,
+        arguments=_encode(Read(uri)),
+        request_id=ask.request_id,
+        kind="document",
+        client=ask.client,
+        peer=ask.peer,
+    )
+    try:
+        outcome = await server.runner.run(call)
+    except Unknown as unknown:
+        raise unknown_document(uri, unknown.name, ask.revision).counted() from None
+    if outcome.failure is not None:
+        told = server.runner.redaction.clean(ask.caller.tenant_id, uri)
+        if outcome.failure.kind == "not_found":
+            raise unknown_document(uri, told, ask.revision).counted()
+        raise failed(outcome.failure, uri=told)
+    body = b'"contents":' + _encode(outcome.content)
+    return completed(
+        body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri), source=outcome.untrusted
+    )
+
+
+def unknown_document(uri: str, told: str, revision: str) -> JsonRpcError:
+    """
+    Return the refusal of a resource; it is the same if the caller cannot reach the resource.
+
+    *told* is the URI after redaction.
+    """
+    code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
+    # Longer URIs are never looked up, so they are not repeated either.
+    data = {"uri": told} if len(uri) <= MOST_CHARACTERS else None
+    return JsonRpcError(code, "Unknown resource", data=data)
+
+
+async def _entries(
+    server: McpServer, ask: McpRequest, lister: Lister
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the entries of one lister; none if it fails, so that the others are still listed."""
+    call = Call(
+        caller=ask.caller,
+        name=lister.key,
+        arguments=b"{}",
+        request_id=ask.request_id,
+        kind="listing",
+        peer=ask.peer,
+    )
+    try:
+        outcome = await server.runner.run(call)
+    except (AuthError, MissingCapability, ProtocolError):
+        return ()
+    if outcome.failure is None:
+        return outcome.content
+    if outcome.failure.kind == "rate_limit":
+        raise rate_limited(outcome.failure)
+    return ()
+
+
+def _ttl_ms(server: McpServer, ask: McpRequest, uri: str) -> int:
+    """Return how long a client may cache the content: 0 after requests for input (C-04)."""
+    if is_retry(ask.params):
+        return 0
+    offer = server.registry.offer("document", uri, ask.caller)
+    return int(offer.ttl_s * 1000) if isinstance(offer, ResourceOffer | Template) else 0

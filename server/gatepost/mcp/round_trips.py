@@ -1,0 +1,324 @@
+"""
+Multi round-trip requests: a request for input ends the call, and the next call has the answer.
+
+The server keeps nothing between the two. Earlier answers travel through the client in
+`requestState`. It is sealed with the key ring that all replicas share, so the client can neither
+read nor change it. It is valid for one caller, one call and a quarter of an hour. Replaying a state
+has the same effect as a new call with the same answers (M-08); a tool whose effect must happen
+once has to ensure that itself.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from gatepost.mcp import approval_wait
+from gatepost.mcp.client import StreamClient, log_level, progress_token
+from gatepost.mcp.event_stream import SseResponse
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.request import NO_META, Params
+from gatepost.mcp.server import McpServer
+from gatepost.mcp.tasks.store import digest
+from gatepost.telemetry.trace import marked, shared
+from gatepost.tools.client import (
+    PAGES,
+    Capabilities,
+    InputNeeded,
+    InputRequest,
+    MissingCapability,
+    Waiting,
+    lacking,
+    pending,
+    required_by,
+)
+from gatepost.tools.elicitation import MalformedAnswer, Unfit, UrlElicitation, check_answer
+from gatepost.tools.json_shape import decoded
+from gatepost_authz.caller import TenantContext
+
+PURPOSE = "request-state"
+STATE_LASTS_S = 900
+"""Enough time to read, think and type, but short enough that an old consent expires."""
+MOST_ROUNDS = 32
+VISIT = "gatepost:visit-"
+"""
+The prefix of keys for approval pages. A tool cannot ask with such a key, and each round has a
+new one.
+"""
+MOST_RESPONSES = 64
+MOST_RESPONSE_BYTES = 1_048_576
+# The key ring's limit (MOST_SEALED_CHARACTERS), less base64 and the authentication tag.
+MOST_STATE_BYTES = 190_000
+
+
+class InputResponse(msgspec.Struct, frozen=True, array_like=True):
+    """A raw answer and the digest of its request; None if that request is unknown."""
+
+    question: str | None
+    answer: Raw
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """The content of a `requestState`."""
+
+    round: int
+    until: float
+    asked: dict[str, str]
+    """The digests of the open requests for input, by key."""
+    given: dict[str, InputResponse]
+    visits: int = 0
+    """How often an approval page was shown; these do not count as rounds."""
+
+
+_encode = msgspec.json.encode
+_read_state = msgspec.json.Decoder(RequestState).decode
+_read_responses = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class InputRejected(InputNeeded):
+    """An answer is malformed: the request is refused, and the run is discarded."""
+
+    def __init__(self, key: str, request: InputRequest, mistake: str) -> None:
+        super().__init__({key: request})
+        self.refusal = JsonRpcError(INVALID_PARAMS, f"The answer to {key} is invalid: {mistake}")
+
+
+class RoundTripClient(StreamClient):
+    """
+    The client of one modern request: it gets messages, and answers in its next request.
+
+    *asks* says whether the method may be answered with requests for input (M-01).
+    """
+
+    _round = 0
+    _given: Mapping[str, InputResponse] = {}
+    _visits = 0
+    _visited: Mapping[str, Raw | None] = {}
+    """The URL of the page that was shown last, and the answer to it."""
+    _read: Capabilities | None = None
+
+    def __init__(
+        self, server: McpServer, caller: TenantContext, method: str, params: Params, *, asks: bool
+    ) -> None:
+        # Nearly all clients declare capabilities, and few calls use them: decode them on demand.
+        self._server, self._caller = server, caller
+        self._method, self._params = method, params
+        self._asks = asks
+
+    def hear(self, stream: SseResponse | None) -> None:
+        """Enable the messages that the request asks for; raises JsonRpcError (LG-04)."""
+        meta = NO_META if self._params.meta is UNSET else self._params.meta
+        token, level = progress_token(meta), log_level(meta)
+        if stream is not None:
+            self.tell(stream, token, level)
+
+    def remember(self) -> None:
+        """Load the answers of this and earlier rounds; raises JsonRpcError if they are invalid."""
+        params = self._params
+        responses = {} if params.input_responses is UNSET else responses_of(params.input_responses)
+        if params.request_state is UNSET:
+            self._given = {key: InputResponse(None, raw) for key, raw in responses.items()}
+            return
+        state = self._open(params.request_state)
+        # Answers to keys that were not asked for are ignored (M-11).
+        shown = {key for key in state.asked if key.startswith(VISIT)}
+        asked = state.asked.keys() & responses.keys() - shown
+        new = {key: InputResponse(state.asked[key], responses[key]) for key in asked}
+        self._round, self._given = state.round, {**new, **state.given}
+        self._visits = state.visits
+        self._visited = {state.asked[key]: responses.get(key) for key in shown}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities in this request, decoded at first use."""
+        if self._read is None:
+            meta = NO_META if self._params.meta is UNSET else self._params.meta
+            declared = {} if meta.capabilities is UNSET else meta.capabilities
+            self._read = {name: _value(raw) for name, raw in declared.items()}
+        return self._read
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """
+        Return the answers in the request; raises InputNeeded for those that are missing.
+
+        An answer counts only for the same request for input. If it does not match the schema, the
+        client is asked again.
+        """
+        required = required_by(requests)
+        if missing := lacking(self.capabilities, required) if self._asks else required:
+            raise MissingCapability(missing)
+        answers = {key: self._answer(key, request) for key, request in requests.items()}
+        found = {key: answer for key, answer in answers.items() if answer is not None}
+        if len(found) < len(requests):
+            raise InputNeeded({key: requests[key] for key in requests if key not in found})
+        return found
+
+    def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
+        kept = {other: given for other, given in self._given.items() if other != key}
+        given, self._given = self._given.get(key), kept
+        question = digest(request)
+        if given is None or given.question not in (None, question):
+            return None
+        try:
+            answer = check_answer(request, decoded(given.answer))
+        except Unfit:
+            return None
+        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as mistake:
+            raise InputRejected(key, request, str(mistake)) from None
+        # Only accepted answers are put into the next state.
+        self._given = {**kept, key: InputResponse(question, given.answer)}
+        return answer
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """
+        Wait for a decision; a client that opens pages is shown the page and calls again.
+
+        The client's answer does not matter, unless it declines: then the call stops waiting.
+        """
+        server = self._server
+        allowed_s = server.runner.allowed_s(self._caller)
+        page = self._page(waiting)
+        if page is None:
+            if not await self.hold(waiting, allowed_s, server.stopping):
+                raise pending(waiting)
+            return
+        key = f"{VISIT}{self._visits + 1}"
+        if _mark(page) not in self._visited:
+            raise InputNeeded({key: page})
+        if self._declined(key, page):
+            raise pending(waiting)
+        if not await self.hold(waiting, min(allowed_s, approval_wait.HOLD_S), server.stopping):
+            if server.stopping.is_set():
+                # The state of another round might not be valid on any other server.
+                raise pending(waiting)
+            raise InputNeeded({key: page})
+
+    def _page(self, waiting: Waiting) -> InputRequest | None:
+        """Return the page to show; None if the client does not open pages."""
+        if not waiting.url or not self._asks or lacking(self.capabilities, PAGES):
+            return None
+        return UrlElicitation(waiting.message, waiting.url).request
+
+    def _declined(self, key: str, page: InputRequest) -> bool:
+        given = self._visited[_mark(page)]
+        if given is None:
+            return False
+        try:
+            answer = check_answer(page, decoded(given))
+        except (MalformedAnswer, msgspec.DecodeError, RecursionError) as mistake:
+            raise InputRejected(key, page, str(mistake)) from None
+        return bool(answer["action"] != "accept")
+
+    def questions(self, needed: InputNeeded) -> bytes:
+        """
+        Encode requests for input as a result (M-02), without caching hints (C-04).
+
+        Raises JsonRpcError after too many rounds.
+        """
+        if isinstance(needed, InputRejected):
+            raise needed.refusal
+        visit = any(key.startswith(VISIT) for key in needed.requests)
+        if self._round >= MOST_ROUNDS and not visit:
+            raise JsonRpcError(INTERNAL_ERROR, "The call asked for input too often", status=200)
+        shown = b'{"resultType":"input_required"'
+        if needed.requests:
+            shown += b',"inputRequests":' + _encode(_told(needed.requests))
+        state = self._seal(needed.requests, visit=visit)
+        return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
+
+    def _seal(self, requests: Mapping[str, InputRequest], *, visit: bool) -> str:
+        tell = _mark if visit else digest
+        state = RequestState(
+            self._round + (not visit),
+            self._server.runner.clock() + STATE_LASTS_S,
+            {key: tell(request) for key, request in requests.items()},
+            {key: given for key, given in self._given.items() if given.question is not None},
+            self._visits + visit,
+        )
+        payload = _encode(state)
+        if len(payload) > MOST_STATE_BYTES:
+            raise JsonRpcError(INVALID_PARAMS, "The answers are too large for another round")
+        return self._server.keyring.seal(PURPOSE, payload, context=self._binding())
+
+    def _open(self, sealed: str) -> RequestState:
+        payload = self._server.keyring.open(PURPOSE, sealed, context=self._binding())
+        try:
+            state = None if payload is None else _read_state(payload)
+        except msgspec.ValidationError:
+            state = None  # sealed by another version of Gatepost
+        if state is None or state.until <= self._server.runner.clock():
+            # The same message for a forged, a foreign and an expired state reveals nothing.
+            raise JsonRpcError(INVALID_PARAMS, "requestState is invalid or expired for this call")
+        return state
+
+    def _binding(self) -> bytes:
+        """Return the context that a state is bound to: this caller and this exact call (M-07)."""
+        params = self._params
+        arguments = b"{}" if params.arguments is UNSET else _canonical(params.arguments)
+        bound = [
+            *self._caller.identity_key,
+            self._method,
+            None if params.name is UNSET else params.name,
+            None if params.uri is UNSET else params.uri,
+            hashlib.sha256(arguments).hexdigest(),
+        ]
+        return _encode(bound)
+
+
+def _mark(page: InputRequest) -> str:
+    """Return what identifies a page: its URL, because its message may change every minute."""
+    return str(page.params["url"])
+
+
+def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
+    """Add the trace context to the requests for input; their digests do not contain it."""
+    if shared() is None:
+        return requests
+    return {
+        key: msgspec.structs.replace(one, params=marked(one.params))
+        for key, one in requests.items()
+    }
+
+
+def is_retry(params: Params) -> bool:
+    """Return whether a request continues after a request for input; never cache it then (C-04)."""
+    return not (params.input_responses is UNSET and params.request_state is UNSET)
+
+
+def responses_of(raw: Raw) -> dict[str, Raw]:
+    """Return the answers of a request by key; raises JsonRpcError."""
+    if len(raw) > MOST_RESPONSE_BYTES:
+        message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
+        raise JsonRpcError(INVALID_PARAMS, message)
+    try:
+        responses = _read_responses(raw)
+    except msgspec.DecodeError:
+        raise JsonRpcError(INVALID_PARAMS, "inputResponses must be an object") from None
+    if len(responses) > MOST_RESPONSES:
+        raise JsonRpcError(
+            INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers"
+        )
+    return responses
+
+
+def _canonical(raw: Raw) -> bytes:
+    """Normalize JSON, because a client may write the same arguments in another order."""
+    # Numbers stay as written: two numbers that are equal only as floats are two calls.
+    value = json.loads(bytes(raw), parse_float=_as_written, parse_int=_as_written)
+    return _encode(value, order="deterministic")
+
+
+def _as_written(number: str) -> Raw:
+    return Raw(number)
+
+
+def _value(raw: Raw) -> Any:
+    try:
+        return decoded(raw)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,60 @@
+"""Show the user of an older client the approval page while the call waits for a decision."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from gatepost.tools.client import InputRequest, Waiting
+from gatepost.tools.elicitation import Misanswered, check_answer
+
+
+class ApprovalUrl:
+    """
+    A `Waiting` that also ends when the user of the client declines the page.
+
+    *asking* shows the page and returns the client's answer, which is never a decision. If the
+    client fails to show the page, it waits like a client that was not asked.
+    """
+
+    def __init__(
+        self, waiting: Waiting, page: InputRequest, asking: Awaitable[Mapping[str, Any]]
+    ) -> None:
+        self.message, self.url = waiting.message, waiting.url
+        self.retry_after_s = waiting.retry_after_s
+        self._waiting, self._page = waiting, page
+        self._asking = asyncio.ensure_future(asking)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client still shows the page."""
+        return not self._asking.done()
+
+    @property
+    def declined(self) -> bool:
+        """Whether the user of the client declined the page."""
+        asking = self._asking
+        if not asking.done() or asking.cancelled() or asking.exception() is not None:
+            return False
+        try:
+            return bool(check_answer(self._page, asking.result())["action"] != "accept")
+        except Misanswered:
+            return False
+
+    async def over(self) -> None:
+        """Return when the call is decided or the user declines; raises StoreUnavailable."""
+        over = asyncio.ensure_future(self._waiting.over())
+        try:
+            while not over.done() and not self.declined:
+                both = {over, self._asking} if self.is_open else {over}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if over.done():
+                over.result()
+        finally:
+            over.cancel()
+
+    async def close(self) -> None:
+        """Stop showing the page."""
+        self._asking.cancel()
+        await asyncio.wait({self._asking})
+        if not self._asking.cancelled():
+            self._asking.exception()

@@ -1,0 +1,301 @@
+"""The message channel of a session between processes, and the channels that are open here."""
+
+import asyncio
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from gatepost.mcp.jsonrpc import RATE_LIMITED, JsonRpcError
+from gatepost.mcp.sessions.session import LIFETIME_S, McpSession
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay, Subscription, TenantRelay
+from gatepost.storage.sessions import SessionRecord, SessionStore
+
+Kind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "event", "resume"]
+
+_encode = msgspec.msgpack.encode
+
+
+class Signal(msgspec.Struct, frozen=True, array_like=True):
+    """
+    A message between the parts of a session, in any process.
+
+    ``about`` is the id of a request, of a request to the client, or of a stream. ``by``
+    distinguishes two connections that want the same stream.
+    """
+
+    kind: Kind
+    about: str = ""
+    by: str = ""
+
+
+_decode = msgspec.msgpack.Decoder(Signal).decode
+
+Hear = Callable[[Signal], None]
+Edit = Callable[[SessionRecord], SessionRecord]
+"""Returns the changed record; it may be called again with a newer one."""
+
+NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
+"""Rate limit of new session records per caller: far more than clients need, but no flood."""
+# A session id costs nothing, but a record is kept for a week.
+CROWDED = JsonRpcError(
+    RATE_LIMITED,
+    "Too many sessions were opened: use one for longer, or try again later",
+    status=429,
+    legacy_status=429,
+    headers=((b"retry-after", b"%d" % (1 / NEW_PER_S)),),
+)
+CHANGES_PER_S, CHANGES_IN_A_ROW = 10, 500
+"""Rate limit of changes to a caller's session records; each is a durable write."""
+HASTY = JsonRpcError(
+    RATE_LIMITED,
+    "Too many changes to sessions: try again later",
+    status=429,
+    legacy_status=429,
+    headers=((b"retry-after", b"1"),),
+)
+
+CHANGES_AT_ONCE = 50
+"""How often a change is tried again after a concurrent one; more conflicts are a fault."""
+
+
+class MessageChannel:
+    """
+    One session as a request sees it: its record, and its messages to other processes.
+
+    All its names at the relay begin with the session's key, which no client can choose. Ids that
+    a client sends are looked up below that key, so they cannot reach another session.
+    """
+
+    __slots__ = ("_relay", "_sessions", "_topic", "record", "session")
+
+    def __init__(
+        self,
+        session: McpSession,
+        record: SessionRecord,
+        *,
+        sessions: SessionStore,
+        relay: TenantRelay,
+    ) -> None:
+        self.session = session
+        self.record = record
+        self._sessions = sessions
+        self._relay = relay
+        self._topic = f"session/{session.key.hex()}"
+
+    async def revise(self, change: Edit) -> SessionRecord:
+        """Change the session's record durably; raises JsonRpcError above the rate limit."""
+        self.record = await revise(self._sessions, self._relay, self.session, change)
+        return self.record
+
+    async def look(self) -> SessionRecord:
+        """Read the session's record from the store and return it."""
+        self.record = await self._sessions.get(self.session.key)
+        return self.record
+
+    async def tell(self, kind: Kind, about: str = "", by: str = "") -> None:
+        """Send a message to all parts of the session, in any process."""
+        await self._relay.publish(self._topic, _encode(Signal(kind, about, by)))
+
+    async def follow(self, hear: Hear) -> Subscription:
+        """Subscribe to the session's messages from now on."""
+
+        def deliver(message: bytes) -> None:
+            try:
+                signal = _decode(message)
+            except msgspec.DecodeError:
+                return  # sent by a replica of a newer release, with a kind unknown here
+            hear(signal)
+
+        return await self._relay.follow(self._topic, deliver)
+
+    async def leave(self, kind: Kind, about: str, value: bytes, *, ttl_s: float) -> None:
+        """Store a value for another process to collect."""
+        await self._relay.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
+
+    async def collect(self, kind: Kind, about: str) -> bytes | None:
+        """Remove and return a stored value."""
+        return await self._relay.take(f"{self._topic}/{kind}/{about}")
+
+    def shelf(self, stream: str) -> "StreamEvents":
+        """Return the place where the events of one stream are kept."""
+        return StreamEvents(self._relay, f"{self._topic}/stream/{stream}")
+
+
+class StreamEvents(msgspec.Struct, frozen=True):
+    """The relay and the name under which the events of one stream are kept."""
+
+    relay: TenantRelay
+    name: str
+
+
+async def revise(
+    sessions: SessionStore,
+    relay: TenantRelay,
+    session: McpSession,
+    change: Edit,
+) -> SessionRecord:
+    """
+    Change a session's record durably, even if others change it at the same time.
+
+    *change* gets the current record and may be called again. An ended session stays ended. Raises
+    JsonRpcError if the owner changes or creates session records faster than the rate limit.
+    """
+    expires_at = session.issued_at + LIFETIME_S
+    for _ in range(CHANGES_AT_ONCE):
+        before = await sessions.get(session.key)
+        after = change(before)
+        if after == before or before.ended:
+            return before
+        await _spend(relay, session, is_new=not before.revision)
+        if await sessions.replace(session.key, after, expires_at=expires_at):
+            return after
+    raise StoreUnavailable("a session changes faster than it can be written")
+
+
+async def _spend(relay: TenantRelay, session: McpSession, *, is_new: bool) -> None:
+    owner = session.owner.hex()
+    # Without the relay nothing is counted, so no session is refused for that reason.
+    with contextlib.suppress(StoreUnavailable):
+        if await relay.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW) > 0:
+            raise HASTY
+        if is_new and await relay.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
+            raise CROWDED
+
+
+MOST = 5000
+# How long an ended session or a new log level may go unnoticed if the message is lost.
+GOOD_S = 10.0
+IDLE_S = 60.0
+
+Place = tuple[str, bytes]
+
+
+class RegisteredSession:
+    """One session, whose record is valid until a message announces a change."""
+
+    __slots__ = ("channel", "following", "stale", "until", "used")
+
+    def __init__(self, channel: MessageChannel) -> None:
+        self.channel = channel
+        self.until = self.used = 0.0
+        self.stale = True
+        self.following: Subscription | None = None
+
+    def hear(self, signal: Signal) -> None:
+        """Handle a message from another part of the session."""
+        if signal.kind in ("end", "watch"):
+            self.stale = True
+
+
+class SessionRegistry:
+    """
+    The records of the sessions in use, which are not read again for every request.
+
+    Reading a record costs more than an ordinary call. A change is announced to all parts of the
+    session, including the registry of every process. A session that is not used for a while is
+    removed.
+    """
+
+    def __init__(
+        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._records = records
+        self._relay = relay
+        self._clock = clock
+        self._entries: OrderedDict[Place, RegisteredSession] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def channel(self, tenant: str, session: McpSession) -> MessageChannel | None:
+        """Return the message channel of a session; None if the session has ended."""
+        place = (tenant, session.key)
+        now = self._clock()
+        entry = self._entries.get(place)
+        if entry is None:
+            entry = await self._enter(place, session)
+        else:
+            self._entries.move_to_end(place)
+        entry.used = now
+        channel = entry.channel
+        if entry.stale or now >= entry.until:
+            # The entry is invalid while its record is read; a message meanwhile makes it stale.
+            entry.until, entry.stale = 0.0, entry.following is None
+            await channel.look()
+            entry.until = now + GOOD_S
+        if channel.record.ended:
+            self._drop(place)
+            return None
+        return channel
+
+    async def revise(self, tenant: str, session: McpSession, change: Edit) -> None:
+        """Change a session's record durably and tell all its parts."""
+        channel = await self.channel(tenant, session)
+        if channel is not None:
+            await channel.revise(change)
+            self.changed(tenant, session)
+            # The session's stream may be at another process.
+            await channel.tell("watch")
+
+    def changed(self, tenant: str, session: McpSession) -> None:
+        """Mark the record as changed; the relay tells the other processes."""
+        entry = self._entries.get((tenant, session.key))
+        if entry is not None:
+            entry.stale = True
+
+    def ended(self, tenant: str, session: McpSession) -> None:
+        """Remove a session that has ended in the store."""
+        self._drop((tenant, session.key))
+
+    async def aclose(self) -> None:
+        """Remove all sessions and end their subscriptions."""
+        for place in tuple(self._entries):
+            self._drop(place)
+        await asyncio.gather(*self._closing)
+
+    async def _enter(self, place: Place, session: McpSession) -> RegisteredSession:
+        tenant, _ = place
+        sessions, relay = self._records.of(tenant).sessions, self._relay.of(tenant)
+        entry = RegisteredSession(
+            MessageChannel(session, SessionRecord(), sessions=sessions, relay=relay)
+        )
+        entry.used = self._clock()
+        try:
+            entry.following = await entry.channel.follow(entry.hear)
+        except StoreUnavailable:
+            return entry  # changes are not announced, so every request reads the record
+        if (other := self._entries.get(place)) is not None:
+            self._close(entry)
+            return other
+        self._entries[place] = entry
+        self._make_room()
+        return entry
+
+    def _make_room(self) -> None:
+        quiet = self._clock() - IDLE_S
+        for place in tuple(islice(self._entries, 2)):
+            # Check two for each new session, so that idle ones are removed faster than they come.
+            if len(self._entries) > MOST or self._entries[place].used < quiet:
+                self._drop(place)
+
+    def _drop(self, place: Place) -> None:
+        entry = self._entries.pop(place, None)
+        if entry is not None:
+            self._close(entry)
+
+    def _close(self, entry: RegisteredSession) -> None:
+        following, entry.following = entry.following, None
+        # A request that still holds it reads the record itself from now on.
+        entry.stale = True
+        if following is not None:
+            task = asyncio.get_running_loop().create_task(following.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)

@@ -1,0 +1,338 @@
+"""The client of a call in the older revisions: messages and requests go out on its stream."""
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gatepost.http.open_streams import Closing, TooMany
+from gatepost.mcp.client import WITH_URLS, StreamClient, projected
+from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, request
+from gatepost.mcp.responses import MethodResult
+from gatepost.mcp.sessions.approval_url import ApprovalUrl
+from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.request_messages import RequestMessages
+from gatepost.mcp.sessions.resumable import Resumable
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.telemetry.trace import marked
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.client import (
+    PAGES,
+    Capabilities,
+    InputNeeded,
+    InputRequest,
+    LogLevel,
+    MissingCapability,
+    Waiting,
+    held,
+    lacking,
+    pending,
+    required_by,
+)
+from gatepost.tools.elicitation import UrlElicitation
+from gatepost_authz.caller import TenantContext
+
+PURPOSE = "question"
+# A message announces an answer. It may be lost, so answers are also polled for.
+LOOK_EVERY_S = 2.0
+ANSWER_KEPT_S = 30.0
+MOST_CHARACTERS = 300
+# The error code of clients whose user rejects a sampling request (MCP, sampling).
+REJECTED = -1
+UNSET_LEVEL: LogLevel = "info"
+"""The log level of a session until its client sets one."""
+
+
+class ClientError(msgspec.Struct):
+    """The error in a client's response."""
+
+    code: int = 0
+    message: str = ""
+
+
+class ClientReply(msgspec.Struct):
+    """A client's response: a result or an error."""
+
+    result: dict[str, Any] | UnsetType = UNSET
+    error: ClientError | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(ClientReply).decode
+
+
+class PendingClientRequests:
+    """
+    The open requests of this process to clients, and their ids.
+
+    An id is signed and names its session. Every process can therefore recognize a response to
+    anything else without a lookup.
+    """
+
+    def __init__(
+        self,
+        keyring: KeyRing,
+        *,
+        most_per_caller: int = 20,
+        limit_s: float = 300,
+        stopping: asyncio.Event | None = None,
+    ) -> None:
+        self._keyring = keyring
+        self.stopping = stopping or asyncio.Event()
+        """Set when the server is about to stop."""
+        self.limit_s = limit_s
+        self._most = most_per_caller
+        self._open: Counter[tuple[str, str, str, str]] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def name(self, channel: MessageChannel) -> str:
+        """Return a new id for a request to the client of this session."""
+        return self._keyring.sign(PURPOSE, secrets.token_bytes(9) + channel.session.key)
+
+    async def expect(self, channel: MessageChannel, identity: str) -> None:
+        """Mark this request as open, for all processes."""
+        await channel.leave("asked", identity, b"", ttl_s=self.limit_s)
+
+    async def take_in(self, channel: MessageChannel, identity: str, answer: bytes) -> None:
+        """
+        Pass a client's response to the process that waits for it; ignore anything else.
+
+        Only one response to an open request is accepted. An id stays valid as long as its key and
+        a response may have megabytes, so a client that collects ids could otherwise fill the relay.
+        """
+        payload = self._keyring.verify(PURPOSE, identity)
+        if payload is None or payload[9:] != channel.session.key:
+            return
+        if await channel.collect("asked", identity) is not None:
+            await channel.leave("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
+            await channel.tell("answer", identity)
+
+    def expect_no_more(self, channel: MessageChannel, identities: Iterable[str]) -> None:
+        """Mark these requests as closed, in the background."""
+        task = asyncio.get_running_loop().create_task(_clear(channel, (*identities,)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def open(self, caller: TenantContext, questions: int) -> None:
+        """Count a caller's open requests; raises ToolFailure if there are too many."""
+        if self._open[caller.principal_key] + questions > self._most:
+            raise ToolFailure(
+                "rate_limit", "Too many questions already wait for your answer.", retry_after=10
+            )
+        self._open[caller.principal_key] += questions
+
+    def close(self, caller: TenantContext, questions: int) -> None:
+        """Count these requests as closed."""
+        self._open[caller.principal_key] -= questions
+        if not self._open[caller.principal_key]:
+            del self._open[caller.principal_key]
+
+
+class PendingClientRequest(NamedTuple):
+    """One request that was sent to the client."""
+
+    key: str
+    identity: str
+    method: str
+
+
+class SessionClient(StreamClient):
+    """
+    The client of one call.
+
+    Requests for input go out on the call's own stream (SA-04), if the client declared the
+    capability at the handshake. The client POSTs its responses to any process. The tool's clock
+    is stopped meanwhile, because each request has its own time limit (CX-05).
+    """
+
+    def __init__(
+        self,
+        stream: Resumable | None,
+        *,
+        request_messages: RequestMessages,
+        client_requests: PendingClientRequests,
+        caller: TenantContext,
+        token: Raw | None,
+        allowed_s: Callable[[TenantContext], float],
+    ) -> None:
+        if stream is not None:
+            level: Any = request_messages.channel.record.log_level or UNSET_LEVEL
+            self.tell(stream, token, level)
+        self._resumable = stream
+        self._request_messages = request_messages
+        self._client_requests = client_requests
+        self._caller = caller
+        self._allowed_s = allowed_s
+        self._pages: list[Mapping[str, Any]] = []
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """The capabilities that the client declared at the handshake."""
+        return self._request_messages.channel.session.declared
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Close the connection; the client reconnects with the id of the last event."""
+        if self._resumable is not None:
+            await self._resumable.pause(retry_after_s)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Ask the client; raises ToolFailure if it fails, refuses, or takes too long."""
+        if missing := lacking(self.capabilities, required_by(requests)):
+            raise MissingCapability(missing)
+        channel, stream = self._request_messages.channel, self._resumable
+        revision = channel.session.version
+        shown = {
+            key: marked(projected(one, revision, elicitation_id=secrets.token_urlsafe(12)))
+            for key, one in requests.items()
+        }
+        if stream is None:
+            # A batch, or a client that reads no events, has no stream for requests.
+            if revision == WITH_URLS and all(one.get("mode") == "url" for one in shown.values()):
+                self._pages = [*shown.values()]
+                raise InputNeeded(requests)
+            raise MissingCapability(required_by(requests))
+        out = [
+            PendingClientRequest(key, self._client_requests.name(channel), requests[key].method)
+            for key in shown
+        ]
+        self._client_requests.open(self._caller, len(out))
+        try:
+            with held(self._clock):
+                return await self._converse(stream, out, shown)
+        finally:
+            self._client_requests.close(self._caller, len(out))
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """Wait for a decision on the open stream; show the page to a client that opens pages."""
+        stream, allowed_s = self._resumable, self._allowed_s(self._caller)
+        opens = waiting.url and self._request_messages.channel.session.version == WITH_URLS
+        if stream is None or not opens or lacking(self.capabilities, PAGES):
+            if not await self.hold(waiting, allowed_s, self._client_requests.stopping):
+                raise pending(waiting)
+            return
+        page = UrlElicitation(waiting.message, waiting.url).request
+        shown = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
+        question = PendingClientRequest(
+            "page", self._client_requests.name(self._request_messages.channel), page.method
+        )
+        visit = ApprovalUrl(waiting, page, self._show(stream, question, shown))
+        is_over = was_open = False
+        try:
+            is_over = await self.hold(visit, allowed_s, self._client_requests.stopping)
+        finally:
+            was_open = visit.is_open
+            await visit.close()
+        if was_open:
+            await self._take_back(stream, [question.identity])
+        if visit.declined or not is_over:
+            raise pending(waiting)
+        told = {"elicitationId": shown["elicitationId"]}
+        await stream.notify("notifications/elicitation/complete", told)
+
+    async def _show(
+        self, stream: Resumable, question: PendingClientRequest, shown: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        self._client_requests.open(self._caller, 1)
+        try:
+            answers = await self._converse(stream, [question], {question.key: shown})
+        finally:
+            self._client_requests.close(self._caller, 1)
+        return answers[question.key]
+
+    async def answered(self, work: Awaitable[MethodResult]) -> MethodResult:
+        """Await *work*; pages to visit are put into an error, which can carry them (E-15)."""
+        try:
+            return await super().answered(work)
+        except InputNeeded:
+            data = {"elicitations": self._pages}
+            raise JsonRpcError(
+                URL_ELICITATION, "The user must visit a page first", data=data
+            ) from None
+
+    async def _converse(
+        self,
+        stream: Resumable,
+        out: list[PendingClientRequest],
+        shown: Mapping[str, Mapping[str, Any]],
+    ) -> dict[str, Mapping[str, Any]]:
+        waiting = {one.identity: one for one in out}
+        news = asyncio.Event()
+
+        def hear(signal: Signal) -> None:
+            if signal.kind == "answer" and signal.about in waiting:
+                news.set()
+
+        await self._request_messages.open(hear)
+        answers: dict[str, Mapping[str, Any]] = {}
+        try:
+            for one in out:
+                await self._client_requests.expect(self._request_messages.channel, one.identity)
+                await stream.ask(request(one.identity, one.method, shown[one.key]))
+            async with asyncio.timeout(self._client_requests.limit_s):
+                while waiting:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await news.wait()
+                    news.clear()
+                    await self._gather(waiting, answers)
+        except TimeoutError:
+            await self._take_back(stream, waiting)
+            raise ToolFailure(
+                "timeout", f"No answer came within {self._client_requests.limit_s:g} seconds."
+            ) from None
+        except ToolFailure:
+            await self._take_back(stream, waiting)
+            raise
+        except (TooMany, Closing):
+            raise ToolFailure(
+                "upstream_unavailable", "The client cannot be asked now.", retry_after=10
+            ) from None
+        finally:
+            self._request_messages.mute(hear)
+            if waiting:
+                self._client_requests.expect_no_more(self._request_messages.channel, waiting)
+        return answers
+
+    async def _gather(
+        self, waiting: dict[str, PendingClientRequest], answers: dict[str, Mapping[str, Any]]
+    ) -> None:
+        for identity in tuple(waiting):
+            answer = await self._request_messages.channel.collect("answer", identity)
+            if answer is not None:
+                key = waiting.pop(identity).key
+                answers[key] = _read(answer)
+
+    async def _take_back(self, stream: Resumable, waiting: Iterable[str]) -> None:
+        for identity in waiting:
+            params = {"requestId": identity, "reason": "The answer is no longer needed"}
+            await stream.notify("notifications/cancelled", params)
+
+
+async def _clear(channel: MessageChannel, identities: Iterable[str]) -> None:
+    # Values that cannot be removed now expire later.
+    with contextlib.suppress(StoreUnavailable):
+        for identity in identities:
+            await channel.collect("asked", identity)
+            await channel.collect("answer", identity)
+
+
+def _read(answer: bytes) -> Mapping[str, Any]:
+    try:
+        reply = _decode(answer)
+    except msgspec.DecodeError:
+        raise ToolFailure("upstream_unavailable", "The client's answer cannot be read.") from None
+    if reply.result is not UNSET:
+        return reply.result
+    fault = ClientError() if reply.error is UNSET else reply.error
+    said = fault.message[:MOST_CHARACTERS] or "no reason given"
+    if fault.code == REJECTED:
+        raise ToolFailure("denied", f"The user of the client refused: {said}")
+    raise ToolFailure("upstream_unavailable", f"The client could not answer: {said}")

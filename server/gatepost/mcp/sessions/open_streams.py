@@ -1,0 +1,135 @@
+"""The open GET streams of sessions, and the reasons for which they end."""
+
+import asyncio
+from abc import abstractmethod
+
+from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.mcp.event_stream import SIGN_OF_LIFE, EventStream
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, JsonRpcError
+from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Subscription
+from gatepost_authz.caller import TenantContext
+
+LOOK_EVERY = 3
+"""Beats between two checks of whether a stream is still wanted; the message may be lost."""
+
+# 429, because clients take other statuses for a failed login or an ended session.
+CROWDED = JsonRpcError(
+    RATE_LIMITED,
+    "Too many streams are open",
+    legacy_status=429,
+    headers=((b"retry-after", b"10"),),
+)
+STOPPING = JsonRpcError(
+    INTERNAL_ERROR,
+    "The server is about to stop",
+    legacy_status=503,
+    headers=((b"retry-after", b"1"),),
+)
+
+
+class OpenSessionStream(EventStream):
+    """
+    One GET stream of a session.
+
+    It ends when the client hangs up, its token expires, its session ends, another connection
+    replaces it, or the server stops. It also ends if a store is unavailable, because then none of
+    this can be checked.
+    """
+
+    __slots__ = ("_beats", "_following", "_tasks", "channel")
+
+    def __init__(
+        self, caller: TenantContext, channel: MessageChannel, streams: OpenStreams
+    ) -> None:
+        super().__init__(caller, streams)
+        self.channel = channel
+        self._beats = 0
+        self._following: Subscription | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def wanted(self) -> bool:
+        """Return whether this stream is still wanted, according to the store."""
+
+    @abstractmethod
+    def next_frame(self) -> bytes | None:
+        """Return the next event; called if the token is valid and nothing must be looked up."""
+
+    @property
+    @abstractmethod
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+
+    @abstractmethod
+    async def catch_up(self) -> None:
+        """Read what is new from the stores; raises StoreUnavailable."""
+
+    def hear(self, signal: Signal) -> None:
+        """Handle a message from another part of the session."""
+        if signal.kind == "end":
+            self.end()
+
+    async def enter(self) -> None:
+        """Count the stream and subscribe to the session's messages; raises JsonRpcError."""
+        try:
+            self._streams.enter(self)
+        except TooMany:
+            raise CROWDED from None
+        except Closing:
+            raise STOPPING from None
+        self._following = await self.channel.follow(self.hear)
+
+    def news(self) -> bytes | None:
+        """Return the next event, or None; end the stream if the token has expired."""
+        if self.must_look_up:
+            return None
+        if self._streams.is_over(self.caller):
+            self.end()
+            return None
+        return self.next_frame()
+
+    @property
+    def must_look_up(self) -> bool:
+        """Whether the stream is behind or due for a check of whether it is still wanted."""
+        return self.is_behind or self._beats >= LOOK_EVERY
+
+    async def look_up(self) -> None:
+        """Check whether the stream is still wanted, and read what is new."""
+        try:
+            if self._beats >= LOOK_EVERY:
+                self._beats = 0
+                if not await self.wanted():
+                    self.end()
+            if self.is_behind:
+                await self.catch_up()
+        except StoreUnavailable:
+            self.end()
+
+    def beat(self) -> None:
+        """Count a beat and keep the connection alive."""
+        self._beats += 1
+        super().beat()
+
+    def greeting(self) -> bytes:
+        """Return a comment, because some proxies hold the headers back until there is a body."""
+        return SIGN_OF_LIFE
+
+    def farewell(self) -> bytes:
+        """Return no last event; the client reconnects, or learns then why it cannot."""
+        return b""
+
+    def release(self) -> None:
+        """End the subscription to the session's messages."""
+        if self._following is not None:
+            # A client that hangs up must not wait until the relay has unsubscribed.
+            task = asyncio.get_running_loop().create_task(self._following.aclose())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            self._following = None
+
+    def leave(self) -> None:
+        """Give the stream up before anything was sent."""
+        self._streams.leave(self)
+        self.release()

@@ -1,0 +1,170 @@
+"""Messages of a session to one of its requests, and its cancellation."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Coroutine
+from functools import cached_property
+from typing import TypeVar
+
+from gatepost.http.body import WATCH_AFTER_S, RequestCancelled
+from gatepost.mcp.sessions.channel import Hear, MessageChannel, Signal
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Subscription
+from gatepost.tools.interruption import Interruptible, Stop, timer
+from gatepost.tools.running_requests import ENDINGS, RunningRequests
+from gatepost_authz.caller import TenantContext
+
+
+class RequestMessages:
+    """
+    A request's subscription to the messages of its session, opened only when needed.
+
+    If the relay is unavailable, the request goes on without messages.
+    """
+
+    # Most requests are over before they need a subscription.
+    _following: Subscription | None = None
+    _stop: Stop | None = None
+    _opened = False
+    _closed = False
+
+    def __init__(self, channel: MessageChannel, identity: bytes) -> None:
+        self.channel = channel
+        self.identity = identity
+        """The request's id, as JSON."""
+
+    @cached_property
+    def _ears(self) -> list[Hear]:
+        return []
+
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    async def open(self, hear: Hear) -> None:
+        """Deliver messages to *hear* from now on."""
+        self._ears.append(hear)
+        await self._open()
+
+    def mute(self, hear: Hear) -> None:
+        """Stop delivering messages to *hear*."""
+        with contextlib.suppress(ValueError):  # after `close`
+            self._ears.remove(hear)
+
+    def attend(self, stop: Stop) -> None:
+        """Pull *stop* if the request is cancelled or its session ends, or already was."""
+        self._stop = stop
+        self._soon(self._catch_up())
+
+    def close(self) -> None:
+        """End the subscription, without waiting for the relay."""
+        self._closed = True
+        self._stop = None
+        if self._opened:
+            self._ears.clear()  # the callbacks refer to this object: a reference cycle otherwise
+            self._soon(self._close())
+
+    async def _open(self) -> None:
+        self._opened = True
+        with contextlib.suppress(StoreUnavailable):
+            async with self._turn:
+                if self._following is None and not self._closed:
+                    self._following = await self.channel.follow(self._hear)
+
+    async def _catch_up(self) -> None:
+        await self._open()
+        with contextlib.suppress(StoreUnavailable):
+            # A message before the subscription left a stored value or an ended session behind.
+            cancelled = await self.channel.collect("cancel", self.identity.decode()) is not None
+            if cancelled or (await self.channel.look()).ended:
+                self._pull()
+
+    async def _close(self) -> None:
+        async with self._turn:
+            following, self._following = self._following, None
+        if following is not None:
+            await following.aclose()
+
+    def _hear(self, signal: Signal) -> None:
+        if signal.kind == "end":
+            self._pull()
+        elif signal.kind == "cancel" and signal.about == self.identity.decode():
+            self._cancel()
+        for hear in tuple(self._ears):
+            hear(signal)
+
+    def _cancel(self) -> None:
+        if self._stop is not None:
+            self._stop.pull()
+            # Remove the stored value: if the client reuses the id, it means another request.
+            self._soon(self._forget())
+
+    async def _forget(self) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            await self.channel.collect("cancel", self.identity.decode())
+
+    def _pull(self) -> None:
+        if self._stop is not None:
+            self._stop.pull()
+
+    def _soon(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+T = TypeVar("T")
+
+Running = dict[tuple[bytes, bytes], Stop]
+"""Requests of sessions that run in this process, by session and request id."""
+
+
+class UntilCancelled(Interruptible[T]):
+    """
+    Awaits *work*; raises RequestCancelled if the client cancels it or the session ends.
+
+    A dropped connection does not cancel a request in the revisions with sessions (S-08). Raises
+    RevokedToken or TenantSuspended if the caller loses its access.
+    """
+
+    __slots__ = ("_caller", "_key", "_own", "_request_messages", "_running", "_timer", "_underway")
+
+    stopped = RequestCancelled
+
+    def __init__(
+        self,
+        running: Running,
+        request_messages: RequestMessages,
+        work: Awaitable[T],
+        caller: TenantContext,
+        underway: RunningRequests,
+    ) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._running = running
+        self._request_messages = request_messages
+        self._key = (request_messages.channel.session.nonce, request_messages.identity)
+        self._caller = caller
+        self._underway = underway
+
+    def raised(self) -> type[Exception]:
+        return ENDINGS.get(self._own.why, RequestCancelled)
+
+    def begin(self, stop: Stop) -> None:
+        self._underway.enter(stop, self._caller)
+        self._own = stop
+        self._running[self._key] = stop
+        # Most calls are over before this subscribes to messages of other processes.
+        self._timer = timer(WATCH_AFTER_S, self._request_messages.attend, stop)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        del self._timer
+        self._underway.leave(self._own)
+        # If a client uses an id twice at once, the later request must keep its entry.
+        if self._running.get(self._key) is self._own:
+            del self._running[self._key]

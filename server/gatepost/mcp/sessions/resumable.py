@@ -1,0 +1,378 @@
+"""Answers as events that a client can fetch again after a lost connection, and their log."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from functools import cached_property
+
+from starlette.types import Send
+
+from gatepost.http.open_streams import Closing, OpenStreams, TooMany
+from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error, notification
+from gatepost.mcp.revisions import NEWEST_HANDSHAKE
+from gatepost.mcp.sessions.channel import MessageChannel, Signal
+from gatepost.mcp.sessions.request_messages import RequestMessages
+from gatepost.storage.errors import StoreUnavailable
+from gatepost_authz.caller import TenantContext
+
+MOST_EVENTS = 500
+MOST_BYTES = 1_000_000
+# Three times the interval of beats: the streams of a process that dies are gone in a minute.
+RUNNING_S = 60.0
+OVER_S = 120.0
+"""How long after its end a stream can still be replayed."""
+
+Owner = tuple[str, str, str, str]
+"""The owner of streams (`TenantContext.principal_key`)."""
+
+EVENT_ID = re.compile(r"([A-Za-z0-9_-]{16})-([0-9]{1,9})", re.ASCII)
+
+EVENT, LAST, SILENT_END, MARK = b"e", b"l", b"s", b"m"
+"""
+The kinds of log entries: a message, the last message, an end without message, a mark without text.
+"""
+ENDS = (LAST, SILENT_END)
+
+JOURNAL_BYTES, EVENT_BYTES = 2_000, 200
+"""The overhead of an event log and of an event, in addition to the content."""
+MOST_KEPT_BYTES = 16_000_000
+"""
+The limit for the ended streams of one caller, and for its running streams.
+
+Above it the oldest ended streams are removed early.
+"""
+MOST_OF_TENANT_BYTES = 128_000_000
+"""The same limit for all callers of one tenant together."""
+
+TOO_LARGE = JsonRpcError(INTERNAL_ERROR, "The answer was too large to keep for a reconnection")
+
+
+class EventLog:
+    """
+    The newest events of one stream, kept at the relay with bounded number, bytes and time.
+
+    An event that cannot be kept is sent without an id and cannot be replayed. If the owner's
+    streams have no room left, only a mark is kept in place of the event.
+    """
+
+    def __init__(
+        self, channel: MessageChannel, identity: bytes, event_logs: "EventLogs", owner: Owner
+    ) -> None:
+        self._event_logs, self.owner = event_logs, owner
+        self.charged = 0
+        """The bytes counted against the owner while the stream runs."""
+        self._is_over = False
+        self.name = secrets.token_urlsafe(12)
+        self._shelf = channel.shelf(self.name)
+        self._identity = identity
+        self._sizes: deque[int] = deque()
+        self._total = 0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether any event is kept."""
+        return bool(self._sizes)
+
+    @property
+    def size(self) -> int:
+        """The approximate size of the log in bytes."""
+        return self._total + JOURNAL_BYTES + EVENT_BYTES * len(self._sizes)
+
+    async def forget(self) -> None:
+        """Remove the log from the relay."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._shelf.relay.forget(self._shelf.name)
+
+    def end(self) -> None:
+        """Stop counting the log against its owner; the stream is over, even during a write."""
+        self._is_over = True
+        self._event_logs.charge(self, 0)
+
+    async def write(self, kind: bytes, data: bytes = b"") -> str:
+        """Keep an event and return its id, or "" if it could not be kept."""
+        if len(data) > MOST_BYTES or not self._event_logs.has_room(self.owner, len(data)):
+            # A client that reconnects learns at least that there was an answer.
+            data = error(self._identity, TOO_LARGE) if kind == LAST else b""
+            kind = kind if data else MARK
+        self._sizes.append(len(data))
+        self._total += len(data)
+        while len(self._sizes) > MOST_EVENTS or self._total > MOST_BYTES:
+            self._total -= self._sizes.popleft()
+        if not self._is_over:
+            self._event_logs.charge(self, self.size)
+        ttl_s = OVER_S if kind in ENDS else RUNNING_S
+        try:
+            number = await self._shelf.relay.append(
+                self._shelf.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
+            )
+        except StoreUnavailable:
+            return ""
+        return f"{self.name}-{number}"
+
+
+class EventLogs:
+    """
+    The event logs that this process writes: the size of running ones, and each caller's newest.
+
+    Each log is kept for a while in case its client reconnects. Without these limits a fast
+    caller, or a tenant with many callers, could make the relay keep gigabytes.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_bytes: int = MOST_KEPT_BYTES,
+        most_of_tenant: int = MOST_OF_TENANT_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._most_of_tenant = most_bytes, most_of_tenant
+        self._clock = clock
+        self._kept: OrderedDict[Owner, deque[tuple[float, EventLog]]] = OrderedDict()
+        self._ended, self._running = StreamBytes(), StreamBytes()
+
+    def has_room(self, owner: Owner, size: int) -> bool:
+        """Return whether the owner's running streams may grow by *size* bytes."""
+        of_caller, of_tenant = self._running.of(owner)
+        return of_caller + size <= self._most and of_tenant + size <= self._most_of_tenant
+
+    def charge(self, journal: EventLog, size: int) -> None:
+        """Count *size* bytes of a running log against its owner; 0 if it no longer runs."""
+        self._running.add(journal.owner, size - journal.charged)
+        journal.charged = size
+
+    def add(self, journal: EventLog) -> list[EventLog]:
+        """Add a log that has ended; return the logs that must be removed for it."""
+        now, owner = self._clock(), journal.owner
+        self.charge(journal, 0)
+        self._kept.setdefault(owner, deque()).append((now + OVER_S, journal))
+        self._kept.move_to_end(owner)
+        self._ended.add(owner, journal.size)
+        self._drop_silent(now)
+        journals, gone = self._kept[owner], []
+        while self._is_too_much(owner, journals, now):
+            until, oldest = journals.popleft()
+            self._ended.add(owner, -oldest.size)
+            if until > now:
+                gone.append(oldest)
+        if not journals:
+            del self._kept[owner]
+        return gone
+
+    def _is_too_much(
+        self, owner: Owner, journals: "deque[tuple[float, EventLog]]", now: float
+    ) -> bool:
+        of_caller, of_tenant = self._ended.of(owner)
+        if len(journals) > 1 and (of_caller > self._most or journals[0][0] <= now):
+            return True
+        return bool(journals) and of_tenant > self._most_of_tenant
+
+    def _drop_silent(self, now: float) -> None:
+        """Forget the callers whose newest log has expired."""
+        for owner in tuple(self._kept):
+            if self._kept[owner][-1][0] > now:
+                return  # all owners after this one have newer logs
+            del self._kept[owner]
+            self._ended.add(owner, -self._ended.of(owner)[0])
+
+
+class StreamBytes:
+    """Counts bytes for callers and for their tenants."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[Owner | str] = Counter()
+
+    def of(self, owner: Owner) -> tuple[int, int]:
+        """Return the bytes of a caller, and of all callers of its tenant."""
+        return self._bytes[owner], self._bytes[owner[0]]
+
+    def add(self, owner: Owner, size: int) -> None:
+        """Add *size* bytes to a caller and its tenant."""
+        for one in (owner, owner[0]):
+            self._bytes[one] += size
+            if not self._bytes[one]:
+                del self._bytes[one]
+
+
+class Resumable(SseResponse):
+    """
+    The answer to one request of a session as events with ids.
+
+    It starts with the first event, like every stream; an answer in plain JSON has no event log.
+    If the connection is lost, the request goes on and its events are only logged. The client can
+    then fetch them through another connection, from any process.
+    """
+
+    watches = False
+    _let_go = False
+
+    def __init__(
+        self,
+        send: Send,
+        *,
+        caller: TenantContext,
+        request_messages: RequestMessages,
+        streams: OpenStreams,
+        event_logs: EventLogs,
+    ) -> None:
+        super().__init__(send)
+        self.caller = caller
+        self._request_messages = request_messages
+        self._streams = streams
+        self._event_logs = event_logs
+
+    @cached_property
+    def _journal(self) -> EventLog:
+        owner = self.caller.principal_key
+        return EventLog(
+            self._request_messages.channel, self._request_messages.identity, self._event_logs, owner
+        )
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    @property
+    def _primes(self) -> bool:
+        return self._request_messages.channel.session.version == NEWEST_HANDSHAKE
+
+    async def notify(self, method: str, params: object) -> None:
+        """Send a notification, unless that would exceed the limit of open streams."""
+        async with self._turn:
+            if self._ended:
+                return
+            try:
+                await self._event(notification(method, params), more=True)
+            except (TooMany, Closing):
+                return
+
+    async def sign(self) -> None:
+        """Send a comment as a sign of life, unless that would exceed the limit of open streams."""
+        async with self._turn:
+            if self._ended:
+                return
+            try:
+                await self._start()
+            except (TooMany, Closing):
+                return
+            await self._put(SIGN_OF_LIFE, more=True)
+
+    async def ask(self, body: bytes) -> None:
+        """Send a request to the client; raises TooMany or Closing."""
+        async with self._turn:
+            if not self._ended:
+                await self._event(body, more=True)
+
+    async def finish(self, body: bytes | None) -> None:
+        """Send the response, if there is one, and end the stream."""
+        self._ended = True
+        async with self._turn:
+            try:
+                if body is not None:
+                    await self._event(body, more=False)
+                elif self.started:
+                    await self._journal.write(SILENT_END)
+                    await self._stir()
+                    await self._put(b"", more=False)
+                else:
+                    await self._open(b": cancelled\n\n")
+            finally:
+                self._streams.leave(self)
+        if self._journal.is_kept:
+            for old in self._event_logs.add(self._journal):
+                await old.forget()
+
+    def close(self) -> None:
+        """Release the stream; call this when the request is over, however its stream ended."""
+        self._ended = True
+        # A stream that failed to start is counted too, so it must leave as well.
+        self._streams.leave(self)
+        if "_journal" in vars(self):
+            self._journal.end()
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Close the connection; the client reconnects after that time (S-06, 2025-11-25 only)."""
+        async with self._turn:
+            if not self._primes or self._ended or self._let_go:
+                return
+            try:
+                await self._start()
+            except (TooMany, Closing):
+                return
+            await self._put(b"retry: %d\n\n" % round(retry_after_s * 1000), more=False)
+            self._let_go = True
+
+    def hear(self, signal: Signal) -> None:
+        """Handle a message from another part of the session."""
+        if signal.kind == "resume" and signal.about == self._journal.name:
+            self._soon(self._hang_up())
+
+    def beat(self) -> None:
+        """Keep the connection and the event log alive."""
+        if not self._turn.locked():
+            self._soon(self._beat())
+
+    def wake(self) -> None:
+        """Do nothing: events are sent only by the request."""
+
+    def end(self) -> None:
+        """Do nothing: the stream ends with its request, which has a time limit."""
+
+    async def _beat(self) -> None:
+        async with self._turn:
+            if not self._ended:
+                await self._journal.write(MARK)
+                await self._put(SIGN_OF_LIFE, more=True)
+
+    async def _hang_up(self) -> None:
+        """Close this connection: the client resumed the stream on another one (S-11)."""
+        async with self._turn:
+            if not self._ended:
+                await self._put(b"", more=False)
+                self._let_go = True
+        # Announce the events that were logged before the other connection was known.
+        await self._stir()
+
+    async def _event(self, data: bytes, *, more: bool) -> None:
+        await self._start()
+        event_id = await self._journal.write(EVENT if more else LAST, data)
+        if self._let_go:
+            await self._stir()
+        await self._put(frame(data, event_id), more=more)
+
+    async def _start(self) -> None:
+        if self.started:
+            return
+        if not self._ended:
+            self._streams.enter(self)
+            await self._request_messages.open(self.hear)
+        prime = b""
+        if self._primes and (event_id := await self._journal.write(MARK)):
+            prime = b"id: %b\ndata: \n\n" % event_id.encode()
+        await super()._start()
+        if prime:
+            await self._put(prime, more=True)
+
+    async def _open(self, comment: bytes) -> None:
+        await super()._start()
+        await self._put(comment, more=False)
+
+    async def _put(self, data: bytes, *, more: bool) -> None:
+        if not self._let_go:
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _stir(self) -> None:
+        """Tell the readers of the event log that there are new events."""
+        try:
+            await self._request_messages.channel.tell("event", self._journal.name)
+        except StoreUnavailable:
+            return  # they also poll the log
+
+    def _soon(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,151 @@
+"""Serve requests of the older revisions that name no session, each on its own."""
+
+import contextlib
+
+from msgspec import UNSET
+
+from gatepost.http.body import RequestCancelled, UntilDisconnect
+from gatepost.mcp.client import StreamClient, progress_token
+from gatepost.mcp.event_stream import SseResponse, accepts_events
+from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, error, read_part
+from gatepost.mcp.methods import Handler, Method, served
+from gatepost.mcp.request import NO_META, Exchange, Params, marks_of, read_params
+from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies
+from gatepost.mcp.revisions import BATCHING, BEFORE_STREAMABLE
+from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.sessions.client import UNSET_LEVEL
+from gatepost.mcp.sessions.requests import BATCH_S, EMPTY, LOST, NO_SESSION, TOO_LONG
+from gatepost.tools.client import Waiting, pending
+from gatepost_authz.caller import TenantContext
+
+
+class UnaskableClient(StreamClient):
+    """The client of a request without a session, which declared no capabilities."""
+
+    def __init__(
+        self, server: McpServer, caller: TenantContext, stream: SseResponse | None
+    ) -> None:
+        super().__init__(stream, capabilities={}, token=None, level=None)
+        self._server = server
+        self._caller = caller
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """Wait for a decision; the wait is short if there is no stream for messages."""
+        allowed_s = self._server.runner.allowed_s(self._caller)
+        if not await self.hold(waiting, allowed_s, self._server.stopping):
+            raise pending(waiting)
+
+
+class Sessionless:
+    """Serves requests of the older revisions as a server without sessions does (DE-07)."""
+
+    def __init__(self, server: McpServer, replies: Replies) -> None:
+        self._server = server
+        self._replies = replies
+        self._methods = served(server.capabilities, modern=False)
+
+    async def request(
+        self,
+        exchange: Exchange,
+        message: IncomingMessage,
+        identity: bytes,
+        params: Params,
+        problem: JsonRpcError | None,
+    ) -> ExchangeResponse | None:
+        """Answer one request; return None if a stream carried the answer or the client left."""
+        stream = None
+        # Only a client that accepts events gets them: one that sends a single request may not.
+        if accepts_events(exchange.headers.get(b"accept", b"")):
+            stream = SseResponse(exchange.send)
+        named = exchange.version
+        revision = BATCHING if named in (None, BEFORE_STREAMABLE) else named
+        work = self._work(exchange, message, (params, problem), revision, stream)
+        # Without a session a notification cannot cancel a request; hanging up does.
+        until = UntilDisconnect(exchange.receive, work, exchange.caller, self._server.underway)
+        return await self._replies.to(exchange, identity, stream, until)
+
+    async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
+        """Answer the requests of a batch in order (DE-09); return 202 if there are none."""
+        if not batch:
+            return self._replies.refused(None, await self._server.counted(exchange.caller, EMPTY))
+        work = self._parts(exchange, batch)
+        until = UntilDisconnect(exchange.receive, work, exchange.caller, self._server.underway)
+        try:
+            bodies = await until
+        except RequestCancelled:
+            return ACCEPTED
+        return ExchangeResponse(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
+
+    async def _parts(self, exchange: Exchange, batch: list[bytes]) -> list[bytes]:
+        runner, caller = self._server.runner, exchange.caller
+        until = runner.clock() + min(BATCH_S, runner.allowed_s(caller))
+        bodies = []
+        for number, raw in enumerate(batch):
+            message = read_part(raw, bounded=True)
+            if message.refusal is not None:
+                refusal = await self._server.counted(caller, message.refusal)
+                bodies.append(error(message.id, refusal))
+            elif message.method is None or message.id is None:
+                with contextlib.suppress(JsonRpcError):  # it has no effect and no answer here
+                    self._server.count_message(caller)
+            else:
+                work = self._part(exchange, message, until if number else None)
+                body = await self._replies.in_batch(exchange, message.id, work)
+                bodies += () if body is None else (body,)
+        return bodies
+
+    async def _part(
+        self, exchange: Exchange, message: IncomingMessage, until: float | None
+    ) -> MethodResult:
+        """Answer one request of a batch; a request after the first must start before *until*."""
+        if until is not None:
+            if self._server.tasks.is_out(exchange.caller):
+                raise LOST
+            if self._server.runner.clock() >= until:
+                raise TOO_LONG
+        return await self._work(exchange, message, read_params(message.params), BATCHING, None)
+
+    async def _work(
+        self,
+        exchange: Exchange,
+        message: IncomingMessage,
+        read: tuple[Params, JsonRpcError | None],
+        revision: str,
+        stream: SseResponse | None,
+    ) -> MethodResult:
+        caller, (params, problem) = exchange.caller, read
+        try:
+            method, handler = self._method(message, problem)
+            retry, correlation = marks_of(exchange.headers, params)
+        except JsonRpcError as refusal:
+            raise await self._server.counted(caller, refusal) from None
+        if not method.runs:
+            await self._server.count(caller)
+        client = UnaskableClient(self._server, caller, stream)
+        if stream is not None:
+            meta = NO_META if params.meta is UNSET else params.meta
+            client.tell(stream, progress_token(meta), UNSET_LEVEL)
+        ask = McpRequest(
+            caller,
+            exchange.request_id,
+            revision,
+            params,
+            client,
+            retry=retry,
+            correlation=correlation,
+            peer=exchange.peer,
+        )
+        return await client.answered(handler(self._server, ask))
+
+    def _method(
+        self, message: IncomingMessage, problem: JsonRpcError | None
+    ) -> tuple[Method, Handler]:
+        """Return the method and its handler; raises JsonRpcError, or *problem* if there is one."""
+        method = self._methods.get(message.method or "")
+        if method is None or method.handler is None:
+            raise JsonRpcError(METHOD_NOT_FOUND, "Method not found")
+        if method.in_session:
+            raise NO_SESSION
+        if problem is not None:
+            raise problem
+        return method, method.handler

@@ -1,0 +1,177 @@
+"""The client of a call that may become a task: first of the request, then of the task's record."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from gatepost.mcp.approval_wait import watched
+from gatepost.mcp.sessions.approval_url import ApprovalUrl
+from gatepost.tools.client import (
+    NOBODY,
+    PAGES,
+    Capabilities,
+    Client,
+    InputRequest,
+    LogLevel,
+    MissingCapability,
+    ToolClock,
+    Unaccepted,
+    Waiting,
+    held,
+    lacking,
+    pending,
+    required_by,
+    told,
+)
+from gatepost.tools.elicitation import UrlElicitation
+
+VISIT = "gatepost:visit"
+"""The key of the approval page; a tool cannot ask with this key."""
+
+
+class StartedTask(Protocol):
+    """What a call can do with its task, which runs in this process."""
+
+    async def note(self, message: str) -> None:
+        """Set the status message of the task."""
+
+    async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
+        """Ask the client and return its answers when all are there."""
+
+    async def wait(self, message: str, *, untouched: bool) -> None:
+        """Record that the task waits, and whether nothing of the call has started."""
+
+    async def go_on(self) -> None:
+        """Record that the call starts now, unless it already has."""
+
+
+class TaskClient:
+    """
+    Passes everything on to the client of the request until the call detaches.
+
+    From then on progress becomes the task's status message, requests for input wait in its
+    record, and log messages are dropped (K-18).
+    """
+
+    def __init__(self, client: Client, capabilities: Capabilities | None = None) -> None:
+        self.capabilities = client.capabilities if capabilities is None else capabilities
+        self.turn = asyncio.Event()
+        """Set when the call wants to become a task or is over."""
+        self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
+        """The requests for input before the call became a task, and their answers."""
+        self.untouched = False
+        """Whether the call waits for a decision and nothing of it has started."""
+        self._client = client
+        self._job: StartedTask | None = None
+        self._clock: ToolClock | None = None
+        self._accepted = asyncio.Event()
+        self._refused = False
+
+    def accept(self, job: StartedTask) -> None:
+        """Continue as *job*, which is durable."""
+        # This releases the request's stream and its connection.
+        self._client = NOBODY
+        self._job = job
+        self._accepted.set()
+
+    def refuse(self) -> bool:
+        """
+        End the call with Unaccepted when it waits to become a task.
+
+        Return whether it waits already; False also if it is a task.
+        """
+        if self._job is not None:
+            return False
+        self._refused = True
+        self._accepted.set()
+        return self.turn.is_set()
+
+    def go_on(self) -> None:
+        """Let a call that waits to become a task run to its end."""
+        self._accepted.set()
+
+    async def detach(self) -> None:
+        """Ask to become a task; return when the task is accepted, raise Unaccepted if refused."""
+        if self._job is None:
+            self.turn.set()
+            await self._accepted.wait()
+            if self._refused:
+                raise Unaccepted
+
+    def timed(self, clock: ToolClock) -> None:
+        """Stop this clock while the call waits for the user's input or for an approval."""
+        self._clock = clock
+        self._client.timed(clock)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send progress to the client, or set the task's status message."""
+        if self._job is None:
+            await self._client.progress(progress, total, message)
+            return
+        reached = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+        await self._job.note(reached if message is None else message)
+
+    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+        """Send a log message to the request's client, if there still is one."""
+        await self._client.log(level, data, logger)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Ask the client, or put the requests for input into the task's record."""
+        if self._job is None:
+            answers = await self._client.request(requests)
+            self.heard.append((requests, answers))
+            return answers
+        if missing := lacking(self.capabilities, required_by(requests)):
+            raise MissingCapability(missing)
+        with held(self._clock):
+            return await self._job.ask(requests)
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """
+        Turn the call into a task and wait for a decision.
+
+        The task's record shows the page to a client that opens pages. The client's answer does
+        not matter, unless it declines.
+        """
+        # The clock is created when the tool starts, so without one nothing has been done.
+        untouched = self._clock is None
+        if self._job is None:
+            self.untouched = untouched
+            await self.detach()
+        if self._job is None:
+            await self._client.stand_by(waiting)
+            return
+        page = self._page(waiting)
+        await self._job.wait(told(waiting), untouched=untouched)
+        with held(self._clock):
+            if page is None:
+                async with watched(waiting) as over:
+                    await over
+            else:
+                await self._show(self._job, waiting, page)
+        await self._job.go_on()
+
+    def _page(self, waiting: Waiting) -> InputRequest | None:
+        if not waiting.url or lacking(self.capabilities, PAGES):
+            return None
+        return UrlElicitation(waiting.message, waiting.url).request
+
+    async def _show(self, job: StartedTask, waiting: Waiting, page: InputRequest) -> None:
+        visit = ApprovalUrl(waiting, page, _answer(job, page))
+        try:
+            async with watched(visit) as over:
+                await over
+        finally:
+            await visit.close()
+        if visit.declined:
+            raise pending(waiting)
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Close the request's connection, if there still is one."""
+        await self._client.pause(retry_after_s)
+
+
+async def _answer(job: StartedTask, page: InputRequest) -> Mapping[str, Any]:
+    return (await job.ask({VISIT: page}))[VISIT]

@@ -1,0 +1,370 @@
+"""Run tasks in this process, and take over tasks whose process is gone."""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gatepost.background import always
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.responses import rate_limited
+from gatepost.mcp.tasks import store
+from gatepost.mcp.tasks.client import TaskClient
+from gatepost.mcp.tasks.running_task import (
+    CANCELLED,
+    GONE,
+    OVER,
+    REVOKED,
+    RunningTask,
+    failed,
+    fresh_runner,
+)
+from gatepost.mcp.tasks.store import TaskLimits, TaskStore
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.quota import QuotaExceeded
+from gatepost.storage.tasks import TaskRecord
+from gatepost.tools.api import Call, Failure, Outcome, Tool
+from gatepost.tools.client import NOBODY
+from gatepost.tools.registry import UnknownTool
+from gatepost.tools.runner import Runner, outcome_of
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import InsufficientScope
+
+_log = logging.getLogger("gatepost.tasks")
+
+ATTEMPTS = 3
+"""How often a call is started on all servers together, because it may be what stops them."""
+AT_ONCE = 16
+"""How many abandoned tasks one sweep takes over."""
+HAND_OVER_S = 5.0
+"""How long a stop waits for tasks to be handed over."""
+TASK_ID_CHARACTERS = 64
+
+UNKNOWN_EFFECT = "The server that ran the call stopped; whether it took effect is unknown."
+STOPPED_OFTEN = f"The server that ran the call stopped, {ATTEMPTS} times."
+
+# A caller's display claims are a read-only view of a mapping.
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
+_replace = msgspec.structs.replace
+
+
+class StoredCall(msgspec.Struct, frozen=True):
+    """
+    What is needed to run a task's call again.
+
+    It contains no token. The caller was checked when the task was accepted, and its scopes at that
+    time apply. A later revocation stops the caller's tasks.
+    """
+
+    caller: TenantContext
+    arguments: Raw
+    request_id: str
+    capabilities: dict[str, Any]
+    scopes: frozenset[str]
+    """The scopes that the tool requires; reading the task requires them too."""
+    attempts: int = 1
+    untouched: bool = False
+    """Whether it waits for a decision and nothing of it has started."""
+    correlation: str | None = None
+    peer: str = ""
+    """The client's address; empty if audit records omit it."""
+
+
+_decode_call = msgspec.json.Decoder(StoredCall).decode
+
+
+class TaskRunner:
+    """
+    Manages tasks from the answer that creates one until the task ends.
+
+    It lives as long as the process. *runner* returns the current runner, for calls that are taken
+    over.
+    """
+
+    def __init__(self, task_store: TaskStore, runner: Callable[[], Runner]) -> None:
+        self.task_store = task_store
+        self.is_out: Callable[[TenantContext], bool] = lambda caller: False
+        """Returns whether a caller is revoked or suspended; none of its calls are run then."""
+        self._runner = runner
+        self._jobs: dict[RunningTask, asyncio.Task[None]] = {}
+        self._opening: Counter[bytes] = Counter()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._until = 0.0
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    async def accept(
+        self, call: Call, tool: Tool, task_client: TaskClient, work: asyncio.Task[Outcome]
+    ) -> TaskRecord:
+        """
+        Turn *work* into a task and return its record, which is durable then (K-07).
+
+        Raises JsonRpcError if the caller has too many tasks, and StoreUnavailable; then the work
+        still belongs to the request. If the request is cancelled meanwhile, so is the task.
+        """
+        task_store, now = self.task_store, self.task_store.clock()
+        terms, tenant = task_store.terms, call.caller.tenant_id
+        runs_s = tool.timeout_s or self._runner().timeout_s
+        stored = StoredCall(
+            caller=_replace(call.caller, claims=dict(call.caller.claims)),
+            arguments=Raw(call.arguments),
+            request_id=call.request_id,
+            capabilities=dict(task_client.capabilities),
+            scopes=tool.scopes,
+            correlation=call.correlation,
+            untouched=task_client.untouched,
+            peer=call.peer if terms.peers else "",
+        )
+        record = TaskRecord(
+            id=f"t_{secrets.token_urlsafe(24)}",
+            owner=call.caller.principal_digest,
+            tool=tool.name,
+            status="working",
+            created_at=now,
+            updated_at=now,
+            expires_at=now + terms.ttl_s + runs_s,
+            call=_encode(stored),
+            runner=fresh_runner(),
+            leased_until=now + terms.lease_s,
+        )
+        keys = store.InputKeys()
+        for asked, answers in task_client.heard:
+            record = keys.heard(record, asked, answers)
+        job = RunningTask(task_store, tenant, record, work, keys)
+        opening = asyncio.ensure_future(self._open(job, task_client))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # No client learns the task's id. The request still has to stop the work.
+            job.reason = "cancelled"
+            opening.add_done_callback(_heard_of)
+            raise
+        return record
+
+    async def _open(self, job: RunningTask, task_client: TaskClient) -> None:
+        task_store, owner = self.task_store, job.record.owner
+        # Tasks that are about to be stored count too, because many calls may come at once. One
+        # that is stored meanwhile counts twice for a moment, but is never missed.
+        ahead = self._opening[owner]
+        self._opening[owner] += 1
+        try:
+            if (
+                await task_store.unfinished(job.tenant, owner) + ahead
+                >= task_store.terms.max_per_caller
+            ):
+                raise _too_many(task_store.terms)
+            async with task_store.quota.room(job.tenant, owner, job.record.weight):
+                await task_store.create(job.tenant, job.record)
+        except QuotaExceeded as full:
+            raise no_room(full) from None
+        finally:
+            self._opening[owner] -= 1
+            if not self._opening[owner]:
+                del self._opening[owner]
+        self._begin(job, task_client)
+
+    def _begin(self, job: RunningTask, task_client: TaskClient) -> None:
+        task_client.accept(job)
+        attending = self._jobs[job] = asyncio.create_task(self._attend(job))
+        attending.add_done_callback(lambda _: self._jobs.pop(job, None))
+        if self.is_out(_decode_call(job.record.call).caller):
+            # The caller lost its access while the record was written.
+            job.stop("revoked")
+        if self._draining:
+            job.leave()
+
+    async def _attend(self, job: RunningTask) -> None:
+        interest = await self.task_store.follow(job.tenant, job.record.id, job.nudge)
+        try:
+            # Read the changes from before the subscription.
+            job.nudge()
+            await job.attend()
+        finally:
+            if interest is not None:
+                interest.end()
+
+    async def sweep(self) -> None:
+        """Take over the tasks that other processes left behind."""
+        for tenant, task_id in await self.task_store.abandoned(AT_ONCE):
+            if self._draining:
+                return  # leave them to servers that do not stop
+            await self.take_up(tenant, task_id)
+
+    async def take_up(self, tenant: str, task_id: str) -> None:
+        """Run an abandoned task again if that is safe, else record how it ended."""
+        run: tuple[StoredCall, str] | None = None
+
+        def claim(record: TaskRecord) -> TaskRecord:
+            nonlocal run
+            run = None
+            now = self.task_store.clock()
+            if record.leased_until >= now:
+                return record
+            stored, end = self._fate(record)
+            if end is not None or stored is None:
+                return _replace(record, requests=None, **(end or {}))
+            run = stored, fresh_runner()
+            # The old run's requests are void; the new run asks with other keys.
+            record = store.withdraw(record, store.waiting(record))
+            # The call counts as started until it waits again: it may have been decided already.
+            attempts = stored.attempts + (not stored.untouched)
+            again = _replace(stored, attempts=attempts, untouched=False)
+            until = now + self.task_store.terms.lease_s
+            return _replace(record, call=_encode(again), runner=run[1], leased_until=until)
+
+        record = await self.task_store.change(tenant, task_id, claim)
+        if record is None or run is None or record.runner != run[1]:
+            return
+        _log.warning("a task of a server that is gone runs again")
+        self._run(tenant, record, run[0])
+
+    def _run(self, tenant: str, record: TaskRecord, stored: StoredCall) -> None:
+        task_client = TaskClient(NOBODY, stored.capabilities)
+        call = Call(
+            caller=stored.caller,
+            name=record.tool,
+            arguments=bytes(stored.arguments),
+            request_id=stored.request_id,
+            client=task_client,
+            lasting=True,
+            correlation=stored.correlation,
+            peer=stored.peer,
+        )
+        work = asyncio.create_task(perform(self._runner(), call))
+        self._begin(
+            RunningTask(self.task_store, tenant, record, work, store.InputKeys()), task_client
+        )
+
+    def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
+        """Return the call to run again, or the members that say how it ended."""
+        if record.cancelled:
+            return None, CANCELLED
+        if record.expires_at <= self.task_store.clock():
+            return None, failed(INTERNAL_ERROR, OVER)
+        try:
+            stored = _decode_call(record.call)
+            if self.is_out(stored.caller):
+                return None, failed(INTERNAL_ERROR, REVOKED)
+            tool = self._runner().registry.find(stored.caller, record.tool)
+        except msgspec.DecodeError:
+            # Stored by a release with another format.
+            return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
+        except UnknownTool:
+            return None, failed(INVALID_PARAMS, GONE)
+        effects = tool.effects
+        if not (stored.untouched or effects.read_only or effects.idempotent):
+            return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
+        if stored.attempts >= ATTEMPTS:
+            return None, failed(INTERNAL_ERROR, STOPPED_OFTEN)
+        return stored, None
+
+    async def find(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
+        """
+        Return this caller's task; None if it is unknown, expired or another caller's (K-17).
+
+        Raises InsufficientScope, which names the missing scopes, if the caller no longer holds
+        those that the tool requires.
+        """
+        if len(task_id) > TASK_ID_CHARACTERS:
+            return None
+        record = await self.task_store.get(caller.tenant_id, task_id)
+        if record is None or record.owner != caller.principal_digest:
+            return None
+        stored = _decode_call(record.call)
+        if stored.caller.identity_key != caller.identity_key:
+            return None
+        caller.require(stored.scopes)
+        return record
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Return the ids of tasks that belong to this caller and that its scopes allow."""
+        ids = dict.fromkeys(task_ids)
+        return [task_id for task_id in ids if await self._mine(caller, task_id)]
+
+    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """Return the JSON members of `notifications/tasks`; None for another caller's task."""
+        record = await self._mine(caller, task_id)
+        return None if record is None else _encode(self.task_store.shown(record))[1:-1]
+
+    async def _mine(self, caller: TenantContext, task_id: str) -> TaskRecord | None:
+        try:
+            return await self.find(caller, task_id)
+        except InsufficientScope:
+            return None
+
+    def start(self) -> None:
+        """Start to take over abandoned tasks at intervals."""
+        self._sweeping = asyncio.get_running_loop().create_task(always("tasks", self._sweep_on))
+
+    async def _sweep_on(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except StoreUnavailable:
+                _log.warning("abandoned tasks cannot be looked for")
+            await asyncio.sleep(self.task_store.terms.lease_s / 2)
+
+    def drain(self, within_s: float) -> None:
+        """
+        Let tasks finish for *within_s* seconds; `aclose` waits for that.
+
+        Tasks that wait for an approval and have not started are handed over at once, because an
+        approval takes longer than a stop.
+        """
+        self._until = asyncio.get_running_loop().time() + within_s
+        self._draining = True
+        for job in self._jobs:
+            job.leave()
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Stop the tasks of these callers in this process, because their access was revoked."""
+        for job in self._jobs:
+            if which(_decode_call(job.record.call).caller):
+                job.stop("revoked")
+
+    async def aclose(self) -> None:
+        """Hand the tasks that still run after the drain over to other servers."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        if self._jobs:
+            left = self._until - asyncio.get_running_loop().time()
+            await asyncio.wait(self._jobs.values(), timeout=max(left, 0.0))
+        for job in self._jobs:
+            job.stop("handed over")
+        if self._jobs:
+            await asyncio.wait(self._jobs.values(), timeout=HAND_OVER_S)
+        for attending in self._jobs.values():
+            attending.cancel()
+
+
+async def perform(runner: Runner, call: Call) -> Outcome:
+    """Run a call in a task of the event loop, and keep a tool from ending the loop."""
+    try:
+        return await runner.run(call)
+    except (SystemExit, KeyboardInterrupt) as wish:
+        # Raised from a task, these would end the event loop and the server.
+        asked = RuntimeError(f"the tool raised {type(wish).__name__}")
+        return outcome_of(asked, call, runner.timeout_s)
+
+
+def _too_many(terms: TaskLimits) -> JsonRpcError:
+    message = f"{terms.max_per_caller} tasks are already running, which is the limit."
+    return rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
+
+
+def no_room(full: QuotaExceeded) -> JsonRpcError:
+    """Return the refusal for a task that exceeds a storage quota."""
+    return rate_limited(Failure("rate_limit", str(full), retry_after=full.wait_s, limit=full.limit))
+
+
+def _heard_of(opening: asyncio.Future[None]) -> None:
+    """Log the failure of a cancelled task."""
+    if not opening.cancelled() and opening.exception() is not None:
+        _log.warning("a task that was taken back could not be kept")

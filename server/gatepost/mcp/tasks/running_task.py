@@ -1,0 +1,323 @@
+"""One task that runs in this process: its work, its lease, and its client's answers."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Raw
+
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
+from gatepost.mcp.responses import UNANSWERED, as_refusal, task_result, without_answer
+from gatepost.mcp.tasks import store
+from gatepost.mcp.tasks.store import Edit, InputKeys, TaskStore
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.quota import QuotaExceeded
+from gatepost.storage.tasks import TaskRecord
+from gatepost.tools.api import Outcome
+from gatepost.tools.client import InputRequest, Unaccepted
+from gatepost.tools.registry import Unknown
+from gatepost.tools.truncation import UNENCODABLE
+from gatepost_authz.errors import AuthError
+
+_log = logging.getLogger("gatepost.tasks")
+
+Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
+"""
+Why work is stopped: the client cancelled it, the caller's access was revoked, its time is over,
+another server took it over, or this server stops.
+"""
+AWAY = "The server cannot reach its storage at the moment."
+UNFORESEEN = "An unexpected error occurred; see the server's log."
+GONE = "The tool is no longer available."
+REVOKED = "The caller's access was revoked."
+CARRIED_OUT = "The call was carried out, but its result was not kept."
+OVER = "The task expired before it was finished."
+
+CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
+
+LOOKS_PER_LEASE = 10
+"""How often a record is read during a lease, even if no change was announced."""
+
+MESSAGE_CHARACTERS = 500
+GOES_ON = "The call was approved and continues."
+
+_encode = msgspec.json.encode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_replace = msgspec.structs.replace
+
+
+class RunningTask:
+    """
+    Runs until its work ends, reads its record after every change, and stores the outcome.
+
+    The record belongs to this run while it has the run's ``runner`` id, which every run creates
+    anew. If another server takes the task over, this run stops and writes nothing more.
+    """
+
+    def __init__(
+        self,
+        task_store: TaskStore,
+        tenant: str,
+        record: TaskRecord,
+        work: asyncio.Task[Outcome],
+        keys: InputKeys,
+    ) -> None:
+        self.tenant = tenant
+        self.record = record
+        self.work = work
+        self.keys = keys
+        self.reason: Reason | None = None
+        self._runner = record.runner
+        self._task_store = task_store
+        self._look_s = task_store.terms.lease_s / LOOKS_PER_LEASE
+        self._turn = asyncio.Event()
+        self._news = asyncio.Event()
+        self._message = record.status_message
+        self._noted_at = 0.0
+        self._waits = False
+        self._rests = False
+        """Whether its record says that it waits and nothing of its call has started."""
+        self._leaving = False
+        self._withdrawn: set[str] = set()
+        work.add_done_callback(lambda _: self._turn.set())
+
+    def nudge(self) -> None:
+        """Read the record soon, because it has changed."""
+        self._turn.set()
+
+    def stop(self, reason: Reason) -> None:
+        """Cancel the work; if it still finishes, its outcome counts."""
+        if self.reason is None:
+            self.reason = reason
+            self.work.cancel()
+
+    def leave(self) -> None:
+        """Prepare for the server's stop: hand the task over when it waits and has not started."""
+        self._leaving = True
+        if self._rests:
+            self.stop("handed over")
+
+    async def attend(self) -> None:
+        """Manage the task until its outcome is stored or another server has taken it over."""
+        while not self.work.done():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._turn.wait()
+            self._turn.clear()
+            if not self.work.done():
+                await self._look()
+        await self._conclude()
+
+    async def note(self, message: str) -> None:
+        """Set the status message; the client sees it shortly afterwards."""
+        self._message = message[:MESSAGE_CHARACTERS]
+        # A tool that reports progress in a loop must not cause a write for each report.
+        if self._task_store.clock() - self._noted_at >= self._task_store.terms.poll_interval_s:
+            await self._change(self._up_to_date)
+
+    async def wait(self, message: str, *, untouched: bool) -> None:
+        """Record that the task waits for an approval, and whether nothing of it has started."""
+        self._message = message[:MESSAGE_CHARACTERS]
+        self._waits = True
+        await self._own(lambda record: self._up_to_date(_touched(record, not untouched)))
+        self._rests = untouched
+        if self._leaving:
+            self.leave()
+
+    async def go_on(self) -> None:
+        """
+        Record that the call starts now.
+
+        From here on it must not be run again only because its server is gone.
+        """
+        self._waits = self._rests = False
+        self._message = GOES_ON
+        await self._own(lambda record: self._up_to_date(_touched(record, True)))
+
+    async def _own(self, edit: Edit) -> None:
+        """Change the record; does not return if another run owns it or the task is stopped."""
+        await self._change(edit)
+        if self.record.cancelled:
+            # The client cancelled it before the call had started.
+            self.stop("cancelled")
+        if self.reason is not None or self.record.runner != self._runner:
+            # The work is being cancelled; wait here for that.
+            await asyncio.Event().wait()
+
+    async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
+        """Put requests for input into the record and wait for all answers (K-11, K-12)."""
+        posed: store.PendingInputs | None = None
+
+        def pose(record: TaskRecord) -> TaskRecord:
+            nonlocal posed
+            posed = self.keys.pose(record, requests)
+            return posed.record
+
+        await self._change(pose)
+        if posed is None:
+            # Another run owns the record; this work is being cancelled.
+            await asyncio.Event().wait()
+            raise AssertionError
+        self.keys.keep(posed)
+        try:
+            while (answers := store.answers_to(self.record, posed.keys)) is None:
+                await self._news.wait()
+        except asyncio.CancelledError:
+            # The tool stopped asking or is stopped, so these requests are withdrawn.
+            self._withdrawn.update(posed.keys.values())
+            self._turn.set()
+            raise
+        return answers
+
+    async def _look(self) -> None:
+        try:
+            record = await self._task_store.get(self.tenant, self.record.id)
+        except StoreUnavailable:
+            _log.warning("a task's record cannot be looked at")
+            return
+        if record is None:
+            self.stop("over")
+            return
+        self._learn(record)
+        if record.runner != self._runner:
+            self.stop("lost")
+        elif record.cancelled:
+            self.stop("cancelled")
+        elif self._up_to_date(record) is not record:
+            await self._change(self._up_to_date)
+
+    def _learn(self, record: TaskRecord) -> None:
+        self.record = record
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _up_to_date(self, record: TaskRecord) -> TaskRecord:
+        """Return the record with this process's message, lease and withdrawn requests."""
+        terms, now = self._task_store.terms, self._task_store.clock()
+        if self._withdrawn:
+            record = store.withdraw(record, self._withdrawn)
+        if record.status_message != self._message:
+            self._noted_at = now
+            record = _replace(record, status_message=self._message)
+        if record.leased_until < now + terms.lease_s / 2:
+            record = _replace(record, leased_until=now + terms.lease_s)
+            if self._waits:
+                # An approval may take longer than a task is kept.
+                kept_until = max(record.expires_at, now + terms.ttl_s)
+                record = _replace(record, expires_at=kept_until)
+        return record
+
+    async def _change(self, edit: Edit) -> None:
+        """Change the record while this run owns it; retry as long as the store is unavailable."""
+
+        def ours(record: TaskRecord) -> TaskRecord:
+            return edit(record) if record.runner == self._runner else record
+
+        while True:
+            try:
+                record = await self._task_store.change(self.tenant, self.record.id, ours)
+                break
+            except StoreUnavailable:
+                _log.warning("a change of a task waits for the store")
+                await asyncio.sleep(self._look_s)
+        if record is None or (record.runner != self._runner and record.runner):
+            self.stop("lost")
+        else:
+            self._learn(record)
+
+    async def _conclude(self) -> None:
+        if self.reason == "lost":
+            return
+        if self.work.cancelled() and self.reason in {None, "handed over"}:
+            await self._change(given_up)
+            return
+        await self._keep(self._end())
+
+    async def _keep(self, end: dict[str, Any]) -> None:
+        """Store the outcome; if a result exceeds the quota, store only that there was one."""
+        result = end.get("result", b"")
+        while True:
+            try:
+                async with self._task_store.quota.room(self.tenant, self.record.owner, len(result)):
+                    return await self._change(partial(_ended, end=end))
+            except QuotaExceeded as full:
+                lost = failed(INTERNAL_ERROR, f"{CARRIED_OUT} {full}") if result else end
+                return await self._change(partial(_ended, end=lost))
+            except StoreUnavailable:
+                _log.warning("the end of a task waits for the store")
+                await asyncio.sleep(self._look_s)
+
+    def _end(self) -> dict[str, Any]:
+        """Return the members of the record that say how it ended."""
+        if self.work.cancelled():
+            if self.reason == "cancelled":
+                return CANCELLED
+            return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
+        raised = self.work.exception()
+        if isinstance(raised, Unaccepted):
+            # The request was cancelled while it became a task.
+            return CANCELLED
+        try:
+            if raised is None:
+                return {"status": "completed", "result": task_result(self.work.result())}
+            refusal = refusal_of(raised)
+            return failed(refusal.code, refusal.message, refusal.data)
+        except JsonRpcError as refused:
+            return failed(refused.code, refused.message, refused.data)
+        except UNENCODABLE as bad:
+            # The tool's answer cannot be encoded as JSON.
+            refusal = refusal_of(bad)
+            return failed(refusal.code, refusal.message)
+
+
+def _touched(record: TaskRecord, touched: bool) -> TaskRecord:
+    """Return the record with a flag for whether anything of its call has started."""
+    call = _members(record.call)
+    untouched = Raw(b"false" if touched else b"true")
+    if call.get("untouched", Raw(b"false")) == untouched:
+        return record
+    return _replace(record, call=_encode(call | {"untouched": untouched}))
+
+
+def refusal_of(raised: BaseException) -> JsonRpcError:
+    """Return the error for a call that ended without an outcome."""
+    if isinstance(raised, AuthError):
+        return as_refusal(raised)
+    if isinstance(raised, UNANSWERED):
+        return without_answer(raised, modern=True)
+    if isinstance(raised, Unknown):
+        return JsonRpcError(INVALID_PARAMS, GONE)
+    if isinstance(raised, StoreUnavailable):
+        return JsonRpcError(INTERNAL_ERROR, AWAY)
+    _log.error("a task failed unexpectedly", exc_info=raised)
+    return JsonRpcError(INTERNAL_ERROR, UNFORESEEN)
+
+
+def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:
+    """Return the members of a record whose call ended in a JSON-RPC error (K-10)."""
+    error = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return {"status": "failed", "status_message": message, "error": _encode(error)}
+
+
+def given_up(record: TaskRecord) -> TaskRecord:
+    """Return the record without a lease, so that another server takes it over at once."""
+    return _replace(record, runner="", leased_until=0.0)
+
+
+def fresh_runner() -> str:
+    """Return a new id for one run of a task; knowing it gives no rights."""
+    return secrets.token_hex(8)
+
+
+def _ended(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
+    # Arguments and answers may be large or confidential, so they are kept only as long as a
+    # second run might need them.
+    call = _members(record.call) | {"arguments": Raw(b"{}")}
+    return _replace(record, requests=None, answers=None, call=_encode(call), **end)

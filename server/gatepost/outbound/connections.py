@@ -1,0 +1,68 @@
+"""Connection pools per tenant: a connection never carries another tenant's requests."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from gatepost_authz.pinning import GuardedTransport
+
+KEPT = 32
+"""The number of tenants whose connections stay open between requests."""
+
+Key = tuple[str, bool]
+"""A tenant, and whether its connections are encrypted."""
+
+
+class TenantConnections:
+    """The connections of one tenant, and the number of requests that use them."""
+
+    def __init__(self, transport: GuardedTransport) -> None:
+        self.transport = transport
+        self.users = 0
+
+
+class ConnectionPools:
+    """Opens pools at first use, closes the least recently used, and all of them when retired."""
+
+    def __init__(self, make: Callable[[str, bool], GuardedTransport]) -> None:
+        self._make = make
+        self._lines: dict[Key, TenantConnections] = {}
+        self._retired = False
+
+    @asynccontextmanager
+    async def of(self, tenant: str, *, secure: bool) -> AsyncIterator[GuardedTransport]:
+        """Return the transport of a tenant, which stays open for the duration of the block."""
+        key = (tenant, secure)
+        # Removed and inserted again, so that the mapping is in the order of use.
+        line = self._lines.pop(key, None) or TenantConnections(self._make(tenant, secure))
+        self._lines[key] = line
+        line.users += 1
+        try:
+            yield line.transport
+        finally:
+            line.users -= 1
+            await self._tidy()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is retired and all pools are closed."""
+        return self._retired and not self._lines
+
+    async def retire(self) -> None:
+        """Close the unused pools now, and the others as soon as they are unused."""
+        self._retired = True
+        await self._tidy()
+
+    async def aclose(self) -> None:
+        """Close everything."""
+        lines = list(self._lines.values())
+        self._lines.clear()
+        for line in lines:
+            await line.transport.aclose()
+
+    async def _tidy(self) -> None:
+        over = len(self._lines) - (0 if self._retired else KEPT)
+        idle = [key for key, line in self._lines.items() if not line.users]
+        # Removed from the mapping before the first await, so no request gets a closing transport.
+        surplus = [self._lines.pop(key) for key in idle[: max(over, 0)]]
+        for line in surplus:
+            await line.transport.aclose()

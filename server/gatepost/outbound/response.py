@@ -1,0 +1,99 @@
+"""Read an answer up to a limit, even if it was compressed to much less."""
+
+import asyncio
+import zlib
+from typing import Any
+
+import httpx2
+
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.context import OutboundReply
+
+OVERHEAD_BYTES = 1_000_000
+"""How many more bytes than *max_bytes* a compressed body may have."""
+
+MOST_PARTS = 200_000
+PARTS_AT_ONCE = 32
+"""
+A body may arrive in chunks of one byte, each of which takes longer to read than a kilobyte. Other
+tasks may run after this many chunks.
+"""
+
+
+class Unpacker:
+    """
+    Decompresses gzip and deflate (RFC 9110 section 8.4.1) piece by piece.
+
+    Requests accept no other coding. Raises zlib.error if the data is damaged.
+    """
+
+    def __init__(self, coding: str) -> None:
+        self.coding = coding
+        self._inflate: Any = None
+        self._packed = b""
+
+    def unpack(self, data: bytes, most: int) -> bytes:
+        """Decompress *data* after the previous data; return at most *most* bytes."""
+        if self.coding == "identity":
+            return data[:most]
+        self._packed += data
+        found = bytearray()
+        while self._packed and len(found) < most:
+            if self._inflate is None:
+                self._inflate = zlib.decompressobj(self._window())
+            found += self._inflate.decompress(self._packed, most - len(found))
+            self._packed = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                self._packed, self._inflate = self._inflate.unused_data, None
+                if self.coding == "deflate" or not self._packed.startswith(b"\x1f"):
+                    break  # what follows the last member is padding
+        return bytes(found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the compressed data is complete."""
+        return self._inflate is None
+
+    def _window(self) -> int:
+        if self.coding == "gzip":
+            return 16 + zlib.MAX_WBITS
+        # "deflate" means the zlib format, but some servers send it without the zlib header.
+        return zlib.MAX_WBITS if self._packed[0] & 0x0F == 8 else -zlib.MAX_WBITS
+
+
+async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) -> OutboundReply:
+    """Read at most *max_bytes* of the body; raises ToolFailure if it cannot be decompressed."""
+    unpacker = Unpacker(_coding(answer, host))
+    body = bytearray()
+    received, parts, truncated = 0, 0, False
+    try:
+        async for part in answer.aiter_raw():
+            received, parts = received + len(part), parts + 1
+            if parts % PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            body += unpacker.unpack(part, max_bytes + 1 - len(body))
+            longest = received > max_bytes + OVERHEAD_BYTES or parts > MOST_PARTS
+            if len(body) > max_bytes or longest:
+                truncated = True
+                break
+    except zlib.error:
+        raise ToolFailure(
+            "upstream_unavailable", f"{host} sent a body that cannot be decompressed."
+        ) from None
+    return OutboundReply(
+        status=answer.status_code,
+        headers=dict(answer.headers.items()),
+        body=bytes(body[:max_bytes]),
+        truncated=truncated or not unpacker.complete,
+        url=url,
+    )
+
+
+def _coding(answer: httpx2.Response, host: str) -> str:
+    coding = answer.headers.get("content-encoding", "").strip().lower() or "identity"
+    coding = coding.removeprefix("x-")
+    if coding not in {"identity", "gzip", "deflate"}:
+        raise ToolFailure(
+            "upstream_unavailable", f"{host} used a content encoding that was not requested."
+        )
+    return coding

@@ -1,1 +1,0 @@
-"""Messages to people, through the providers that Apprise knows."""

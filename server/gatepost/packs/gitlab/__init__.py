@@ -1,1 +1,0 @@
-"""GitLab's REST API as Octoprox serves it (`gitlab_*`): `tools` gathers them."""

@@ -1,1 +1,0 @@
-"""APIs by their OpenAPI descriptions (`openapi_*`), and operations as tools: see `tools`."""

@@ -1,0 +1,35 @@
+"""Closes files and folders that hold secrets to other users of the machine."""
+
+import os
+import stat
+
+import structlog
+
+OTHERS = 0o077
+
+log = structlog.get_logger("gatepost.permissions")
+
+
+class ForeignOwner(PermissionError):
+    """A file that should hold secrets belongs to another user, who can read and change it."""
+
+
+def close_to_others(handle: int, shown: str) -> None:
+    """
+    Take the permissions of group and others from an open file or folder, logging that.
+
+    Raises ForeignOwner for one of another user: a mode does not keep its owner out. Root may use
+    everybody's, as commands of an administrator do. OSError where the mode cannot be changed.
+    """
+    status = os.fstat(handle)
+    if is_foreign(status):
+        raise ForeignOwner(1, f"it belongs to another user (uid {status.st_uid})", shown)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & OTHERS:
+        os.fchmod(handle, mode & ~OTHERS)
+        log.warning("closed_to_others", path=shown, mode=f"{mode:04o}")
+
+
+def is_foreign(status: os.stat_result) -> bool:
+    """Whether a file belongs to another user than this process runs as."""
+    return os.geteuid() not in (0, status.st_uid)

@@ -1,0 +1,267 @@
+"""The arguments of a call as approvers read and edit them."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+
+from gatepost.policy.approvals.request import Undecidable
+from gatepost.redaction import document
+from gatepost.tools.api import Tool, ToolFailure
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.secret import literals
+from gatepost_authz.strict_json import StrictJsonError, constant, members
+
+MOST_ARGUMENTS = 180_000
+"""Maximum size of arguments for approval, in bytes; encryption adds a third."""
+
+MARK = "[REDACTED:"
+"""The start of the placeholder for a secret."""
+
+WITHHELD = (
+    "A person has to approve this call and would not see all of it: what looks like a private key "
+    "is none, or the value of a secret argument stands in another one as well."
+)
+
+MARKED = re.compile(r"\[REDACTED:([^\[\]\n]{1,128})\]")
+KEY = "PRIVATE_KEY"
+MOST_KEYS = 8
+"""Each takes about a millisecond to parse."""
+_LINES = re.compile(
+    r"-----BEGIN [A-Z0-9 ]+-----\n(?:[^\n]{64,76}\n)*[^\n]{1,76}\n-----END [A-Z0-9 ]+-----"
+)
+
+
+def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: bytes) -> bytes:
+    """
+    Return the arguments without secrets of the tenant and without secret arguments.
+
+    ToolFailure if redaction would hide more than secrets.
+    """
+    written = [
+        (next((step for step in reversed(path) if step is not None), "argument").upper(), text)
+        for path in tool.secret_arguments
+        for text in literals((path,), arguments)
+    ]
+    redactor = redaction.of(tenant)
+    before = shown = document.cleaned(arguments, redactor) or arguments
+    if written:
+        shown = document.cleaned(arguments, redactor.with_values(written)) or arguments
+    texts = [text for _, text in written]
+    if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
+        raise ToolFailure("validation", WITHHELD)
+    return shown
+
+
+def check_readable(arguments: bytes) -> None:
+    """ToolFailure for arguments that an approver could read differently than the tool."""
+    if len(arguments) > MOST_ARGUMENTS:
+        raise ToolFailure(
+            "validation",
+            f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
+            f"at most {MOST_ARGUMENTS} can be looked at. Send less at once.",
+        )
+
+    try:
+        json.loads(arguments, object_pairs_hook=members)
+    except StrictJsonError:
+        # Some parsers take the first of two, others the last: the approver could see another value
+        # than the tool gets.
+        told = "The arguments have a name twice; give each one once."
+        raise ToolFailure("validation", told) from None
+    except (ValueError, RecursionError):
+        raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
+
+
+def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
+    """
+    Return the edited arguments with the redacted secrets restored in their places.
+
+    Raises Undecidable if a redaction placeholder was moved or changed.
+    """
+    try:
+        wanted = decoded(edited)
+    except ValueError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    if not isinstance(wanted, dict):
+        raise Undecidable("The edited arguments are not a JSON object.")
+    try:
+        whole = _restored(wanted, decoded(shown), decoded(original), "")
+        arguments = encoded(whole)
+    except RecursionError:
+        raise Undecidable("The edited arguments are nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    try:
+        check_readable(arguments)
+    except ToolFailure as refused:
+        raise Undecidable(refused.failure.message) from None
+    return arguments
+
+
+def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
+    if isinstance(wanted, dict):
+        shown, original = _mapping(shown), _mapping(original)
+        for name in wanted:
+            _unmarked(name, place)
+        return {
+            name: _restored(value, shown.get(name), original.get(name), f"{place}.{name}")
+            for name, value in wanted.items()
+        }
+    if isinstance(wanted, list):
+        olds = [*zip(shown, original, strict=False)] if _lists(shown, original) else []
+        olds += [(None, None)] * (len(wanted) - len(olds))
+        return [
+            _restored(value, *old, f"{place}[{at}]")
+            for at, (value, old) in enumerate(zip(wanted, olds, strict=False))
+        ]
+    if wanted == shown and type(wanted) is type(shown):
+        return original
+    if isinstance(wanted, str):
+        _unmarked(wanted, place)
+    return wanted
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _lists(*values: Any) -> bool:
+    return all(isinstance(value, list) for value in values)
+
+
+def _unmarked(text: str, place: str) -> None:
+    if MARK in text:
+        where = place.removeprefix(".") or "the arguments"
+        raise Undecidable(
+            f"Part of {where} is withheld, so it can be left as it is or written anew, "
+            "but not changed around the withheld part."
+        )
+
+
+def hides_words(arguments: bytes, shown: bytes) -> bool:
+    """
+    Return whether a redacted private key in *shown* is something else.
+
+    It is the only secret pattern that matches words and lines. A caller could put text between the
+    begin and end lines, which the approver would not see although the tool gets it.
+    """
+    originals, told = list(_leaves(arguments)), list(_leaves(shown))
+    if len(originals) != len(told):
+        return True
+    hidden = [
+        part
+        for one, other in zip(originals, told, strict=True)
+        if one != other and f":{KEY}]" in str(other)
+        for part in _parts(str(one), str(other))
+    ]
+    return len(hidden) > MOST_KEYS or not all(map(_is_key, hidden))
+
+
+def hides_arguments(arguments: bytes, before: bytes, after: bytes, secrets: Sequence[str]) -> bool:
+    """
+    Return whether the values of secret arguments, *secrets*, hide anything but those arguments.
+
+    *before* and *after* are the shown arguments without and with these values redacted. A caller
+    that uses an address as a password too would have the address redacted in both places.
+    """
+    own = Counter(secrets)
+    triples = zip(_leaves(arguments), _leaves(before), _leaves(after), strict=True)
+    for original, one, other in triples:
+        if one == other:
+            continue
+        if not own[str(original)]:
+            return True
+        own[str(original)] -= 1
+    return False
+
+
+def _leaves(encoded: bytes) -> Iterator[Any]:
+    """Yield names and values in their order, repeated names included."""
+    left: list[Any] = [json.loads(encoded, object_pairs_hook=list)]
+    while left:
+        one = left.pop()
+        if isinstance(one, list | tuple):
+            left.extend(reversed(one))
+        else:
+            yield one
+
+
+def _parts(original: str, told: str) -> Iterator[str]:
+    """Yield at least the parts of *original* that were redacted as keys."""
+    pieces = MARKED.split(told)
+    names, segments = pieces[1::2], pieces[::2]
+    at = len(segments[0])
+    for name, segment in zip(names[:-1], segments[1:-1], strict=True):
+        end = max(original.find(segment, at), at)
+        if name == KEY:
+            yield original[at:end]
+        at = end + len(segment)
+    if names[-1] == KEY:
+        yield original[at : len(original) - len(segments[-1])]
+
+
+def _is_key(text: str) -> bool:
+    encoded = text.strip().replace("\r\n", "\n")
+    if not _LINES.fullmatch(encoded):
+        return False
+    load = load_ssh_private_key if "OPENSSH" in encoded[:40] else load_pem_private_key
+    try:
+        load(encoded.encode(), None, unsafe_skip_rsa_key_validation=True)
+    except TypeError:
+        return True  # a key with a password
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+class ExactNumber(str):
+    """A number as it was written, so that the approver sees every digit."""
+
+    __slots__ = ()
+
+
+def decoded(encoded: bytes) -> Any:
+    """Decode JSON with numbers as `ExactNumber`; ValueError, also for a repeated member name."""
+    try:
+        return json.loads(
+            encoded,
+            parse_int=ExactNumber,
+            parse_float=ExactNumber,
+            parse_constant=constant,
+            object_pairs_hook=members,
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def compact(value: Any, gap: str = " ") -> str:
+    """Encode a value as JSON on one line, with numbers as written and *gap* after separators."""
+    match value:
+        case ExactNumber():
+            return str(value)
+        case Mapping():
+            pairs = (f"{quoted(k)}:{gap}{compact(v, gap)}" for k, v in value.items())
+            return f"{{{f',{gap}'.join(pairs)}}}"
+        case str() | None | bool() | int() | float():
+            return quoted(value)
+        case Sequence():
+            return f"[{f',{gap}'.join(compact(one, gap) for one in value)}]"
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def encoded(value: Any) -> bytes:
+    """Encode a value without gaps, in UTF-8; UnicodeEncodeError for half a surrogate pair."""
+    return compact(value, "").encode()
+
+
+def quoted(value: Any) -> str:
+    """Encode a value with Python's own encoder."""
+    return json.dumps(value, ensure_ascii=False)

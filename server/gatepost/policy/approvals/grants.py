@@ -1,0 +1,209 @@
+"""Grants: calls approved in advance, for one caller and tool, until a time or a count."""
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from gatepost.policy.approvals.approvers import (
+    IsRevoked,
+    is_same_person,
+    is_valid_grant,
+    none_revoked,
+)
+from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.request import (
+    ApprovalGrant,
+    Approver,
+    DisplayedParty,
+    GrantTerms,
+    Operator,
+    StoredApproval,
+    Undecidable,
+    party_of,
+)
+from gatepost.policy.approvals.request_store import RequestStore
+from gatepost.policy.approvals.rules import (
+    ApprovalPolicy,
+    BadCondition,
+    Condition,
+    ConditionVariables,
+)
+from gatepost.storage.approvals import GrantRecord
+from gatepost.storage.records import Records
+from gatepost.tools.api import Call, Tool
+
+USUAL_S = 86_400.0
+LONGEST_S = 30 * 86_400.0
+MOST_USES = 1_000_000
+MOST_COMPILED = 1_000
+PAGE = 100
+REVOKERS = frozenset({"approver", "admin"})
+
+
+class GrantFields(msgspec.Struct, frozen=True):
+    """The details of a grant that are stored beside its record's columns."""
+
+    grant: ApprovalGrant
+    policy: str
+    digest: bytes
+    """Digest of the arguments of the approved request."""
+    by: tuple[tuple[str, ...], ...] = ()
+    """The requirements that the approver of the grant met, as in a request."""
+
+
+_decode = msgspec.msgpack.Decoder(GrantFields).decode
+
+
+class GrantService:
+    """Give grants, find the one that a call may use, and end them."""
+
+    def __init__(
+        self,
+        records: Records,
+        requests: RequestStore,
+        notifier: ApprovalNotifier,
+        clock: Callable[[], float],
+        *,
+        is_revoked: IsRevoked = none_revoked,
+    ) -> None:
+        self._records, self._requests, self._notifier = records, requests, notifier
+        self._clock, self._is_revoked = clock, is_revoked
+        self._conditions: dict[str, Condition] = {}
+
+    def check(self, approval: StoredApproval, terms: GrantTerms, edited: bytes | None) -> None:
+        """Raise Undecidable for terms that cannot be granted with this request."""
+        if approval.request.needed > 1:
+            raise Undecidable("Two people have to approve each such call, so no grant is possible.")
+        if edited is not None:
+            raise Undecidable("Edited arguments are for one call. Approve without a grant.")
+        if terms.until is None and terms.uses is None:
+            raise Undecidable("Say until when the grant holds, or for how many calls.")
+        now = self._clock()
+        if terms.until is not None and not now < terms.until <= now + LONGEST_S:
+            raise Undecidable("A grant ends within 30 days from now.")
+        if terms.uses is not None and not 0 < terms.uses <= MOST_USES:
+            raise Undecidable(f"A grant is for 1 to {MOST_USES} calls.")
+        if terms.when is not None:
+            try:
+                Condition(terms.when)
+            except BadCondition as bad:
+                raise Undecidable(f"The condition cannot be used: {bad}.") from None
+
+    async def give(self, approval: StoredApproval, terms: GrantTerms, by: Approver) -> None:
+        """Store a grant whose terms were checked."""
+        request, now = approval.request, self._clock()
+        grant = ApprovalGrant(
+            id=secrets.token_hex(12),
+            tenant=request.tenant,
+            caller=request.caller,
+            tool=request.tool,
+            when=terms.when,
+            arguments=request.arguments,
+            until=terms.until if terms.until is not None else now + USUAL_S,
+            left=terms.uses,
+            created_at=now,
+            by=party_of(by),
+            request=request.id,
+        )
+        record = GrantRecord(
+            id=grant.id,
+            tool=grant.tool,
+            issuer=approval.record.issuer,
+            subject=approval.record.subject,
+            subject_kind=approval.record.subject_kind,
+            client_id=approval.record.client_id,
+            remaining=grant.left,
+            created_at=now,
+            expires_at=grant.until,
+            details=msgspec.msgpack.encode(
+                GrantFields(grant, approval.details.policy, approval.details.digest, request.by)
+            ),
+        )
+        await self._records.of(request.tenant).grants.add(record)
+        await self._notifier.grant("granted", grant, by)
+
+    async def all(self, tenant: str) -> list[ApprovalGrant]:
+        """Return the valid grants, the oldest first."""
+        found = map(_grant, await self._records.of(tenant).grants.all(self._clock()))
+        return [one for one in found if is_valid_grant(one, self._is_revoked)]
+
+    async def use(
+        self, call: Call, tool: Tool, subject: ConditionVariables, policy: ApprovalPolicy
+    ) -> str | None:
+        """
+        Use up one call of a grant, durably; return its id, or None if no grant covers the call.
+
+        A grant covers only calls that its approver could have approved alone. It covers none once
+        the approver or the grant's caller is revoked.
+        """
+        caller, now, need = call.caller, self._clock(), policy.need(subject)
+        if need is None or need.approvals > 1:
+            return None
+        grants = self._records.of(caller.tenant_id).grants
+        digest = None
+        for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
+            given = _decode(record.details)
+            whom = (record.subject_kind, record.client_id, given.grant.caller.actor)
+            if (
+                whom != (caller.subject_kind, caller.client_id, caller.actor)
+                or given.policy != policy.version
+                or not is_valid_grant(given.grant, self._is_revoked)
+            ):
+                continue
+            operator = given.grant.by.kind == "operator"
+            if not operator and not need.within(party_of(caller), 1, given.by):
+                continue
+            if given.grant.when is None:
+                digest = digest or self._requests.digest(tool, call.arguments)
+                covered = given.digest == digest
+            else:
+                covered = self._condition(given.grant.when).holds(subject) is True
+            if covered and await grants.spend(record.id, now):
+                await self._notifier.grant("grant_used", given.grant)
+                return record.id
+        return None
+
+    async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
+        """End a grant; return whether it existed. Undecidable if *by* may not do so."""
+        grants = self._records.of(tenant).grants
+        found = [one for one in await grants.all(self._clock()) if one.id == grant_id]
+        if not found:
+            return False
+        gave = is_same_person(_grant(found[0]).by, by)
+        if not gave and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
+            raise Undecidable("Only its giver, an approver or an administrator can end a grant.")
+        if not await grants.revoke(grant_id):
+            return False
+        await self._notifier.grant("grant_revoked", _grant(found[0]), by)
+        return True
+
+    async def withdraw(self, tenant: str) -> int:
+        """End the grants of and by revoked people; return their number."""
+        grants, count, after = self._records.of(tenant).grants, 0, ""
+        while page := await grants.page(after, PAGE):
+            for record in page:
+                grant = _grant(record)
+                if not is_valid_grant(grant, self._is_revoked) and await grants.revoke(record.id):
+                    count += 1
+                    await self._notifier.grant("grant_revoked", grant)
+            after = page[-1].id
+        return count
+
+    def _condition(self, text: str) -> Condition:
+        found = self._conditions.get(text)
+        if found is None:
+            if len(self._conditions) >= MOST_COMPILED:
+                self._conditions.clear()
+            found = self._conditions[text] = Condition(text)
+        return found
+
+
+def _grant(record: GrantRecord) -> ApprovalGrant:
+    grant = _decode(record.details).grant
+    return msgspec.structs.replace(grant, left=record.remaining, until=record.expires_at)
+
+
+def giver_of(record: GrantRecord) -> DisplayedParty:
+    """Return the approver of a grant."""
+    return _decode(record.details).grant.by

@@ -1,0 +1,191 @@
+"""Announce each change of an approval: to the audit log, listeners and waiting calls."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+import structlog
+
+from gatepost.audit.record import RecordedPerson
+from gatepost.audit.writer import AuditWriter
+from gatepost.policy.approvals.request import (
+    ApprovalGrant,
+    ApprovalRequest,
+    Approver,
+    DisplayedParty,
+    Operator,
+    SignedInApprover,
+)
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.relay import Relay
+
+log = structlog.get_logger("gatepost.approvals")
+
+TOPIC = "approvals"
+"""The topic at a tenant's relay; the message is the id of the changed request or grant."""
+UNKNOWN = "The call had begun with this approval, and its outcome is unknown."
+
+What = Literal[
+    "requested",
+    "approved",
+    "rejected",
+    "expired",
+    "withdrawn",
+    "used",
+    "unknown",
+    "void",
+    "revoked",
+    "granted",
+    "grant_used",
+    "grant_revoked",
+]
+
+
+class ApprovalChange(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A change that is durable.
+
+    `approved` with a request that still waits is the first approval of two. `void` retracts a
+    recorded decision that came too late. `revoked` ends the approval of a script. `unknown`: an
+    approved call had begun, and its outcome is unknown.
+    """
+
+    what: What
+    tenant: str
+    id: str
+    """The id of the request or the grant."""
+    tool: str
+    by: Approver | None = None
+    request: ApprovalRequest | None = None
+    grant: ApprovalGrant | None = None
+
+
+class ApprovalListener(Protocol):
+    """Receives changes; must not wait for other systems."""
+
+    async def __call__(self, change: ApprovalChange) -> None:
+        """Handle a change; raises StoreUnavailable."""
+
+
+def no_message(change: ApprovalChange) -> OutboxMessage | None:
+    """Return None: no outbox message."""
+    return None
+
+
+class ApprovalNotifier:
+    """
+    Announces each change once, from the process that made it.
+
+    *audit* records a change durably before it returns. *message_of* returns the outbox message for
+    a change, which is stored together with the change.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        *listeners: ApprovalListener,
+        audit: ApprovalListener | None = None,
+        message_of: Callable[[ApprovalChange], OutboxMessage | None] = no_message,
+    ) -> None:
+        self._relay, self._listeners = relay, listeners
+        self._audit, self._message_of = audit, message_of
+
+    def message(self, what: What, request: ApprovalRequest) -> OutboxMessage | None:
+        """Return the outbox message to store together with this change, or None."""
+        return self._message_of(_of_request(what, request, None))
+
+    async def record(self, what: What, request: ApprovalRequest, by: Approver | None) -> None:
+        """
+        Write a change to the audit log before it is stored; raises StoreUnavailable.
+
+        A process may be killed between the two steps, and no call may run on an unrecorded
+        decision. If the change is then not stored, a `void` record retracts it.
+        """
+        if self._audit is not None:
+            await self._audit(_of_request(what, request, by))
+
+    async def request(
+        self,
+        what: What,
+        request: ApprovalRequest,
+        by: Approver | None = None,
+        *,
+        is_recorded: bool = False,
+    ) -> None:
+        """Announce a change of a request; *is_recorded*: it is in the audit log already."""
+        await self._announce(_of_request(what, request, by), is_recorded=is_recorded)
+
+    async def grant(self, what: What, grant: ApprovalGrant, by: Approver | None = None) -> None:
+        """Announce a change of a grant."""
+        change = ApprovalChange(
+            what=what, tenant=grant.tenant, id=grant.id, tool=grant.tool, by=by, grant=grant
+        )
+        await self._announce(change, is_recorded=False)
+
+    async def _announce(self, change: ApprovalChange, *, is_recorded: bool) -> None:
+        log.info(
+            f"approval_{change.what}", tenant=change.tenant, approval=change.id, tool=change.tool
+        )
+        try:
+            if not is_recorded and self._audit is not None:
+                await self._audit(change)
+            for listener in self._listeners:
+                await listener(change)
+        finally:
+            # Waiting calls continue even if a listener failed.
+            try:
+                await self._relay.of(change.tenant).publish(TOPIC, change.id.encode())
+            except StoreUnavailable:
+                log.debug("wake_up_not_sent")
+
+
+def _of_request(what: What, request: ApprovalRequest, by: Approver | None) -> ApprovalChange:
+    return ApprovalChange(
+        what=what, tenant=request.tenant, id=request.id, tool=request.tool, by=by, request=request
+    )
+
+
+class ApprovalAudit:
+    """An `ApprovalListener` that records each change durably before it returns."""
+
+    def __init__(self, writer: AuditWriter) -> None:
+        self._writer = writer
+
+    async def __call__(self, change: ApprovalChange) -> None:
+        """Record a change; raises StoreUnavailable."""
+        request, grant, by = change.request, change.grant, change.by
+        changed = request or grant
+        if changed is None:
+            return
+        about = changed.caller
+        private, details = {}, {"by": "operator"} if isinstance(by, Operator) else {}
+        if change.what == "unknown":
+            details["ending"] = UNKNOWN
+        if isinstance(by, Operator):
+            private["operator"] = by.name
+        if request is not None and request.decisions and by is not None:
+            # Texts of people are private, so that they can be erased.
+            decision = request.decisions[-1]
+            private |= {"reason": decision.reason} if decision.reason else {}
+            if decision.edited and request.edited is not None:
+                private["edited"] = request.edited.decode()
+        await self._writer.note(
+            change.tenant,
+            "approval" if grant is None else "grant",
+            outcome=change.what.removeprefix("grant_"),
+            caller=None if by is None or isinstance(by, Operator) else by,
+            about=_person(about) if about.subject else None,
+            tool=change.tool,
+            approval=change.id,
+            request_id="" if request is None else request.request_id,
+            peer=by.peer if isinstance(by, SignedInApprover) else "",
+            details=details,
+            private=private,
+        )
+
+
+def _person(party: DisplayedParty) -> RecordedPerson:
+    return RecordedPerson(
+        party.issuer, party.subject, party.client_id or "", party.name, party.actor or ""
+    )

@@ -1,0 +1,257 @@
+"""Approval requests, decisions and grants: as approvers see them, and as they are stored."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from gatepost.storage.approvals import ApprovalRecord, State
+from gatepost_authz.caller import SubjectKind, TenantContext
+
+Kind = Literal["call", "script"]
+Verdict = Literal["approved", "rejected"]
+Use = Literal["", "running", "unknown"]
+
+USES: Mapping[Use, str] = {
+    "running": "The call is being made with this approval.",
+    "unknown": "The call had begun, and its outcome is unknown: its server is gone. Check what was "
+    "done before you approve the same call again.",
+}
+"""What approvers are shown for a call that has begun."""
+
+
+class Undecidable(Exception):
+    """A decision is not possible; the message is a sentence for the approver."""
+
+
+class Operator(msgspec.Struct, frozen=True):
+    """The user of the command line on the server, by the name of their system account."""
+
+    name: str
+
+
+class SignedInApprover(TenantContext, frozen=True, kw_only=True, gc=False):
+    """A signed-in approver with their network address, which is only recorded."""
+
+    peer: str = ""
+
+
+Approver = TenantContext | Operator
+"""A signed-in person (`ApprovalService` checks their roles) or the operator."""
+
+
+class DisplayedParty(msgspec.Struct, frozen=True, kw_only=True):
+    """A person or machine as a page shows them; names decide nothing."""
+
+    subject: str
+    """The stable id; an operator's own name."""
+    issuer: str = ""
+    """Empty for an operator."""
+    kind: SubjectKind | Literal["operator"] = "user"
+    name: str = ""
+    """The display name from their token, or empty."""
+    client_id: str | None = None
+    actor: str | None = None
+    """The acting party, as the token says (``act``, RFC 8693 section 4.1)."""
+    issued_at: int | None = None
+    """When that token was issued; None if it did not say, or in records of older versions."""
+
+    @property
+    def shown(self) -> str:
+        """Return the display name, or the id if there is none."""
+        return self.name or self.subject
+
+
+class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """One person's decision."""
+
+    by: DisplayedParty
+    verdict: Verdict
+    at: float
+    """Seconds since the epoch."""
+    reason: str = ""
+    edited: bool = False
+    """Whether they changed the arguments."""
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A call or a script that waits for approval or was decided.
+
+    It contains no secrets: `arguments` and `edited` are JSON objects (UTF-8) with secrets replaced
+    by `[REDACTED:NAME]`. All values are untrusted: escape them. Times are seconds since the epoch.
+    """
+
+    id: str
+    tenant: str
+    kind: Kind = "call"
+    state: State
+    tool: str
+    """The name of the tool, or of a script's file."""
+    title: str = ""
+    """The title of the tool; may be empty."""
+    caller: DisplayedParty
+    """The caller; for a script, the caller that wanted to run it first."""
+    arguments: bytes = b"{}"
+    edited: bytes | None = None
+    """Edited arguments, which the call runs with instead."""
+    created_at: float
+    until: float
+    """The end of the time to decide; for an approved request, of the time to use it."""
+    decided_at: float | None = None
+    """When it left the state `waiting`."""
+    reason: str = ""
+    """Why approval is needed, in the operator's words; may be empty."""
+    needed: int = 1
+    """The number of people who must approve."""
+    by: tuple[tuple[str, ...], ...] = ()
+    """The approvers: they match one entry of each group (`role:NAME`, `subject:ISSUER SUBJECT`)."""
+    policy: str = ""
+    """For a call: the version of the tool's policy; another version needs a new request."""
+    decisions: tuple[ApprovalDecision, ...] = ()
+    """The decisions in their order."""
+    request_id: str = ""
+    """The request id of the first call."""
+    correlation: str | None = None
+    read_only: bool = False
+    destructive: bool = False
+    """The annotations of the tool."""
+    use: Use = ""
+    """
+    The progress of a call that has begun: it is `running`, or its server is gone and its outcome is
+    `unknown`. `running` is never stored, and `unknown` only with the state `used`.
+    """
+    content: str | None = None
+    """The whole content of a script."""
+    approved_content: str | None = None
+    """The content of the approved script of the same name, or None."""
+
+    @property
+    def digest(self) -> str:
+        """Return a digest of what is approved, by which an approver states what they saw."""
+        seen = (self.id, self.edited or self.arguments, self.content)
+        return hashlib.sha256(msgspec.msgpack.encode(seen)).hexdigest()[:16]
+
+    @property
+    def given(self) -> int:
+        """Return the number of approvals so far."""
+        return sum(one.verdict == "approved" for one in self.decisions)
+
+
+class GrantTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The terms of a grant: further calls of the same caller and tool that need no new approval.
+
+    At least one of `until` and `uses` is set; without `until` the grant ends after a day.
+    """
+
+    until: float | None = None
+    """Seconds since the epoch."""
+    uses: int | None = None
+    """The number of calls, without the approved one."""
+    when: str | None = None
+    """A CEL condition over `arguments`, `caller` and `tool`; None: exactly these arguments."""
+
+
+class ApprovalGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that were approved in advance."""
+
+    id: str
+    tenant: str
+    caller: DisplayedParty
+    tool: str
+    when: str | None = None
+    """A CEL condition; None: exactly the arguments of the approved request."""
+    arguments: bytes = b"{}"
+    """Those arguments, redacted as in `ApprovalRequest`."""
+    until: float
+    left: int | None = None
+    """The number of remaining calls; None: unlimited."""
+    created_at: float
+    by: DisplayedParty
+    request: str
+    """The id of the request with which it was given."""
+
+
+def party_of(who: Approver) -> DisplayedParty:
+    """Return an approver as pages show them."""
+    if isinstance(who, Operator):
+        return DisplayedParty(subject=who.name, kind="operator")
+    return DisplayedParty(
+        subject=who.subject,
+        issuer=who.issuer,
+        kind=who.subject_kind,
+        name=who.name,
+        client_id=who.client_id,
+        actor=who.actor,
+        issued_at=who.issued_at,
+    )
+
+
+class StoredRequest(msgspec.Struct, frozen=True):
+    """The part of a request that is stored in plain text."""
+
+    request: ApprovalRequest
+    policy: str
+    digest: bytes
+    """The digest of the arguments."""
+    timeout_s: float
+    caller: dict[str, Any] = {}
+    """The caller as conditions see it, to evaluate edited arguments."""
+
+
+class SealedArguments(msgspec.Struct, frozen=True):
+    """The part of a request that is stored encrypted."""
+
+    arguments: bytes
+    """Raw JSON, as the call sent it."""
+    edited: bytes | None = None
+
+
+class StoredApproval(msgspec.Struct, frozen=True):
+    """A request as a stored record and in its decoded form."""
+
+    record: ApprovalRecord
+    details: StoredRequest
+
+    @property
+    def request(self) -> ApprovalRequest:
+        """Return the request as approvers see it."""
+        return self.details.request
+
+    def changed(self, now: float, *, keep_s: float, **changes: Any) -> "StoredApproval":
+        """Return a copy with changed fields; ``binding`` and ``sealed`` belong to the record."""
+        own = {name: changes.pop(name) for name in ("binding", "sealed") if name in changes}
+        request = replace(self.request, **changes)
+        details = replace(self.details, request=request)
+        record = replace(
+            self.record,
+            state=request.state,
+            until=request.until,
+            changed_at=now if changes else self.record.changed_at,
+            # Kept long enough for a retry to get the decision, however short the history.
+            expires_at=max(request.until, now) + max(keep_s, self.details.timeout_s),
+            details=msgspec.msgpack.encode(details),
+            **own,
+        )
+        return StoredApproval(record, details)
+
+    def kept(self) -> "StoredApproval":
+        """Return a copy with the next revision number, after the record was stored."""
+        return StoredApproval(replace(self.record, revision=self.record.revision + 1), self.details)
+
+
+_decode = msgspec.msgpack.Decoder(StoredRequest).decode
+_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
+
+
+def approval_of(record: ApprovalRecord) -> StoredApproval:
+    """Decode a record."""
+    return StoredApproval(record, _decode(record.details))
+
+
+def reason_sentence(reason: str) -> str:
+    """Return a rejection's reason as a sentence that follows another; empty without a reason."""
+    return f" Their reason: {reason}" + ("" if reason[-1:] in ".!?" else ".") if reason else ""

@@ -1,0 +1,397 @@
+"""The store of approval requests: it creates them, seals arguments, and changes their state."""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.approvers import (
+    IsRevoked,
+    caller_is_revoked,
+    revoked_approvals,
+    token_claims,
+)
+from gatepost.policy.approvals.arguments import check_readable, shown_arguments
+from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.request import (
+    ApprovalDecision,
+    ApprovalRequest,
+    Approver,
+    SealedArguments,
+    StoredApproval,
+    StoredRequest,
+    approval_of,
+    party_of,
+)
+from gatepost.policy.approvals.rules import ApprovalNeed, ApprovalPolicy, caller_variables
+from gatepost.policy.idempotency.stage import digest_of, may_repeat
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
+from gatepost.storage.records import Records
+from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
+
+PURPOSE, KEYED = "approval arguments", "approval digest"
+DUE = 100
+OPEN = frozenset({"waiting", "approved"})
+
+BUSY_S = 30
+OF_CALLER = (
+    "{count} of your calls already wait for approval. Wait until they are decided, then call again."
+)
+OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
+
+Progress = Literal["running", "done", "unknown"]
+"""`unknown`: the server that ran the call is gone, because its lease is over."""
+
+_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
+
+
+class RequestStore:
+    """
+    The approval requests of all tenants, in every state.
+
+    All methods raise StoreUnavailable. A change is durable when its method returns, and one of
+    several simultaneous attempts makes it.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        keyring: KeyRing,
+        redaction: Redaction,
+        notifier: ApprovalNotifier,
+        *,
+        is_revoked: IsRevoked,
+        clock: Callable[[], float],
+    ) -> None:
+        self._records, self._keyring, self._redaction = records, keyring, redaction
+        self._notifier, self.is_revoked, self.clock = notifier, is_revoked, clock
+        self.apply(ApprovalsSettings(), {})
+
+    def apply(self, settings: ApprovalsSettings, tools: Mapping[str, Tool]) -> None:
+        """Take up the settings and the tools of a configuration."""
+        self._settings, self._tools = settings, tools
+
+    # A call finds its request, or makes one.
+
+    async def find_or_create(
+        self, call: Call, tool: Tool, need: ApprovalNeed, policy: ApprovalPolicy
+    ) -> StoredApproval:
+        """
+        Return the approval request of this call; a retry gets the request of the first call.
+
+        ToolFailure if too many requests wait, or if a person could not judge the call.
+        """
+        approvals = self._of(call.caller.tenant_id)
+        digest = self.digest(tool, call.arguments)
+        binding = _binding(call, tool, digest, policy.version)
+        fresh: StoredApproval | None = None
+        while True:
+            known = await approvals.find(binding)
+            if known is None:
+                if fresh is None:
+                    await self._check_room(call.caller)
+                    details = self._details(call, tool, need, policy.version, digest)
+                    fresh = self._new(call, binding, details)
+                request = fresh.request
+                message = self._notifier.message("requested", request)
+                known = await approvals.open(fresh.record, message)
+                if known is None:
+                    await self._notifier.request("requested", request)
+                    return fresh
+            if (found := await self._joined(approval_of(known))) is not None:
+                return found
+
+    async def _joined(self, approval: StoredApproval) -> StoredApproval | None:
+        """Return the request in its current state, or None if the call has to look again."""
+        request = approval.request
+        if request.state == "approved" or request.until > self.clock():
+            now = await self.current(approval)
+            # A request that was just withdrawn with the caller's old token does not apply to the
+            # new one, nor does an unused approval that has expired.
+            is_gone = now is not None and now is not approval and now.record.binding is None
+            return None if is_gone else now
+        if request.state == "waiting":
+            return await self._end(approval, "expired")
+        # The decision is no longer valid.
+        await self.change(approval, binding=None)
+        return None
+
+    async def _check_room(self, caller: TenantContext) -> None:
+        """ToolFailure if too many requests wait; simultaneous calls may slightly exceed it."""
+        whose = caller.issuer, caller.subject, caller.subject_kind
+        waiting = await self._of(caller.tenant_id).count(*whose)
+        if waiting.of_caller >= self._settings.max_waiting_per_caller:
+            message = OF_CALLER.format(count=waiting.of_caller)
+            raise ToolFailure("rate_limit", message, retry_after=BUSY_S)
+        if waiting.of_tenant >= self._settings.max_waiting_per_tenant:
+            raise ToolFailure("rate_limit", OF_TENANT, retry_after=BUSY_S)
+
+    def _details(
+        self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes
+    ) -> StoredRequest:
+        """Return a new request; ToolFailure if a person could not judge the call."""
+        check_readable(call.arguments)
+        caller, now = call.caller, self.clock()
+        party = party_of(caller)
+        request = ApprovalRequest(
+            id=secrets.token_hex(12),
+            tenant=caller.tenant_id,
+            state="waiting",
+            tool=tool.name,
+            title=tool.title or "",
+            caller=party,
+            arguments=shown_arguments(self._redaction, caller.tenant_id, tool, call.arguments),
+            created_at=now,
+            until=now + need.timeout_s,
+            reason=need.reason,
+            needed=need.approvals,
+            by=need.of(party),
+            policy=policy,
+            request_id=call.request_id,
+            correlation=call.correlation,
+            read_only=tool.effects.read_only,
+            destructive=tool.effects.destructive,
+        )
+        return StoredRequest(request, policy, digest, need.timeout_s, caller_variables(caller))
+
+    def _new(self, call: Call, binding: bytes, details: StoredRequest) -> StoredApproval:
+        caller, request = call.caller, details.request
+        record = ApprovalRecord(
+            id=request.id,
+            binding=binding,
+            state="waiting",
+            tool=request.tool,
+            issuer=caller.issuer,
+            subject=caller.subject,
+            subject_kind=caller.subject_kind,
+            client_id=caller.client_id,
+            created_at=request.created_at,
+            until=request.until,
+            changed_at=request.created_at,
+            # An open request is kept, however short the history.
+            expires_at=request.until + 2 * details.timeout_s,
+            details=msgspec.msgpack.encode(details),
+            sealed=self.seal(request.id, SealedArguments(call.arguments)),
+        )
+        return StoredApproval(record, details)
+
+    # The arguments.
+
+    def digest(self, tool: Tool, arguments: bytes) -> bytes:
+        """
+        Return a digest that is the same for equal arguments, however they are written.
+
+        It is keyed for tools with secret arguments, so that a reader of the database cannot test
+        passwords against it.
+        """
+        digest = digest_of(arguments)
+        if not tool.secret_arguments:
+            return digest
+        return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
+
+    def seal(self, approval_id: str, arguments: SealedArguments) -> str:
+        """Encrypt arguments with the key ring, bound to this request."""
+        payload = msgspec.msgpack.encode(arguments)
+        return self._keyring.seal(PURPOSE, payload, context=approval_id.encode())
+
+    def open(self, record: ApprovalRecord) -> SealedArguments | None:
+        """Decrypt the arguments; None if there are none or the key is gone."""
+        if record.sealed is None:
+            return None
+        opened = self._keyring.open(PURPOSE, record.sealed, context=record.id.encode())
+        return None if opened is None else _sealed(opened)
+
+    # The state.
+
+    async def get(self, tenant: str, request_id: str) -> StoredApproval | None:
+        """Return a request in its current state."""
+        while (record := await self._of(tenant).get(request_id)) is not None:
+            if (approval := await self.current(approval_of(record))) is not None:
+                return approval
+        return None
+
+    async def is_waiting(self, tenant: str, request_id: str) -> bool:
+        """Return whether a request still waits for a decision."""
+        record = await self._of(tenant).get(request_id)
+        if record is None or record.state != "waiting":
+            return False
+        approval = await self.current(approval_of(record))
+        return approval is None or approval.request.state == "waiting"
+
+    async def current(self, approval: StoredApproval) -> StoredApproval | None:
+        """
+        Return the request in its current state, or None if it was changed meanwhile.
+
+        It expires if its time is over, loses the approvals of revoked people, and becomes used
+        once its call has begun.
+        """
+        request = approval.request
+        if request.state not in OPEN:
+            return approval
+        # Checked first: a call that has begun must not be approved or run again.
+        if (progress := await self.progress(request)) is not None:
+            return await self._used(approval, progress)
+        if request.until <= self.clock():
+            return await self._end(approval, "expired")
+        dropped = caller_is_revoked(request, self.is_revoked)
+        revoked = revoked_approvals(request, self.is_revoked)
+        if not dropped and not revoked:
+            return approval
+        if dropped or request.state == "approved":
+            return await self._end(approval, "withdrawn")
+        return await self._without(approval, revoked)
+
+    async def progress(self, request: ApprovalRequest) -> Progress | None:
+        """Return the progress of an approved call; None: not begun, or nothing was done."""
+        if request.state != "approved":
+            return None
+        run = await self._records.of(request.tenant).idempotency.get(key_of_use(request.id))
+        if run is None or run.outcome is not None:
+            return None if run is None else "done"
+        return "running" if run.leased_until > self.clock() else "unknown"
+
+    async def expire_due(self) -> int:
+        """Expire due requests of all tenants; return their number."""
+        due = await self._records.overdue_approvals(self.clock(), DUE)
+        ended = [await self.get(tenant, approval_id) for tenant, approval_id in due]
+        return sum(one is not None for one in ended)
+
+    async def change(
+        self, approval: StoredApproval, *, told: What | None = None, **changes: Any
+    ) -> StoredApproval | None:
+        """
+        Change a request; return None if it was changed meanwhile.
+
+        *told* is the kind of change for the webhook.
+        """
+        changed = approval.changed(self.clock(), keep_s=self._settings.keep_s, **changes)
+        message = None if told is None else self._notifier.message(told, changed.request)
+        if not await self._of(approval.request.tenant).replace(changed.record, message):
+            return None
+        return changed.kept()
+
+    async def decide(self, what: What, changed: StoredApproval, by: Approver | None) -> bool:
+        """Record, store and announce a decision; False if the request was changed meanwhile."""
+        request = changed.request
+        await self._notifier.record(what, request, by)
+        message = self._notifier.message(what, request)
+        if not await self._of(request.tenant).replace(changed.record, message):
+            await self._notifier.record("void", request, by)
+            return False
+        await self._notifier.request(what, request, by, is_recorded=True)
+        return True
+
+    async def close(self, approval: StoredApproval) -> None:
+        """
+        Mark the approval as used; the same call made again needs a new approval.
+
+        This also corrects an approval whose outcome was recorded as unknown meanwhile.
+        """
+        changes: dict[str, Any] = {"state": "used", "use": "", "binding": None, "sealed": None}
+        while True:
+            request = approval.request
+            is_known = request.state == "used" and not request.use
+            if request.state not in {"approved", "expired", "used"}:
+                return
+            if is_known and approval.record.binding is None:
+                return
+            if (used := await self.change(approval, **changes)) is not None:
+                if not is_known:
+                    await self._notifier.request("used", used.request)
+                return
+            record = await self._of(request.tenant).get(request.id)
+            if record is None:
+                return
+            approval = approval_of(record)
+
+    def _of(self, tenant: str) -> ApprovalStore:
+        return self._records.of(tenant).approvals
+
+    async def _used(self, approval: StoredApproval, progress: Progress) -> StoredApproval | None:
+        now, request = self.clock(), approval.request
+        if progress == "running" or (progress == "unknown" and self._may_run_again(approval)):
+            return approval
+        changed = approval.changed(
+            now,
+            keep_s=self._settings.keep_s,
+            state="used",
+            use="unknown" if progress == "unknown" else "",
+            # A retry is told what is known of the first call before a new request is made.
+            until=max(request.until, now + approval.details.timeout_s),
+            sealed=None,
+        )
+        what: What = "unknown" if progress == "unknown" else "used"
+        return changed.kept() if await self.decide(what, changed, None) else None
+
+    def _may_run_again(self, approval: StoredApproval) -> bool:
+        """
+        Return whether the approval of a call with an unknown outcome is still usable.
+
+        It is until it expires if the tool may run again, or is not served by this process.
+        """
+        if approval.request.until <= self.clock():
+            return False
+        tool, opened = self._tools.get(approval.request.tool), self.open(approval.record)
+        if tool is None or opened is None:
+            return True
+        try:
+            arguments = tool.check(opened.edited or opened.arguments)
+        except ToolFailure:
+            return False
+        return may_repeat(tool, arguments)
+
+    async def _without(
+        self, approval: StoredApproval, revoked: tuple[ApprovalDecision, ...]
+    ) -> StoredApproval | None:
+        """Remove approvals from a waiting request; return None if it was changed meanwhile."""
+        request = approval.request
+        left = tuple(one for one in request.decisions if one not in revoked)
+        changes: dict[str, Any] = {"decisions": left}
+        if any(one.edited for one in revoked):
+            opened = self.open(approval.record)
+            if opened is None:
+                return await self._end(approval, "withdrawn")
+            sealed = self.seal(request.id, SealedArguments(opened.arguments))
+            changes |= {"edited": None, "sealed": sealed}
+        changed = await self.change(approval, **changes)
+        if changed is not None:
+            for one in revoked:
+                by = token_claims(one.by, request.tenant, one.at)
+                await self._notifier.request("void", request, by)
+        return changed
+
+    async def _end(
+        self, approval: StoredApproval, state: Literal["expired", "withdrawn"]
+    ) -> StoredApproval | None:
+        now, waited = self.clock(), approval.request.state == "waiting"
+        changes: dict[str, Any] = {"state": state, "sealed": None, "binding": None}
+        if waited:
+            changes["decided_at"] = now
+        if waited and state == "expired":
+            # The next call with these arguments is told once that the request has expired.
+            until = now + approval.details.timeout_s
+            changes |= {"binding": approval.record.binding, "until": until}
+        ended = await self.change(approval, told=state, **changes)
+        if ended is not None:
+            await self._notifier.request(state, ended.request)
+        return ended
+
+
+def _binding(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+    """Return a digest of caller, client, actor, tool, arguments and policy."""
+    caller = call.caller
+    # As JSON, so that no choice of ids makes two different calls the same.
+    who = (*caller.principal_key, caller.client_id, caller.actor)
+    named = (*who, tool.name, digest.hex(), policy)
+    return hashlib.sha256(msgspec.json.encode(named)).digest()
+
+
+def key_of_use(request_id: str) -> bytes:
+    """Return the idempotency key of an approval's single use."""
+    return hashlib.sha256(f"approval {request_id}".encode()).digest()

@@ -1,0 +1,347 @@
+"""The stage that runs a call only after it has been approved, and the waiting until then."""
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from msgspec.structs import replace
+
+from gatepost.policy.approvals.arguments import check_readable
+from gatepost.policy.approvals.notifications import TOPIC
+from gatepost.policy.approvals.request import (
+    ApprovalRequest,
+    StoredApproval,
+    party_of,
+    reason_sentence,
+)
+from gatepost.policy.approvals.request_store import RequestStore, key_of_use
+from gatepost.policy.approvals.rules import ApprovalPolicy, caller_variables, variables_of
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.webhook import Page, no_page
+from gatepost.policy.idempotency.execution import INVITING, IdempotencyTerms, IdempotentWork
+from gatepost.policy.idempotency.outcome import LOST, UNKNOWN, CallOutcome
+from gatepost.policy.idempotency.stage import DAY_S, RunningCalls, StillRunning, may_repeat
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay, WakeUps
+from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.runner import EXPIRED, GRACE_S
+from gatepost.tools.stage import Next, Stage, remark
+from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.approvals")
+
+Denied = Callable[[TenantContext], Awaitable[None]]
+
+
+async def _unnoticed(caller: TenantContext) -> None:
+    """Ignore a denied call."""
+
+
+POLL_S = 1.0
+"""How often a waiting call polls, because notifications may be lost."""
+COME_BACK_S = 5.0
+MARGIN_S = 60.0
+LONG_S = 30 * DAY_S
+"""A call that has begun is remembered for so long, even if all servers are down."""
+
+NOBODY_NAMED = (
+    "`{tool}` needs a person's approval, and no rule names an approver for this machine's call. An "
+    "operator can name one: `by` in a rule of [[approvals.rules]]."
+)
+REJECTED = (
+    "A person rejected this call, so it was not run.{reason} Do not repeat it as it is: try "
+    "something else, or ask your user."
+)
+NOBODY_CAME = (
+    "Nobody approved this call in time ({seconds:g} seconds), so it was denied and not run. Try "
+    "something else, or tell your user that an approval is needed."
+)
+WITHDRAWN = "The request for a person's approval was withdrawn, so the call was not run."
+CUT = "This caller may not call any more."
+RUNS_ALREADY = "This approved call is running already. Call again to get its outcome."
+EDITED = "A person approved this call with other arguments. It was run with: {arguments}"
+
+
+class ApprovalStage(Stage):
+    """
+    Hold calls that need approval until a person decides; other tools cost nothing.
+
+    *page* returns the URL where a request can be decided. *denied* is called with each caller whose
+    call a person or a policy has denied.
+    """
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        service: ApprovalService,
+        runs: RunningCalls,
+        relay: Relay,
+        *,
+        redaction: Redaction,
+        timeout_s: float,
+        max_result_bytes: int,
+        page: Page = no_page,
+        denied: Denied = _unnoticed,
+    ) -> None:
+        self._service, self._requests = service, service.requests
+        self._runs, self._relay = runs, relay
+        self._redaction = redaction
+        self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
+        self._page, self._count_denial = page, denied
+        # The plan of this moment; a reload creates another stage.
+        self._policy_of = service.plan.get
+
+    def concerns(self, offer: Offer) -> bool:
+        """Return whether a call of the tool may need approval."""
+        return isinstance(offer, Tool) and self._policy_of(offer.name) is not None
+
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """Handle the call; implements `Stage`."""
+        policy = self._policy_of(call.name)
+        if policy is None or not isinstance(offer, Tool):
+            return proceed(call, offer, arguments)
+        return self._gate(policy, call, offer, arguments, proceed)
+
+    async def _gate(
+        self, policy: ApprovalPolicy, call: Call, tool: Tool, arguments: Any, proceed: Next
+    ) -> Outcome:
+        check_readable(call.arguments)
+        subject = variables_of(caller_variables(call.caller), tool, call.arguments, arguments)
+        need = policy.need(subject)
+        if need is None:
+            return await proceed(call, tool, arguments)
+        self._check(call)
+        granted = await self._service.granting.use(call, tool, subject, policy)
+        if granted is not None:
+            remark("grant", granted)
+            return await proceed(call, tool, arguments)
+        if not need.of(party_of(call.caller)):
+            await self._count_denial(call.caller)
+            raise ToolFailure("denied", NOBODY_NAMED.format(tool=tool.name))
+        approval = await self._requests.find_or_create(call, tool, need, policy)
+        remark("approval", approval.request.id)
+        decided: StoredApproval | None = approval
+        if approval.request.state == "waiting":
+            decided = await self._wait(call, approval)
+        self._check(call)
+        if decided is None:
+            raise ToolFailure("denied", NOBODY_CAME.format(seconds=need.timeout_s))
+        state = decided.request.state
+        if state == "waiting":
+            return EXPIRED  # the token has expired; a call with a new token joins the same request
+        if state in {"approved", "used"}:
+            return await self._run(decided, call, tool, proceed)
+        if state == "rejected":
+            await self._count_denial(call.caller)
+        raise await self._denied(decided)
+
+    def _check(self, call: Call) -> None:
+        if self._requests.is_revoked(call.caller):
+            raise ToolFailure("denied", CUT)
+
+    async def _wait(self, call: Call, approval: StoredApproval) -> StoredApproval | None:
+        """Return the decided request, or the waiting one if the caller may wait no longer."""
+        caller, request, requests = call.caller, approval.request, self._requests
+        until = float("inf") if call.lasting else caller.expires_at + GRACE_S
+
+        def gone() -> bool:
+            return until <= requests.clock() or self._requests.is_revoked(caller)
+
+        page = self._page(request.tenant, request.id)
+        self._service.waiting_calls += 1
+        try:
+            await call.client.stand_by(WaitingCall(requests, self._relay, request, page, gone))
+        finally:
+            self._service.waiting_calls -= 1
+        return await requests.get(request.tenant, request.id)
+
+    async def _denied(self, approval: StoredApproval) -> ToolFailure:
+        request = approval.request
+        if request.state == "rejected":
+            reason = reason_sentence(request.decisions[-1].reason)
+            return ToolFailure("denied", REJECTED.format(reason=reason))
+        if request.state == "withdrawn":
+            return ToolFailure("denied", WITHDRAWN)
+        if approval.record.binding is not None:
+            # The caller has been told; its next call makes a new request.
+            await self._requests.change(approval, binding=None)
+        return ToolFailure("denied", NOBODY_CAME.format(seconds=approval.details.timeout_s))
+
+    async def _run(
+        self, approval: StoredApproval, call: Call, tool: Tool, proceed: Next
+    ) -> Outcome:
+        """Run the call under the approval's idempotency record, or return its stored outcome."""
+        request = approval.request
+        if request.state == "used":
+            proceed = _spent
+        else:
+            call = replace(call, arguments=self._approved_arguments(approval, call))
+            approval = await self._extend(approval, tool)
+        arguments = tool.check(call.arguments)
+        work = IdempotentWork(
+            call,
+            tool,
+            arguments,
+            proceed,
+            # A used approval only returns the outcome of its call.
+            repeatable=request.state != "used" and may_repeat(tool, arguments),
+            limit_s=tool.timeout_s or self._timeout_s,
+            max_result_bytes=self._max_result_bytes,
+            guard=RedactedCall(self._redaction, call, tool),
+        )
+        try:
+            outcome = await self._runs.join(work, _use_of(request.id))
+        except StillRunning as refused:
+            failure = refused.failure
+            raise ToolFailure(failure.kind, RUNS_ALREADY, retry_after=failure.retry_after) from None
+        if not _is_still_usable(outcome):
+            try:
+                await self._requests.close(approval)
+            except StoreUnavailable:
+                # The call has run, and the idempotency record prevents a second run.
+                log.warning("approval_not_closed", approval=request.id)
+        outcome = _reworded(outcome)
+        return outcome if request.edited is None else _with_note(outcome, request.edited)
+
+    def _approved_arguments(self, approval: StoredApproval, call: Call) -> bytes:
+        """
+        Return the arguments that the approver saw, not those of this retry.
+
+        Equal arguments may be written with other digits (`digest_of`), and a tool may pass them on
+        as they are written.
+        """
+        opened = self._requests.open(approval.record)
+        if opened is not None and opened.edited is not None:
+            return opened.edited
+        if approval.request.edited is not None:
+            raise ToolFailure(
+                "denied",
+                "A person approved this call with other arguments, and the key that keeps them is "
+                "gone. It was not run.",
+            )
+        return call.arguments if opened is None else opened.arguments
+
+    async def _extend(self, approval: StoredApproval, tool: Tool) -> StoredApproval:
+        """Return the approval, extended so that it does not expire while the tool runs."""
+        until = self._requests.clock() + (tool.timeout_s or self._timeout_s) + MARGIN_S
+        while approval.request.until < until:
+            if (extended := await self._requests.change(approval, until=until)) is not None:
+                return extended
+            request = approval.request
+            now = await self._requests.get(request.tenant, request.id)
+            if now is None:
+                timeout_s = approval.details.timeout_s
+                raise ToolFailure("denied", NOBODY_CAME.format(seconds=timeout_s))
+            if now.request.state == "used":
+                return now  # by another connection; its record has the outcome
+            if now.request.state != "approved":
+                raise await self._denied(now)
+            approval = now
+        return approval
+
+
+class WaitingCall:
+    """A call that waits for approval. *gone* returns whether its caller may wait no longer."""
+
+    retry_after_s = COME_BACK_S
+
+    def __init__(
+        self,
+        requests: RequestStore,
+        relay: Relay,
+        request: ApprovalRequest,
+        url: str,
+        gone: Callable[[], bool],
+    ) -> None:
+        self._requests, self._relay, self._gone = requests, relay, gone
+        self._tenant, self._id = request.tenant, request.id
+        self._until = request.until
+        self.url = url
+        self.message = pending(request)
+
+    async def over(self) -> None:
+        """Return once the request is decided or the caller is gone; implements `Waiting`."""
+        relay = self._relay.of(self._tenant)
+        async with WakeUps(relay, TOPIC, message=self._id.encode()) as wake_ups:
+            while not self._gone() and await self._is_open():
+                await wake_ups.wait(POLL_S)
+
+    async def _is_open(self) -> bool:
+        try:
+            return await self._requests.is_waiting(self._tenant, self._id)
+        except StoreUnavailable:
+            if self._until <= self._requests.clock():
+                raise
+            return True  # a short outage must not end a call that waits for minutes
+
+
+def pending(request: ApprovalRequest) -> str:
+    """Return the message for the agent about a waiting request."""
+    until = time.strftime("%H:%M:%S UTC", time.gmtime(request.until))
+    people = "a person's approval" if request.needed == 1 else "the approval of two people"
+    return (
+        f"This call of `{request.tool}` waits for {people} until {until}. It was not run yet. "
+        "Wait for the decision; if you make the same call again, it joins the same request."
+    )
+
+
+def _use_of(request_id: str) -> IdempotencyTerms:
+    """Return the idempotency record of an approval's single use; it outlasts the approval."""
+    key = key_of_use(request_id)
+    return IdempotencyTerms(
+        key=key,
+        digest=key,
+        holder=secrets.token_hex(8),
+        running_s=LONG_S,
+        kept_s=DAY_S,
+        unknown_s=None,
+    )
+
+
+async def _spent(call: Call, offer: Offer, arguments: Any) -> Outcome:
+    """Replace the tool of a used approval: its outcome is in the idempotency record or lost."""
+    raise ToolFailure("conflict", "The approval of this call was used already.")
+
+
+def _is_still_usable(outcome: Outcome) -> bool:
+    """Return whether nothing was done, or the outcome is unknown; the approval then stays."""
+    failure = outcome.failure
+    return failure is not None and (failure.kind in INVITING or outcome == UNKNOWN.outcome)
+
+
+def _message(ending: CallOutcome) -> str:
+    outcome = ending.outcome
+    return "" if outcome is None or outcome.failure is None else outcome.failure.message
+
+
+WORDS = {
+    _message(UNKNOWN): "Whether this approved call did its work is not known: the server that ran "
+    "it is gone. It was not run again. Check what was done before you ask for it anew.",
+    _message(LOST["stopped"]): "This approved call was stopped while its tool ran, so part of its "
+    "work may be done. It was not run again. Check what was done before you ask for it anew.",
+    _message(LOST["too large"]): "This approved call was carried out, and its answer was too large "
+    "to be kept. It was not run again.",
+}
+"""Conflicts of idempotency keys, reworded for agents that have sent no key."""
+
+
+def _reworded(outcome: Outcome) -> Outcome:
+    failure = outcome.failure
+    words = None if failure is None else WORDS.get(failure.message)
+    if failure is None or words is None:
+        return outcome
+    return replace(outcome, failure=replace(failure, message=words))
+
+
+def _with_note(outcome: Outcome, edited: bytes) -> Outcome:
+    """Return the outcome with a note of the arguments that were run."""
+    note = EDITED.format(arguments=edited.decode())
+    if outcome.failure is not None:
+        failure: Failure = replace(outcome.failure, message=f"{outcome.failure.message} ({note})")
+        return replace(outcome, failure=failure)
+    return replace(outcome, content=(*outcome.content, {"type": "text", "text": note}))

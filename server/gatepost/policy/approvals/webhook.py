@@ -1,0 +1,333 @@
+"""The webhook of approvals: payload, signature, and delivery from any replica."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import structlog
+
+from gatepost.background import during, reason_of
+from gatepost.config.approvals import LONGEST_S
+from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.records import Records
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.context import Outbound
+from gatepost_authz.config import TENANT, Beside, Resource
+
+Page = Callable[[str, str], str]
+"""Maps a tenant and a request's id to the URL of its page."""
+
+
+def page_of(resource: str) -> Page:
+    """Return the URL function for the dashboard of *resource*."""
+    where = Resource(resource)
+    below = f"{where.origin}{Beside(where).base}/dashboard/approvals/"
+    # A script's id has a colon, which some software does not accept in a path segment.
+    return lambda tenant, request_id: (
+        below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
+    )
+
+
+def no_page(tenant: str, request_id: str) -> str:
+    """Return an empty URL, for servers without a dashboard."""
+    return ""
+
+
+PREFIX = "whsec_"
+LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
+"""Standard Webhooks 1.0, "Signature scheme"."""
+TIMEOUT_S = 10.0
+MOST_ANSWER = 10_000
+WORTH_S = 3600.0
+"""How long after a request's end its message is still delivered."""
+
+EVENTS = {
+    "requested": "approval.requested",
+    "approved": "approval.decided",
+    "rejected": "approval.decided",
+    "withdrawn": "approval.decided",
+    "revoked": "approval.decided",
+    "expired": "approval.expired",
+}
+
+# The order of one call's messages: the request first, then its decision, whatever clocks say.
+PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
+
+
+class BadSecret(ValueError):
+    """The signing secret is invalid; the message does not contain it."""
+
+
+def key_of(secret: str) -> bytes:
+    """Return the key of `whsec_…`; raise BadSecret."""
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if not secret.startswith(PREFIX) or not LEAST_KEY_BYTES <= len(key) <= MOST_KEY_BYTES:
+        raise BadSecret(
+            f"a secret is {PREFIX} and {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes in base64"
+        )
+    return key
+
+
+def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the header `webhook-signature` (Standard Webhooks 1.0)."""
+    signed = b"%s.%d.%s" % (message_id.encode(), timestamp, body)
+    return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
+
+
+def payload_of(change: ApprovalChange, *, now: float, page: Page) -> bytes | None:
+    """
+    Return the payload for a change, or None if it sends none.
+
+    It contains neither arguments nor people's texts; those require a sign-in.
+    """
+    request = change.request
+    if request is None or change.what not in EVENTS:
+        return None
+    if change.what == "approved" and request.state == "waiting":
+        return None  # the first of two approvals; nothing is decided yet
+    said: dict[str, Any] = {
+        "type": EVENTS[change.what],
+        "timestamp": datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z"),
+        "data": {
+            "id": request.id,
+            "kind": request.kind,
+            "tenant": request.tenant,
+            "tool": request.tool,
+            "state": request.state,
+            "until": request.until if request.kind == "call" else None,
+            "url": page(request.tenant, request.id),
+        },
+    }
+    return msgspec.json.encode(said)
+
+
+class Webhook:
+    """
+    Create the messages for approval changes and send them to the webhook's URL.
+
+    *http* is called for each delivery, because a reload changes the allowed hosts.
+    """
+
+    def __init__(
+        self, http: Callable[[], Outbound], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._http, self._clock = http, clock
+        self._place = 0
+        """The order number of the latest message about a script."""
+        self.apply("", b"", no_page)
+
+    def apply(self, url: str, key: bytes, page: Page) -> None:
+        """Take up the URL and the key; an empty URL turns the webhook off."""
+        self._url, self._key, self._page = url, key, page
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether a URL is configured."""
+        return bool(self._url)
+
+    def message(self, change: ApprovalChange) -> OutboxMessage | None:
+        """Return the outbox message for a change, or None if it sends none."""
+        request, now = change.request, self._clock()
+        body = payload_of(change, now=now, page=self._page) if self._url else None
+        if request is None or body is None:
+            return None
+        name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
+        if request.kind == "call":
+            place = PLACES[change.what]
+        else:
+            # The same content may be decided again, or by another tenant at the same time. Those
+            # are other messages, and their ids must not be predictable.
+            name, until = f"{name}_{secrets.token_hex(16)}", now + LONGEST_S
+            # Messages about a script are sent in the order of its decisions.
+            place = self._place = max(round(now * 1_000_000), self._place + 1)
+        return OutboxMessage(
+            id=f"msg_{name}",
+            ordering_key=change.id,
+            sequence=place,
+            body=body,
+            created_at=now,
+            due_at=now,
+            expires_at=max(until, now) + WORTH_S,
+        )
+
+    async def send(self, message: OutboxMessage) -> str | None:
+        """Send a message; return why it failed, or None if it was accepted."""
+        timestamp = int(self._clock())
+        headers = {
+            "content-type": "application/json",
+            # The same for every attempt, so that a receiver recognizes duplicates.
+            "webhook-id": message.id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": signature(self._key, message.id, timestamp, message.body),
+        }
+        try:
+            reply = await self._http().send(
+                "POST",
+                self._url,
+                headers=headers,
+                content=message.body,
+                timeout_s=TIMEOUT_S,
+                max_bytes=MOST_ANSWER,
+            )
+        except ToolFailure as failure:
+            return failure.failure.message
+        return None if 200 <= reply.status < 300 else str(reply.status)
+
+
+PAUSES_S = (1.0, 5.0, 25.0, 125.0)
+"""Pauses between attempts."""
+AT_ONCE = 8
+MOST_UNSENT = 1_000
+"""Undelivered messages of one tenant; beyond it the oldest are dropped."""
+LEASE_S = 2 * TIMEOUT_S
+"""How long a replica may hold a message for one attempt and storing its result."""
+POLL_S = 2.0
+CLOSING_S = 2.0
+GONE = "410"
+LEFT = "the last attempt did not return"
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.approvals")
+
+
+class OutboxSender:
+    """
+    Send outbox messages; each replica has a sender, and one at a time sends a message.
+
+    A message is removed when the receiver accepts it, answers 410, or all attempts are used up. If
+    a sender disappears, another one takes the message when its lease is over. An attempt counts
+    when it begins, so a message that crashes its sender is not retried forever.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        webhook: Webhook,
+        *,
+        clock: Callable[[], float] = time.time,
+        pauses_s: Sequence[float] = PAUSES_S,
+        closing_s: float = CLOSING_S,
+    ) -> None:
+        self._records, self._webhook, self._clock = records, webhook, clock
+        self._pauses_s, self._closing_s = pauses_s, closing_s
+        self.done = {"taken": 0, "given_up": 0, "dropped": 0}
+        """Number of finished messages by result."""
+        self._holder = secrets.token_hex(8)
+        self._sending: set[asyncio.Task[None]] = set()
+        self._grown: set[str] = set()
+        self._wake = asyncio.Event()
+        self._is_out = False
+
+    async def __call__(self, change: ApprovalChange) -> None:
+        """Wake the sender for a change, whose message is already in the outbox."""
+        if not self._webhook.is_on or change.what not in EVENTS:
+            return
+        request = change.request
+        if request is not None and request.kind == "script":
+            # Scripts have their own store, so the message is not stored together with the decision.
+            await self._keep(change)
+        self._grown.add(change.tenant)
+        self._wake.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Send during a block; at its end, wait briefly for deliveries that are under way."""
+        try:
+            async with during("webhook", self._turns):
+                yield
+        finally:
+            await self.settle(self._closing_s)
+
+    async def settle(self, within_s: float) -> None:
+        """Wait for running deliveries; cancel what takes longer, for other replicas to send."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=within_s)
+        for sending in tuple(self._sending):
+            sending.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
+
+    async def turn(self) -> None:
+        """Take due messages and begin to send them; raises StoreUnavailable."""
+        await self._shed()
+        room = AT_ONCE - len(self._sending)
+        if room <= 0 or not self._webhook.is_on:
+            return
+        now = self._clock()
+        until = now + LEASE_S
+        for tenant, taken in await self._records.lease_messages(now, until, self._holder, room):
+            task = asyncio.create_task(self._deliver(tenant, taken))
+            self._sending.add(task)
+            task.add_done_callback(self._sent)
+
+    async def _turns(self) -> None:
+        self._wake.set()  # messages may remain from before the start
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S * DICE.uniform(0.7, 1.3)):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.turn()
+                self._is_out = False
+            except StoreUnavailable as outage:
+                if not self._is_out:
+                    log.warning("webhook_held_up", reason=str(outage))
+                self._is_out = True
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._sending.discard(task)
+        self._wake.set()
+        if not task.cancelled() and task.exception() is not None:
+            # It counts as an attempt; the next one follows when the lease is over.
+            log.error("webhook_not_tried", **reason_of(task))
+
+    async def _keep(self, change: ApprovalChange) -> None:
+        message = self._webhook.message(change)
+        if message is None:
+            return
+        try:
+            await self._records.of(change.tenant).outbox.add(message)
+        except StoreUnavailable as outage:
+            # The decision stands without its message.
+            self.done["dropped"] += 1
+            log.warning("webhook_dropped", tenant=change.tenant, reason=str(outage))
+
+    async def _shed(self) -> None:
+        for tenant in tuple(self._grown):
+            for dropped in await self._records.of(tenant).outbox.shed(MOST_UNSENT):
+                self.done["dropped"] += 1
+                log.warning("webhook_dropped", tenant=tenant, webhook_id=dropped)
+            self._grown.discard(tenant)
+
+    async def _deliver(self, tenant: str, taken: OutboxMessage) -> None:
+        last = len(self._pauses_s) + 1
+        why = LEFT if taken.attempts > last else await self._webhook.send(taken)
+        outbox = self._records.of(tenant).outbox
+        try:
+            if why is not None and why != GONE and taken.attempts < last:
+                pause_s = self._pauses_s[taken.attempts - 1]
+                await outbox.put_off(taken, self._clock() + pause_s)
+                asyncio.get_running_loop().call_later(pause_s, self._wake.set)
+            elif await outbox.remove(taken):
+                self.done["taken" if why is None else "given_up"] += 1
+                if why is not None:
+                    log.warning("webhook_given_up", tenant=tenant, webhook_id=taken.id, reason=why)
+        except StoreUnavailable as outage:
+            # It will be sent again; the receiver recognizes the duplicate by its id.
+            log.warning("webhook_not_noted", webhook_id=taken.id, reason=str(outage))

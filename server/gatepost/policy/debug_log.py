@@ -1,0 +1,40 @@
+"""The log event of each call at `log.level = "debug"`, for every protocol."""
+
+import time
+from typing import Any
+
+import structlog
+
+from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
+from gatepost.tools.stage import Next, Stage
+
+log = structlog.get_logger("gatepost.calls")
+
+
+class DebugStage(Stage):
+    """Log the outcome and the duration of each call; present only at the level `debug`."""
+
+    before_check = True
+
+    async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
+        """Handle the call; implements `Stage`."""
+        began = time.perf_counter()
+        ended = "cancelled or refused"
+        try:
+            outcome = await proceed(call, offer, arguments)
+            ended = "success" if outcome.failure is None else outcome.failure.kind
+            return outcome
+        except ToolFailure as failed:
+            ended = failed.failure.kind
+            raise
+        finally:
+            log.debug(
+                "call_completed",
+                kind=call.kind,
+                offer=offer.name,
+                tenant=call.caller.tenant_id,
+                request_id=call.request_id,
+                correlation=call.correlation,
+                duration_ms=round((time.perf_counter() - began) * 1000, 1),
+                outcome=ended,
+            )

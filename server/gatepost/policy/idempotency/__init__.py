@@ -1,0 +1,1 @@
+"""Idempotency keys: a retried call has one effect, whatever the protocol."""

@@ -1,0 +1,375 @@
+"""One idempotency key in one process: run the call, or wait for the process that runs it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+import msgspec
+import structlog
+
+from gatepost.policy.idempotency.outcome import (
+    NO_ROOM,
+    NOTHING_DONE,
+    OTHER_ARGUMENTS,
+    STOPPED,
+    UNKNOWN,
+    CallOutcome,
+    keep,
+    keep_error,
+    replay,
+)
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.quota import QuotaExceeded, StorageQuota
+from gatepost.storage.relay import TenantRelay, WakeUps
+from gatepost.storage.stored_bytes import weight
+from gatepost.tools.api import (
+    Call,
+    CallContext,
+    Failure,
+    FailureKind,
+    Outcome,
+    Tool,
+    ToolFailure,
+)
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.runner import outcome_of
+from gatepost.tools.stage import Next
+from gatepost.tools.truncation import UNENCODABLE, fit
+from gatepost_authz.errors import AuthError
+
+log = structlog.get_logger("gatepost.once")
+
+# Renewed twice before it expires, so that one renewal may fail.
+LEASE_S = 15.0
+RENEW_S = 5.0
+# Notifications may be lost, so a waiting process polls this often.
+POLL_S = 1.0
+# Pauses between retries of storing an outcome while the database does not answer.
+BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+
+# These outcomes say that nothing was done and that a retry may succeed. If they were stored, every
+# retry would get them for a day.
+INVITING: frozenset[FailureKind] = frozenset(
+    {"rate_limit", "upstream_unavailable", "approval_pending"}
+)
+# A tool raises these to be called again: with answers, by a more capable client, or with more
+# permissions. The last one is raised before the tool runs.
+NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
+
+
+class IdempotentWork(msgspec.Struct, frozen=True):
+    """The call that an idempotency key protects."""
+
+    call: Call
+    tool: Tool
+    arguments: Any
+    proceed: Next
+    repeatable: bool
+    """Whether the tool may run again if the outcome of the first run is unknown."""
+    limit_s: float
+    max_result_bytes: int
+    guard: RedactedCall
+    """Redacts secrets from the outcome before it is stored."""
+
+
+class IdempotencyTerms(msgspec.Struct, frozen=True):
+    """The idempotency record that the call needs, and how long its outcome is kept, in seconds."""
+
+    key: bytes
+    digest: bytes
+    holder: str
+    running_s: float
+    kept_s: float
+    unknown_s: float | None
+    """How long after the lease an unknown outcome blocks the key; None: as long as the record."""
+    owner: bytes | None = None
+    """
+    Digest of the principal whose quota the record counts against; None: no quota applies, because
+    a person has approved the call.
+    """
+
+
+class IdempotentExecution:
+    """
+    Run a call under its idempotency key, in a task of its own that outlives the caller's request.
+
+    The record is durable before the tool runs, and the outcome is durable before it is returned.
+    """
+
+    def __init__(
+        self,
+        work: IdempotentWork,
+        terms: IdempotencyTerms,
+        *,
+        quota: StorageQuota,
+        relay: TenantRelay,
+        clock: Callable[[], float],
+        ended: Callable[[], object],
+    ) -> None:
+        self._work, self._terms = work, terms
+        self.caller = work.call.caller
+        self._quota, self._relay, self._clock, self._ended = quota, relay, clock, ended
+        self._store = quota.records.of(self.caller.tenant_id).idempotency
+        self._topic = f"once:{terms.key.hex()}"
+        loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[CallOutcome] = loop.create_future()
+        self._stopped: asyncio.Future[None] = loop.create_future()
+        self._wake_ups = WakeUps(relay, self._topic)
+        self._callers = 0
+        self.leads = False
+        """Whether this process ran the call, and not another one or an earlier run."""
+        self._invoked = False
+        self.task = asyncio.create_task(self._go())
+        self.task.add_done_callback(self._over)
+
+    async def wait(self, until: float, *, own: bool) -> CallOutcome | None:
+        """
+        Wait for the outcome until the loop time *until*; return None if there is none by then.
+
+        If the *own* call runs here, wait until it ends: a person may have to decide first.
+        """
+        loop = asyncio.get_running_loop()
+        self._callers += 1
+        wanted = True
+        try:
+            while not self._done.done():
+                left = None if own and self.leads else until - loop.time()
+                if left is not None and left <= 0:
+                    return None
+                await asyncio.wait({self._done}, timeout=left)
+            return self._done.result()
+        except asyncio.CancelledError as cancelled:
+            # A client with an idempotency key that lost its connection retries to get the answer; a
+            # client that cancels its call does not (T-11, CX-03).
+            wanted = HUNG_UP in cancelled.args
+            raise
+        finally:
+            self._callers -= 1
+            if not self._callers and not (wanted and self.leads):
+                self.stop()
+
+    def stop(self) -> None:
+        """Stop the tool, or the waiting, because no caller needs the outcome."""
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+            self._wake_ups.wake()
+
+    async def _go(self) -> None:
+        held = await self._begin(self._new_record())
+        if held is None or await self._follow(held):
+            await self._lead()
+
+    async def _begin(self, record: IdempotencyRecord) -> IdempotencyRecord | None:
+        """Call `IdempotencyStore.begin`; ToolFailure if the quota has no room for the key."""
+        now = self._clock()
+        try:
+            async with self._room(weight(NO_ROOM)):
+                return await self._store.begin(record, now=now)
+        except QuotaExceeded as full:
+            # Outcomes that are stored already are still returned.
+            held = await self._store.get(record.key)
+            if held is not None and held.expires_at > now:
+                return held
+            raise no_room(full) from None
+
+    def _room(self, size: int) -> AbstractAsyncContextManager[None]:
+        owner = self._terms.owner
+        return (
+            nullcontext() if owner is None else self._quota.room(self.caller.tenant_id, owner, size)
+        )
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Release all waiting callers, even if a store failed."""
+        error = None if task.cancelled() else task.exception()
+        self._resolve(NOTHING_DONE if error is None else CallOutcome(error=error))
+
+    def _resolve(self, ending: CallOutcome) -> None:
+        if not self._done.done():
+            self._done.set_result(ending)
+            self._ended()
+
+    def _new_record(self) -> IdempotencyRecord:
+        now, terms = self._clock(), self._terms
+        return IdempotencyRecord(
+            key=terms.key,
+            digest=terms.digest,
+            holder=terms.holder,
+            leased_until=now + LEASE_S,
+            expires_at=now + terms.running_s,
+            owner=terms.owner,
+        )
+
+    # Another process holds the record.
+
+    async def _follow(self, held: IdempotencyRecord) -> bool:
+        """Wait for another process's outcome; return True if this process took over the record."""
+        if self._settled(held):
+            return False
+        async with self._wake_ups:
+            while (found := await self._store.get(self._terms.key)) is not None:
+                if self._settled(found):
+                    return False
+                if found.leased_until <= self._clock():
+                    if not self._may_take_over(found):
+                        self._resolve(UNKNOWN)
+                        return False
+                    if await self._store.take_over(self._new_record(), was=found):
+                        return True
+                    continue
+                if self._stopped.done():
+                    return False
+                await self._wake_ups.wait(POLL_S)
+        # Released, because nothing was done. Each waiting caller tries again.
+        return False
+
+    def _settled(self, held: IdempotencyRecord) -> bool:
+        if held.expires_at <= self._clock():
+            self._resolve(NOTHING_DONE)
+        elif held.digest != self._terms.digest:
+            self._resolve(OTHER_ARGUMENTS)
+        elif held.outcome is not None:
+            self._resolve(replay(held.outcome))
+        return self._done.done()
+
+    def _may_take_over(self, held: IdempotencyRecord) -> bool:
+        after = self._terms.unknown_s
+        counts_no_more = after is not None and held.leased_until + after <= self._clock()
+        return self._work.repeatable or counts_no_more
+
+    # This process holds the record.
+
+    async def _lead(self) -> None:
+        self.leads = True
+        if self._stopped.done():
+            await self._give_up(NOTHING_DONE)
+            return
+        doing = asyncio.create_task(self._do())
+        try:
+            await self._attend(doing)
+        finally:
+            doing.cancel()  # no tool may run on without its outcome being stored
+        ending, kept = self._judge(doing)
+        if kept is None:
+            await self._give_up(ending)
+        else:
+            await self._finish(ending, kept)
+
+    async def _attend(self, doing: "asyncio.Task[Outcome]") -> None:
+        """Renew the lease while the call runs; cancel it once `stop` is called."""
+        waited: set[asyncio.Future[Any]] = {doing, self._stopped}
+        while not doing.done():
+            await asyncio.wait(waited, timeout=RENEW_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopped.done() and self._stopped in waited:
+                waited = {doing}
+                doing.cancel()
+            elif not doing.done():
+                await self._renew()
+
+    async def _do(self) -> Outcome:
+        work, invoke = self._work, self._work.tool.invoke
+
+        async def invoked(ctx: CallContext, arguments: Any) -> Outcome:
+            self._invoked = True
+            try:
+                return await invoke(ctx, arguments)
+            except (SystemExit, KeyboardInterrupt) as wish:
+                # Raised out of a task, it would end the event loop and the server.
+                raise RuntimeError("the tool asked the process to exit") from wish
+
+        tool = msgspec.structs.replace(work.tool, invoke=invoked)
+        return await work.guard.told(await work.proceed(work.call, tool, work.arguments))
+
+    def _judge(self, doing: "asyncio.Task[Outcome]") -> tuple[CallOutcome, bytes | None]:
+        """Return the outcome, and its stored form: only what an invoked tool returned is stored."""
+        work = self._work
+        if doing.cancelled() and self._stopped.done():
+            if not self._invoked or work.repeatable:
+                return NOTHING_DONE, None
+            return replay(STOPPED), STOPPED
+        error = asyncio.CancelledError() if doing.cancelled() else doing.exception()
+        if not self._invoked or isinstance(error, NOT_AN_OUTCOME):
+            outcome = doing.result() if error is None else None
+            return CallOutcome(outcome, error, shared=False), None
+        if isinstance(error, StoreUnavailable):
+            return CallOutcome(error=error), None if work.repeatable else STOPPED
+        try:
+            if isinstance(error, ProtocolError):
+                told = work.guard.protocol_error(error)
+                return CallOutcome(error=told), keep_error(told)
+            return self._judge_outcome(doing.result() if error is None else self._failed(error))
+        except UNENCODABLE as bad:
+            return self._judge_outcome(self._failed(bad))
+
+    def _judge_outcome(self, outcome: Outcome) -> tuple[CallOutcome, bytes | None]:
+        if outcome.failure is not None:
+            outcome = self._work.guard.outcome(outcome)
+        if outcome.failure is not None and outcome.failure.kind in INVITING:
+            return CallOutcome(outcome), None
+        fitted = fit(outcome, self._work.tool, self._work.max_result_bytes)
+        return CallOutcome(fitted), keep(fitted)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        return outcome_of(error, self._work.call, self._work.limit_s)
+
+    async def _renew(self) -> None:
+        try:
+            until = self._clock() + LEASE_S
+            if await self._store.renew(self._terms.key, self._terms.holder, until):
+                return
+            held = await self._store.get(self._terms.key)
+            if held is not None and held.holder != self._terms.holder:
+                # The database was unreachable for so long that another process took over the key
+                # and may run the same call.
+                self.stop()
+        except StoreUnavailable:
+            log.warning("lease_not_renewed", request_id=self._work.call.request_id)
+
+    async def _finish(self, ending: CallOutcome, kept: bytes) -> None:
+        expires_at = self._clock() + self._terms.kept_s
+        terms = self._terms
+
+        async def finish() -> None:
+            try:
+                async with self._room(len(kept)):
+                    await self._store.finish(terms.key, terms.holder, kept, expires_at)
+            except QuotaExceeded as full:
+                # Store at least that the call was carried out, so that a retry does not run it
+                # again. There is room, because the record of the key reserved as much.
+                log.warning("outcome_not_kept", tenant=self.caller.tenant_id, limit=full.limit)
+                await self._store.finish(terms.key, terms.holder, NO_ROOM, expires_at)
+
+        await self._keep_trying(finish, ending)
+
+    async def _give_up(self, ending: CallOutcome) -> None:
+        terms = self._terms
+        await self._keep_trying(lambda: self._store.release(terms.key, terms.holder), ending)
+
+    async def _keep_trying(self, change: Callable[[], Any], ending: CallOutcome) -> None:
+        """Change the record, then release the callers; during an outage, release them first."""
+        for pause_s in (*BACKOFF_S, None):
+            try:
+                await change()
+                break
+            except StoreUnavailable:
+                # The call has run; a 503 now would not undo it.
+                self._resolve(ending)
+                log.warning("ending_not_kept", request_id=self._work.call.request_id)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        self._resolve(ending)
+        try:
+            await self._relay.publish(self._topic, b"")
+        except StoreUnavailable:
+            log.debug("wake_up_not_sent")
+
+
+def no_room(full: QuotaExceeded) -> ToolFailure:
+    """Return the refusal of a call whose idempotency key the quota has no room for."""
+    message = f"{full} The call was not carried out: send it without an idempotency key, or later."
+    refusal = ToolFailure("rate_limit", message)
+    refusal.failure = Failure("rate_limit", message, retry_after=full.wait_s, limit=full.limit)
+    return refusal

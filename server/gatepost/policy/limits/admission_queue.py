@@ -1,0 +1,166 @@
+"""The queue of calls that wait for a free slot in this process, fair between tenants."""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping
+from itertools import islice
+
+import msgspec
+
+from gatepost.policy.limits.rules import Kind
+
+LOOKS = 100
+"""Tenants that are compared when a slot becomes free: those that have waited longest."""
+
+Waiter = asyncio.Future[bool]
+
+
+class CallerQueue(msgspec.Struct, weakref=True):
+    """The number of running and waiting calls of a tenant or tool, and their maximum."""
+
+    kind: Kind
+    most: float
+    taken: int = 0
+
+
+class AdmissionQueue:
+    """
+    The calls that run in this process, and the calls that wait for one of them to end.
+
+    A free slot goes to the waiting tenant with the fewest running calls, among equals to the one
+    that has waited longest for its turn. Within a tenant, callers take turns. So a tenant gets no
+    larger share by making more or longer calls. *places* has the number of running and waiting
+    calls of each tenant. While `running` is less than `most`, a caller takes a slot by increasing
+    `running` itself, without calling `enter`.
+    """
+
+    def __init__(self, places: Mapping[Hashable, CallerQueue]) -> None:
+        self.most: float = float("inf")
+        """Maximum number of running calls; further calls wait."""
+        self.each = 100
+        """Maximum number of waiting calls of one tenant."""
+        self.within_s = 5.0
+        """Seconds that a call waits at most."""
+        self.running = 0
+        self.waiting = 0
+        self._places = places
+        self._lines: OrderedDict[str, TenantQueue] = OrderedDict()
+
+    async def enter(self, tenant: str, caller: Hashable) -> bool:
+        """Wait for a slot; return False if none is free in time or the tenant's queue is full."""
+        line = self._lines.get(tenant) or TenantQueue()
+        if line.size >= self.each:
+            last = line.last_of_longest(caller)
+            if last is None:
+                return False
+            if not last.done():  # it may be cancelled but not resumed yet
+                last.set_result(False)
+            self.waiting -= 1
+        self._lines[tenant] = line
+        loop = asyncio.get_running_loop()
+        waiter: Waiter = loop.create_future()
+        line.add(caller, waiter)
+        self.waiting += 1
+        timer = loop.call_later(self.within_s, self._give_up, tenant, caller, waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled() and waiter.result():
+                self.leave()  # admitted, but cancelled before it resumed
+            raise
+        finally:
+            timer.cancel()
+            self._drop(tenant, caller, waiter)
+
+    def leave(self) -> None:
+        """Give one slot back."""
+        self.running -= 1
+        if self.waiting:
+            self.let_in()
+
+    def let_in(self) -> None:
+        """Give free slots to waiting calls."""
+        while self.waiting and self.running < self.most:
+            tenant = self._next()
+            line = self._lines[tenant]
+            waiter = line.next()
+            self.waiting -= 1
+            if line.size:
+                self._lines.move_to_end(tenant)
+            else:
+                del self._lines[tenant]
+            if not waiter.done():
+                self.running += 1
+                waiter.set_result(True)
+
+    def waiting_of(self, tenant: str) -> int:
+        """Return the number of waiting calls of a tenant."""
+        line = self._lines.get(tenant)
+        return 0 if line is None else line.size
+
+    def _next(self) -> str:
+        return min(islice(self._lines, LOOKS), key=self._running_of)
+
+    def _running_of(self, tenant: str) -> int:
+        place = self._places.get(tenant)
+        return (0 if place is None else place.taken) - self._lines[tenant].size
+
+    def _give_up(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
+        if not waiter.done():
+            waiter.set_result(False)
+            self._drop(tenant, caller, waiter)
+
+    def _drop(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
+        """Remove a waiter, unless it has been removed already."""
+        line = self._lines.get(tenant)
+        if line is not None and line.remove(caller, waiter):
+            self.waiting -= 1
+            if not line.size:
+                del self._lines[tenant]
+
+
+class TenantQueue:
+    """The waiting calls of one tenant; its callers in the order of their turns."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._callers: OrderedDict[Hashable, deque[Waiter]] = OrderedDict()
+
+    def add(self, caller: Hashable, waiter: Waiter) -> None:
+        """Add a waiter behind the others of its caller."""
+        self._callers.setdefault(caller, deque()).append(waiter)
+        self.size += 1
+
+    def next(self) -> Waiter:
+        """Remove and return the waiter whose turn it is."""
+        caller, waiters = next(iter(self._callers.items()))
+        waiter = waiters.popleft()
+        self.size -= 1
+        if waiters:
+            self._callers.move_to_end(caller)
+        else:
+            del self._callers[caller]
+        return waiter
+
+    def last_of_longest(self, caller: Hashable) -> Waiter | None:
+        """
+        Remove and return the newest waiter of the caller with the longest queue.
+
+        Return None if *caller* itself would then have the longest queue: its new call is refused.
+        """
+        longest = max(self._callers, key=lambda one: len(self._callers[one]), default=caller)
+        if len(self._callers.get(longest, ())) <= len(self._callers.get(caller, ())) + 1:
+            return None
+        self.size -= 1
+        return self._callers[longest].pop()
+
+    def remove(self, caller: Hashable, waiter: Waiter) -> bool:
+        """Remove a waiter; return False if it is not queued."""
+        waiters = self._callers.get(caller, deque())
+        if waiter not in waiters:
+            return False
+        waiters.remove(waiter)
+        self.size -= 1
+        if not waiters:
+            del self._callers[caller]
+        return True

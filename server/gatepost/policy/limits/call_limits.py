@@ -1,0 +1,193 @@
+"""The limits of one caller's calls of one tool: rates, concurrency, and quotas of audit records."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gatepost.policy.limits.admission_queue import AdmissionQueue, CallerQueue
+from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
+from gatepost.storage.rate_limits import PLACE_WAIT_S, Bucket, ConcurrencySlot, Spending
+from gatepost.storage.relay import TenantRelay
+
+LEAST_S = 1e-5
+"""The smallest amount that a store can represent; spent if nothing is owed."""
+TOLD_PART = 1_000
+"""Replays report their cost to the relay once it exceeds this fraction of a quota (1/n)."""
+
+
+class QuotaRow(msgspec.Struct, frozen=True):
+    """A quota of a caller, with its keys at the relay and in this process."""
+
+    kind: Kind
+    shared: str
+    here: tuple[str, ...]
+    byte_s: float
+    """Seconds in which the quota regains one byte."""
+    room_s: float
+    """Seconds in which an empty bucket becomes full."""
+
+    @property
+    def bucket(self) -> tuple[tuple[str, ...], float, float]:
+        """Return the parameters of its bucket, from which a call itself takes nothing."""
+        return self.here, 0.0, self.room_s
+
+
+def quota_rows(terms: LimitRules, principal: Principal) -> list[QuotaRow]:
+    """Return the quotas that apply to a caller."""
+    name = f"audit {named(principal)}"
+    rows: list[tuple[Kind, str, tuple[str, ...], Bound]] = [
+        ("caller_audit", name, ("audit", *principal), terms.caller_audit),
+        ("tenant_audit", "audit tenant", ("audit", principal[0], "tenant"), terms.tenant_audit),
+    ]
+    return [
+        QuotaRow(kind, shared, here, 1 / bound.rate, bound.burst / bound.rate)
+        for kind, shared, here, bound in rows
+        if bound.rate
+    ]
+
+
+class AuditQuota(msgspec.Struct, frozen=True):
+    """
+    A token bucket of bytes that is charged after the call.
+
+    The size of a record is unknown before the call. A call may begin while the bucket is not empty,
+    and its record is charged once it exists. So no record is lost to a quota, and only the records
+    of running calls can overdraw the bucket.
+    """
+
+    row: QuotaRow
+    bucket: Bucket
+
+    def charge(self, size: int, now: float) -> None:
+        """Charge *size* bytes, even if that overdraws the bucket."""
+        bucket, cost_s = self.bucket, size * self.row.byte_s
+        full_at = bucket.full_at
+        bucket.full_at = (full_at if full_at > now else now) + cost_s
+        bucket.owed_s += cost_s
+
+    @property
+    def owes_much(self) -> bool:
+        """Return whether the debt is so large that the relay should know before the next call."""
+        return self.bucket.owed_s * TOLD_PART > self.row.room_s
+
+    def empty(self, now: float, wait_s: float) -> None:
+        """Mark the quota as used up by all processes together for *wait_s* seconds."""
+        bucket = self.bucket
+        bucket.full_at = max(bucket.full_at, now + bucket.slack_s + wait_s)
+
+
+class Owed:
+    """The debts of quotas that the next request to the relay reports."""
+
+    def __init__(self, quotas: Sequence[AuditQuota]) -> None:
+        self._quotas = quotas
+        self._seconds = [quota.bucket.owed_s for quota in quotas]
+        for quota in quotas:
+            quota.bucket.owed_s = 0.0
+
+    @property
+    def spendings(self) -> list[Spending]:
+        """
+        Return one spending per quota, whose single token is the whole debt.
+
+        The capacity is the quota plus one such token, so it succeeds while the bucket is not empty.
+        """
+        found = []
+        for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
+            piece_s, row = max(owed_s, LEAST_S), quota.row
+            found.append(Spending(row.shared, 1 / piece_s, (row.room_s + piece_s) / piece_s))
+        return found
+
+    def give_back(self) -> None:
+        """Restore the debts, because the relay has not taken them."""
+        for quota, owed_s in zip(self._quotas, self._seconds, strict=True):
+            quota.bucket.owed_s += owed_s
+
+
+Key = tuple[str, str, str, str, str | None, bool]
+"""
+The caller's tenant, issuer, kind and subject; the tool's name (empty if it is not a tool, None if
+the request is not recorded either); and whether the calls are nested.
+"""
+
+
+class CallLimits(msgspec.Struct):
+    """
+    The buckets and queues of a call, as objects.
+
+    It holds objects instead of names because names would have to be built and looked up for each
+    call.
+    """
+
+    tenant: str
+    buckets: Sequence[Bucket]
+    places: Sequence[CallerQueue]
+    kinds: Sequence[Kind]
+    """The kinds of the buckets, followed by the kinds of the limited places."""
+    queue: AdmissionQueue | None
+    """The queue of the process; None for nested calls."""
+    relay: TenantRelay | None = None
+    """The relay through which processes count together; None for a single process."""
+    spendings: Sequence[Spending] = ()
+    slots: Sequence[ConcurrencySlot] = ()
+    """The same buckets and limited places under their names at the relay."""
+    quotas: Sequence[AuditQuota] = ()
+    """The quotas of audit records; their buckets are the last of `buckets`."""
+
+    def take(self, now: float) -> bool:
+        """Take everything that one call needs, or nothing if any limit is reached."""
+        for bucket in self.buckets:
+            full_at = bucket.full_at
+            if full_at < now:
+                full_at = now
+            elif full_at - now > bucket.slack_s:
+                self._put_back(bucket)
+                return False
+            bucket.full_at = full_at + bucket.each_s
+        for place in self.places:
+            if place.taken >= place.most:
+                self._put_back(place)
+                return False
+            place.taken += 1
+        return True
+
+    def _put_back(self, lacking: Bucket | CallerQueue) -> None:
+        """Give back what was taken before *lacking* turned out to be used up."""
+        for bucket in self.buckets:
+            if bucket is lacking:
+                return
+            bucket.full_at -= bucket.each_s
+        for place in self.places:
+            if place is lacking:
+                return
+            place.taken -= 1
+
+    def shortage(self, now: float) -> tuple[Kind, float]:
+        """Return the limit that was reached, and the seconds until there may be room again."""
+        waits = [bucket.wait_s(now) for bucket in self.buckets]
+        longest = max(waits, default=0.0)
+        full = [place.kind for place in self.places if place.taken >= place.most]
+        if full and longest <= PLACE_WAIT_S:
+            return full[-1], PLACE_WAIT_S
+        return self.kinds[waits.index(longest)], longest
+
+    def hold(self) -> None:
+        """Take all slots, even beyond the limits."""
+        for place in self.places:
+            place.taken += 1
+        if self.relay is not None:
+            self.relay.hold(self.slots)
+        if self.queue is not None:
+            self.queue.running += 1
+
+    def leave(self) -> None:
+        """Give all slots back."""
+        for place in self.places:
+            place.taken -= 1
+        if self.relay is not None:
+            self.relay.leave(self.slots)
+        queue = self.queue
+        if queue is not None:
+            queue.running -= 1
+            if queue.waiting:
+                queue.let_in()

@@ -1,0 +1,198 @@
+"""The counters of this process, token buckets and running calls, and what tenants use of them."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gatepost.policy.limits.admission_queue import AdmissionQueue, CallerQueue
+from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, quota_rows
+from gatepost.policy.limits.rules import ANY, LINE, BoundKey, Kind, LimitRules, Principal, rows_of
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.rate_limits import Buckets, ConcurrencySlot, Spending
+from gatepost.storage.relay import Relay
+
+MOST_ACCOUNTS = 10_000
+"""Maximum number of cached `CallLimits`; creating one again takes microseconds."""
+
+
+class LocalCounters:
+    """Counters that survive a reload, so that running calls keep counting."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[Key, CallLimits] = {}
+        """Cached limits by key; cleared when the settings change or the cache is full."""
+        self.audited: dict[Principal, CallLimits] = {}
+        """Cached quotas of audit records, by caller."""
+        self.buckets = Buckets(forgetting=self.forget)
+        self.places: WeakValueDictionary[Hashable, CallerQueue] = WeakValueDictionary()
+        """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
+        self.queue = AdmissionQueue(self.places)
+
+    def forget(self) -> None:
+        """Clear the cached limits; what calls have taken stays taken."""
+        self.accounts.clear()
+        self.audited.clear()
+
+    def audit(
+        self, principal: Principal, terms: LimitRules, now: float, relay: Relay | None
+    ) -> CallLimits:
+        """Return a caller's quotas of audit records; `take` on them only checks for room."""
+        known = self.audited.get(principal)
+        if known is not None:
+            return known
+        rows = quota_rows(terms, principal)
+        found = self.buckets.these([row.bucket for row in rows], now)
+        if len(self.audited) >= MOST_ACCOUNTS:
+            self.audited.clear()
+        made = self.audited[principal] = CallLimits(
+            tenant=principal[0],
+            buckets=tuple(found),
+            places=(),
+            kinds=[row.kind for row in rows],
+            queue=None,
+            relay=None if relay is None else relay.of(principal[0]),
+            quotas=tuple(map(AuditQuota, rows, found)),
+        )
+        return made
+
+    def account(self, key: Key, terms: LimitRules, now: float, relay: Relay | None) -> CallLimits:
+        """Return the limits of calls with this key under these rules."""
+        principal, tool, inner = key[:4], key[4], key[5]
+        tenant = principal[0]
+        rows = rows_of(terms, tenant, (tool,) if tool else (), (principal,))
+        rated = [row for row in rows if row.bound.rate]
+        # A tenant's calls are counted even without a limit: the admission queue needs the number.
+        placed = [
+            row
+            for row in rows
+            if (row.kind == "tenant" and not inner)
+            or (row.kind == "tool" and row.bound.most != ANY)
+        ]
+        bounded = [row for row in placed if row.bound.most != ANY]
+        quotas = [] if tool is None else quota_rows(terms, principal)
+        buckets = self.buckets.these(
+            [
+                *(
+                    (row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate)
+                    for row in rated
+                ),
+                *(row.bucket for row in quotas),
+            ],
+            now,
+        )
+        if len(self.accounts) >= MOST_ACCOUNTS:
+            self.accounts.clear()
+        account = self.accounts[key] = CallLimits(
+            tenant=tenant,
+            buckets=tuple(buckets),
+            places=tuple(self._place(row) for row in placed),
+            kinds=[
+                *(row.kind for row in rated),
+                *(row.kind for row in quotas),
+                *(row.kind for row in bounded),
+            ],
+            queue=None if inner else self.queue,
+            quotas=tuple(map(AuditQuota, quotas, buckets[len(rated) :])),
+        )
+        if relay is not None:
+            account.relay = relay.of(tenant)
+            account.spendings = [
+                Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated
+            ]
+            account.slots = [ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded]
+        return account
+
+    def _place(self, row: BoundKey) -> CallerQueue:
+        place = self.places.get(row.here)
+        if place is None:
+            place = self.places[row.here] = CallerQueue(row.kind, row.bound.most)
+        place.most = row.bound.most
+        return place
+
+    @property
+    def running(self) -> Mapping[Hashable, int]:
+        """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
+        return {name: place.taken for name, place in self.places.items() if place.taken}
+
+
+class BucketUsage(msgspec.Struct, frozen=True):
+    """A token bucket: its rate per second, its capacity and its current level."""
+
+    kind: Kind
+    name: str
+    """The tool's name or the caller's subject; empty for the tenant's bucket."""
+    rate: float
+    burst: float
+    held: float
+
+
+class ConcurrencyUsage(msgspec.Struct, frozen=True):
+    """A concurrency limit: running calls in all processes that count together, and the maximum."""
+
+    kind: Kind
+    name: str
+    most: int
+    taken: int
+
+
+class LimitUsage(msgspec.Struct, frozen=True):
+    """The usage of one tenant, over all processes if they count together."""
+
+    buckets: tuple[BucketUsage, ...]
+    places: tuple[ConcurrencyUsage, ...]
+    waiting: int
+    """Calls of the tenant in the admission queues."""
+    shared: bool
+    """Whether processes count together; otherwise each counts separately."""
+    together: bool
+    """Whether the figures cover all processes: the relay answered, or there is only one process."""
+
+
+async def levels(
+    tally: LocalCounters, relay: Relay | None, tenant: str, rows: Sequence[BoundKey], *, now: float
+) -> LimitUsage:
+    """Return the usage of the limits in *rows*; takes nothing from them."""
+    buckets = [row for row in rows if row.bound.rate]
+    places = [row for row in rows if row.bound.most != ANY]
+    held = [
+        tally.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
+        for row in buckets
+    ]
+    running = tally.running
+    taken = [running.get(row.here, 0) for row in places]
+    waiting = tally.queue.waiting_of(tenant)
+    told = await _told(relay, tenant, buckets, places)
+    if told is not None:
+        held, others = told[: len(buckets)], told[len(buckets) :]
+        # The relay may not know yet what this process has taken.
+        *taken, waiting = [
+            max(int(one), own) for one, own in zip(others, [*taken, waiting], strict=True)
+        ]
+    return LimitUsage(
+        buckets=tuple(
+            BucketUsage(row.kind, row.name, row.bound.rate, row.bound.burst, max(level, 0.0))
+            for row, level in zip(buckets, held, strict=True)
+        ),
+        places=tuple(
+            ConcurrencyUsage(row.kind, row.name, int(row.bound.most), number)
+            for row, number in zip(places, taken, strict=True)
+        ),
+        waiting=waiting,
+        shared=relay is not None,
+        together=relay is None or told is not None,
+    )
+
+
+async def _told(
+    relay: Relay | None, tenant: str, buckets: Sequence[BoundKey], places: Sequence[BoundKey]
+) -> list[float] | None:
+    """Return the shared levels, then the number of waiting calls; None if the relay is silent."""
+    if relay is None:
+        return None
+    spendings = [Spending(row.shared, row.bound.rate, row.bound.burst) for row in buckets]
+    slots = [*(ConcurrencySlot(row.shared, 0) for row in places), *LINE]
+    try:
+        return await relay.of(tenant).levels(spendings, slots)
+    except StoreUnavailable:
+        return None

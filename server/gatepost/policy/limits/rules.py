@@ -1,0 +1,142 @@
+"""The configured limits, and the keys under which they are counted."""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
+from gatepost.storage.rate_limits import ConcurrencySlot
+from gatepost.tools.failure import FailureLimit
+from gatepost_authz.caller import TenantContext
+
+SECONDS_AT_ONCE = 2.0
+"""The default burst, in seconds of the rate."""
+ANY = math.inf
+LINE = (ConcurrencySlot("line", 0),)
+"""The shared counter of a tenant's waiting calls; it has no maximum."""
+
+DAY_S = 86_400.0
+
+Kind = FailureLimit
+"""
+The limit that refused a call. "server" is the concurrency limit of this process, "hold" the hold
+after repeated denials; the last two are the quotas of audit records.
+"""
+Principal = tuple[str, str, str, str]
+"""A caller: tenant, issuer, kind and subject, as in `TenantContext.principal_key`."""
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """A rate limit (``rate`` 0: none) and a concurrency limit."""
+
+    rate: float = 0.0
+    burst: float = 0.0
+    most: float = ANY
+
+
+class LimitSettings(Protocol):
+    """The part of `[limits]` with the limits of callers, tenants and tools."""
+
+    @property
+    def requests_per_second(self) -> float: ...
+    @property
+    def burst(self) -> int: ...
+    @property
+    def tenant(self) -> TenantAllowance: ...
+    @property
+    def tool(self) -> ToolAllowance: ...
+    @property
+    def tools(self) -> Mapping[str, NamedToolAllowance]: ...
+    @property
+    def audit_bytes_per_day(self) -> int: ...
+
+
+class LimitRules(msgspec.Struct, frozen=True):
+    """The limits of each caller, each tenant and each tool of a tenant."""
+
+    caller: Bound = Bound()
+    tenant: Bound = Bound()
+    tool: Bound = Bound()
+    tools: Mapping[str, Bound] = {}
+    caller_audit: Bound = Bound()
+    tenant_audit: Bound = Bound()
+    """Bytes of audit records, a second and in a full bucket."""
+
+
+def terms_of(settings: LimitSettings) -> LimitRules:
+    """Return the limits that these settings define."""
+    tool = settings.tool
+    named = {
+        name: _bound(
+            tool.requests_per_second
+            if own.requests_per_second is None
+            else own.requests_per_second,
+            tool.burst if own.burst is None else own.burst,
+            tool.concurrency if own.concurrency is None else own.concurrency,
+        )
+        for name, own in settings.tools.items()
+    }
+    return LimitRules(
+        caller=_bound(settings.requests_per_second, settings.burst, 0),
+        tenant=_of(settings.tenant),
+        tool=_of(tool),
+        tools=named,
+        caller_audit=_a_day(settings.audit_bytes_per_day),
+        tenant_audit=_a_day(settings.tenant.audit_bytes_per_day),
+    )
+
+
+def _a_day(most: int) -> Bound:
+    return Bound(rate=most / DAY_S, burst=most)
+
+
+def _of(allowance: TenantAllowance | ToolAllowance) -> Bound:
+    return _bound(allowance.requests_per_second, allowance.burst, allowance.concurrency)
+
+
+def _bound(rate: float, burst: float, concurrency: int) -> Bound:
+    most = concurrency or ANY
+    if not rate:
+        return Bound(most=most)
+    burst = burst or max(1.0, rate * SECONDS_AT_ONCE)
+    return Bound(rate=rate, burst=burst, most=most)
+
+
+class BoundKey(msgspec.Struct, frozen=True):
+    """A limited caller, tenant or tool, with its keys at the relay and in this process."""
+
+    kind: Kind
+    name: str
+    """The tool's name or the caller's subject; empty for the tenant."""
+    shared: str
+    here: Hashable
+    bound: Bound
+
+
+def rows_of(
+    terms: LimitRules, tenant: str, tools: Iterable[str], principals: Iterable[Principal]
+) -> list[BoundKey]:
+    """Return the keys of these callers of a tenant, of the tenant and of these tools."""
+    rows = [
+        BoundKey("caller", principal[3], named(principal), principal, terms.caller)
+        for principal in principals
+    ]
+    rows.append(BoundKey("tenant", "", "tenant", tenant, terms.tenant))
+    rows += [
+        BoundKey("tool", tool, f"tool {tool}", (tenant, tool), terms.tools.get(tool, terms.tool))
+        for tool in tools
+    ]
+    return rows
+
+
+def named(principal: Principal) -> str:
+    """Return a name that is unique to a caller within its tenant."""
+    _, issuer, kind, subject = principal
+    return f"{kind} {len(issuer)} {issuer} {subject}"
+
+
+def bucket_of(caller: TenantContext) -> str:
+    """Return the name of a caller's bucket at the relay."""
+    return named(caller.principal_key)

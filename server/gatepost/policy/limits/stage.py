@@ -1,0 +1,242 @@
+"""Apply rate limits and concurrency limits to a call before its tool runs."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import structlog
+
+from gatepost.policy.limits.admission_queue import AdmissionQueue
+from gatepost.policy.limits.call_limits import CallLimits, Key, Owed
+from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
+from gatepost.policy.limits.rules import ANY, LINE, Bound, Kind, LimitRules, rows_of
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay, TenantRelay
+from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
+from gatepost.tools.client import NOBODY
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.stage import Next, Stage
+from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.limits")
+
+EXCEEDED = "Rate limit exceeded. Please try again later."
+AUDIT_EXCEEDED: dict[Kind, str] = {
+    "caller_audit": (
+        "The audit records of this caller have reached their quota of bytes a day "
+        "(`limits.audit_bytes_per_day`). Please try again later."
+    ),
+    "tenant_audit": (
+        "The audit records of this tenant have reached their quota of bytes a day "
+        "(`limits.tenant.audit_bytes_per_day`). Please try again later."
+    ),
+}
+
+
+class LimitStage(Stage):
+    """
+    Apply the token buckets of caller, tenant and tool, the concurrency limits of tenant and tool,
+    and the concurrency limit of this process, before anything that costs more than a lookup.
+
+    Limits apply to the principal, so a second client or token of a caller does not double them.
+    Buckets and concurrency slots are taken in one step, all or none. With a *relay*, processes
+    count together; a single process needs no relay. While the relay does not answer, each process
+    counts separately, so calls do not stop because they cannot be counted. The process's own limit
+    comes last; calls wait for it in the admission queue.
+
+    While a person decides, the call holds no slot. Afterwards it takes its slots even if the limit
+    is reached, so that no decision is lost to a limit. A nested call is counted against every rate
+    limit, but of the concurrency limits only against its tool's: otherwise the calls of a tenant
+    could wait for each other forever.
+    """
+
+    before_check = True
+
+    def __init__(
+        self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.tally = LocalCounters()
+        self.queue, self._accounts = self.tally.queue, self.tally.accounts
+        self.relay = relay
+        self.monotonic = monotonic
+        self._alone = False
+        """Whether the relay did not answer the last request."""
+        self.apply(LimitRules())
+
+    def apply(
+        self, terms: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
+    ) -> None:
+        """
+        Apply these limits from now on; running calls keep their slots.
+
+        In this process *most* calls run at once (0: unlimited). At most *each* calls of a tenant
+        wait for a slot, for *within_s* seconds.
+        """
+        self.terms = terms
+        self.tally.forget()
+        queue = self.queue
+        queue.most, queue.each, queue.within_s = most or ANY, each, within_s
+        queue.let_in()
+
+    async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
+        """Handle the call; implements `Stage`."""
+        caller = call.caller
+        key = (
+            caller.tenant_id,
+            caller.issuer,
+            caller.subject_kind,
+            caller.subject,
+            # Callers can invent any number of names that are not tools.
+            call.name if call.kind == "tool" else None if call.kind in OFF_RECORD else "",
+            call.depth > 0,
+        )
+        account = self._accounts.get(key) or self.account(key)
+        if account.relay is not None:
+            if refusal := await self.shared(account.relay, account):
+                return refusal
+        elif not account.take(now := self.monotonic()):
+            return refusal_by(*account.shortage(now))
+        queue = account.queue
+        if queue is not None:
+            if queue.running < queue.most:
+                queue.running += 1
+            elif refusal := await self._queued(queue, call, account):
+                return refusal
+        seat = None
+        if call.client is not NOBODY and isinstance(call.client, RedactedCall):
+            # Only such a client can make the call wait for a person.
+            seat = call.client.seat = AdmittedCall(account)
+        try:
+            return await proceed(call, offer, arguments)
+        finally:
+            if seat is None:
+                account.leave()
+            else:
+                seat.end()
+
+    def account(self, key: Key) -> CallLimits:
+        """Return the limits of calls with this key."""
+        known = self._accounts.get(key)
+        return known or self.tally.account(key, self.terms, self.monotonic(), self.relay)
+
+    def audited(self, caller: TenantContext) -> CallLimits:
+        """Return the quotas of audit records of a caller."""
+        principal = caller.principal_key
+        known = self.tally.audited.get(principal)
+        return known or self.tally.audit(principal, self.terms, self.monotonic(), self.relay)
+
+    def recorded(self, caller: TenantContext, size: int) -> None:
+        """Charge an audit record of *size* bytes to *caller* and its tenant."""
+        limits = self.tally.audited.get(caller.principal_key) or self.audited(caller)
+        now = self.monotonic()
+        for quota in limits.quotas:
+            quota.charge(size, now)
+
+    async def shared(self, relay: TenantRelay, account: CallLimits) -> Outcome | None:
+        """Take everything a call needs from the shared counters; return a refusal or None."""
+        quotas = account.quotas
+        owed = Owed(quotas)
+        try:
+            denial = await relay.spend_all([*account.spendings, *owed.spendings], account.slots)
+        except asyncio.CancelledError:
+            owed.give_back()
+            raise
+        except StoreUnavailable as outage:
+            owed.give_back()
+            if not self._alone:  # logged once per outage, not for each call
+                self._alone = True
+                log.warning("limits_counted_here", reason=str(outage))
+            now = self.monotonic()
+            if not account.take(now):
+                return refusal_by(*account.shortage(now))
+            relay.hold(account.slots)
+            return None
+        if self._alone:
+            self._alone = False
+            log.info("limits_counted_together")
+        if denial is not None:
+            owed.give_back()
+            at = denial.at - len(account.spendings)
+            if 0 <= at < len(quotas):
+                quotas[at].empty(self.monotonic(), denial.wait_s)
+            return refusal_by(account.kinds[denial.at], denial.wait_s)
+        for place in account.places:
+            place.taken += 1
+        return None
+
+    async def _queued(
+        self, queue: AdmissionQueue, call: Call, account: CallLimits
+    ) -> Outcome | None:
+        """Wait for a slot in this process; return a refusal if none becomes free in time."""
+        let_in, relay = False, account.relay
+        if relay is not None:
+            relay.hold(LINE)
+        try:
+            let_in = await queue.enter(account.tenant, call.caller.principal_key)
+        finally:
+            if relay is not None:
+                relay.leave(LINE)
+            if not let_in:
+                queue.running += 1  # `leave` gives back this slot and all others
+                account.leave()
+        return None if let_in else refusal_by("server", queue.within_s)
+
+    @property
+    def limits_nothing(self) -> bool:
+        """Return whether no limit is configured."""
+        terms = self.terms
+        bounds = (
+            *(terms.caller, terms.tenant, terms.tool, *terms.tools.values()),
+            *(terms.caller_audit, terms.tenant_audit),
+        )
+        return self.queue.most == ANY and all(bound == Bound() for bound in bounds)
+
+    async def levels(
+        self, tenant: str, *, tools: Sequence[str] = (), callers: Sequence[TenantContext] = ()
+    ) -> LimitUsage:
+        """
+        Return the usage of the limits of *tenant*, of these *tools* and of these *callers*.
+
+        It takes nothing from the limits. Tools and callers without a limit are left out.
+        """
+        principals = [caller.principal_key for caller in callers]
+        rows = rows_of(self.terms, tenant, tools, principals)
+        return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
+
+
+def refusal_by(limit: Kind, wait_s: float) -> Outcome:
+    """Return the outcome of a call that this limit refused."""
+    wait = max(1, math.ceil(wait_s))
+    message = AUDIT_EXCEEDED.get(limit, EXCEEDED)
+    return Outcome(failure=Failure("rate_limit", message, retry_after=wait, limit=limit))
+
+
+class AdmittedCall(msgspec.Struct):
+    """The slots of a running call; it is the `ToolClock` that is paused while a person decides."""
+
+    account: CallLimits
+    holds: int = 0
+    over: bool = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Give the slots back during a block; the last of several blocks takes them again."""
+        self.holds += 1
+        if self.holds == 1 and not self.over:
+            self.account.leave()
+        try:
+            yield
+        finally:
+            self.holds -= 1
+            if self.holds == 0 and not self.over:
+                self.account.hold()
+
+    def end(self) -> None:
+        """End the call and give its slots back."""
+        self.over = True
+        if not self.holds:
+            self.account.leave()

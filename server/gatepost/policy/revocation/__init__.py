@@ -1,0 +1,1 @@
+"""Revocations and suspensions, known to every replica within a second without a query per call."""

@@ -1,0 +1,110 @@
+"""Hold callers whose calls are denied repeatedly, so that they do not wear approvers out."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from gatepost.audit.record import person_of
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.limits.rules import bucket_of
+from gatepost.policy.revocation.orders import hold
+from gatepost.policy.revocation.watch import Revocations, tell
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.stage import Next, Stage
+from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.approvals")
+
+BY = "approvals"
+"""The author of these holds."""
+HELD = (
+    "Too many calls of this caller were denied, so all its calls are refused for {seconds} "
+    "seconds. Do something else, or ask your user."
+)
+
+
+class DenialCounter:
+    """
+    Count denied calls by caller, in a token bucket that all processes share.
+
+    The denial that empties the bucket starts a hold, which is stored and applies in every process.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        relay: Relay,
+        audit_writer: AuditWriter,
+        cutoffs: Revocations,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._records, self._relay, self._audit_writer = records, relay, audit_writer
+        self._cutoffs, self._clock = cutoffs, clock
+        self.apply(ApprovalsSettings())
+
+    def apply(self, settings: ApprovalsSettings) -> None:
+        """Take up how many denials hold a caller, and for how long."""
+        self._settings = settings
+
+    async def note(self, caller: TenantContext) -> None:
+        """Count one denied call of *caller*; hold the caller if there are too many."""
+        most, window_s = self._settings.denials, self._settings.denials_window_s
+        if not most:
+            return
+        try:
+            if most > 1:
+                name, shared = f"denials {bucket_of(caller)}", self._relay.of(caller.tenant_id)
+                if not await shared.spend(name, rate=most / window_s, burst=most - 1):
+                    return
+            await self._hold(caller)
+        except StoreUnavailable as outage:
+            log.warning("denial_not_counted", tenant=caller.tenant_id, reason=str(outage))
+
+    async def _hold(self, caller: TenantContext) -> None:
+        for_s = self._settings.hold_s
+        reason = f"{self._settings.denials} calls were denied"
+        cut = hold(caller, now=self._clock(), for_s=for_s, by=BY, reason=reason)
+        details = {"id": cut.id, "for_s": f"{for_s:g}", "denials": str(self._settings.denials)}
+        about = person_of(caller)
+        # Recorded first: an outage between the two steps must not leave a hold without a record.
+        await self._audit_writer.note(
+            caller.tenant_id, "cutoff", outcome="held", about=about, details=details
+        )
+        # An expired hold of the caller may still be stored under this id.
+        await self._records.revocations.delete(cut.tenant, cut.id)
+        await self._records.revocations.put(cut)
+        log.warning("caller_held", tenant=caller.tenant_id, hold=cut.id, for_s=for_s)
+        await self._cutoffs.look()
+        await tell(self._relay)
+
+
+class DenialHold(Stage):
+    """A stage that refuses every call of a held caller."""
+
+    before_check = True
+
+    def __init__(self, cutoffs: Revocations) -> None:
+        self._cutoffs = cutoffs
+
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """Handle the call; implements `Stage`."""
+        cutoffs = self._cutoffs
+        if cutoffs.are_holding and (held_s := cutoffs.held_s(call.caller)):
+            return _refusal(held_s)
+        return proceed(call, offer, arguments)
+
+
+async def _refusal(held_s: float) -> Outcome:
+    seconds = max(1, math.ceil(held_s))
+    message = HELD.format(seconds=seconds)
+    return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))

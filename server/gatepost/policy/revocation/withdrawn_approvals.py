@@ -1,0 +1,76 @@
+"""Withdraw the approval requests and grants of revoked callers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain, repeat
+
+import structlog
+
+from gatepost.policy.approvals import script_reviews
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.revocations import RevocationRecord
+
+PAUSES_S = (1.0, 5.0, 30.0, 120.0)
+"""Pauses between retries during an outage of the database; the last one repeats."""
+
+log = structlog.get_logger("gatepost.cutoffs")
+
+
+class WithdrawnApprovals:
+    """
+    Withdraw approval requests, unused approvals and grants.
+
+    Every replica does this after it has applied the revocation itself, so that no later request is
+    missed; a second replica finds nothing left to do. An approval that is not withdrawn yet is
+    invalid all the same, because `ApprovalService` applies the same rule whenever it reads one.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        approvals: ApprovalService,
+        *,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._records, self._approvals, self._pause = records, approvals, pause
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, cuts: Iterable[RevocationRecord]) -> None:
+        """Withdraw what these revocations affect, in a background task."""
+        if wanted := tuple(cuts):
+            task = asyncio.get_running_loop().create_task(self._withdraw(wanted))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        """Stop; other replicas do the rest."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _withdraw(self, cuts: tuple[RevocationRecord, ...]) -> None:
+        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
+            try:
+                await withdraw(self._records, self._approvals, cuts)
+                return
+            except StoreUnavailable as outage:
+                log.warning("approvals_not_withdrawn", reason=str(outage))
+            await self._pause(pause_s)
+
+
+async def withdraw(
+    records: Records, approvals: ApprovalService, cuts: Iterable[RevocationRecord]
+) -> int:
+    """
+    Withdraw everything that rests on revoked callers in the tenants of *cuts*; return the number.
+
+    `ApprovalService` decides who is revoked, by the same rule as for tokens. So requests that a
+    caller has made since then with a new token stay. Raises StoreUnavailable.
+    """
+    tenants = {cut.tenant for cut in cuts}
+    if "" in tenants:
+        tenants.update(await script_reviews.tenants(records))
+    return sum([await approvals.withdraw(tenant) for tenant in sorted(tenants - {""})])

@@ -1,0 +1,312 @@
+"""What is searched for: known values in their encodings, and the forms of tokens."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+WINDOW_BYTES = 12
+"""The bytes of an encoding in the automaton; the rest is compared after a hit."""
+COMPARED_BYTES = 1_024
+"""The number of bytes whose comparison costs as much as starting one."""
+USUAL_DIGITS, MOST_DIGITS = 256, 4_096
+"""The number of base64 digits decoded after a hit; the second if a token may be long."""
+
+_DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+_SEXTET = frozenset(_DIGITS)
+_BEHIND = re.compile(rb"[A-Za-z0-9+/_-]*=*")
+_STANDARD = bytes.maketrans(b"-_", b"+/")
+
+
+class SecretSpan(msgspec.Struct, frozen=True, order=True):
+    """A span to redact, in bytes, with its name."""
+
+    start: int
+    end: int
+    name: str
+    secret: bool = True
+    """Whether it is a known value instead of a token's form."""
+
+
+class SecretMatch(Protocol):
+    """A pattern of the automaton, which searches for `window`."""
+
+    window: bytes
+    name: str
+    doubt: int
+    """The cost of a false hit; 0 if a hit by chance is unlikely."""
+    effort: int
+    """The cost of verifying a hit."""
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span if the window at *position* is a match, otherwise None."""
+
+    def exact(self, text: bytes, position: int) -> SecretSpan | None:
+        """
+        Return the exact span of a known value, without the neighbouring bits; None for token forms.
+        """
+
+
+class Literal:
+    """One encoding of a secret, byte for byte."""
+
+    doubt = 0
+    __slots__ = ("_left", "_offset", "_right", "_whole", "effort", "name", "window")
+
+    def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
+        self.name = name
+        self._whole = whole
+        self.effort = _effort(whole)
+        # Beside the hit is a base64 digit that holds bits of the secret and of its neighbour.
+        self._left, self._right = left, right
+        self._offset, self.window = _window(whole)
+
+    def exact(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        start = position - self._offset
+        if start < 0 or not text.startswith(self._whole, start):
+            return None
+        return SecretSpan(start, start + len(self._whole), self.name)
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        start = position - self._offset
+        if start < 0 or not text.startswith(self._whole, start):
+            return None
+        end = start + len(self._whole)
+        if self._left and start and text[start - 1] in _SEXTET:
+            start -= 1
+        if self._right and end < len(text) and text[end] in _SEXTET:
+            end += 1
+        if self._right:
+            while end < len(text) and text[end : end + 1] == b"=":
+                end += 1
+        return SecretSpan(start, end, self.name)
+
+
+class Hex:
+    """A secret in hexadecimal digits of any case; *window* is at *offset* in *whole*."""
+
+    doubt = 0
+    __slots__ = ("_offset", "_whole", "effort", "name", "window")
+
+    def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
+        self.name = name
+        self._whole, self._offset, self.window = whole, offset, window
+        self.effort = _effort(whole)
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        start = position - self._offset
+        end = start + len(self._whole)
+        if start < 0 or text[start:end].lower() != self._whole:
+            return None
+        return SecretSpan(start, end, self.name)
+
+    exact = at
+
+
+class Shape:
+    """A token of a well-known form, found by its prefix; *form* may have a group for it."""
+
+    doubt, effort = 1, 1
+    __slots__ = ("_match", "name", "window")
+
+    def __init__(self, name: str, window: bytes, form: re.Pattern[bytes]) -> None:
+        self.name, self.window = name, window
+        self._match = form.match
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        found = self._match(text, position)
+        if found is None:
+            return None
+        start, end = found.span(found.lastindex or 0)
+        return SecretSpan(start, end, self.name, False)
+
+    def exact(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        return None
+
+
+class BasicCredentials(Shape):
+    """A user name and a password in HTTP's Basic scheme; both must match."""
+
+    __slots__ = ()
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        span = super().at(text, position)
+        if span is None:
+            return None
+        try:
+            plain = base64.b64decode(text[span.start : span.end], validate=True).decode()
+        except ValueError:
+            return None
+        return span if ":" in plain and plain.isprintable() else None
+
+
+class Enclosed:
+    """A token of that form in base64, *lead* bytes into a group of three."""
+
+    doubt, effort = 20, 1
+    __slots__ = ("_lead", "_match", "_most", "name", "window")
+
+    def __init__(
+        self, name: str, opening: bytes, lead: int, form: re.Pattern[bytes], *, long: bool
+    ) -> None:
+        self.name = name
+        self._lead, self._most = lead, MOST_DIGITS if long else USUAL_DIGITS
+        self._match = form.match
+        self.window = base64_core(opening, lead)[0]
+
+    def at(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        begin = position - (self._lead and self._lead + 1)
+        found = None if begin < 0 else _BEHIND.match(text, begin, begin + self._most)
+        if found is None:
+            return None
+        digits = found[0].rstrip(b"=")
+        digits = digits[: len(digits) - (len(digits) % 4 == 1)].translate(_STANDARD)
+        try:
+            plain = base64.b64decode(digits + b"=" * (-len(digits) % 4))
+        except binascii.Error:
+            return None
+        found = self._match(plain, self._lead)
+        if found is None:
+            return None
+        first, last = found.span(found.lastindex or 0)
+        end = begin + -(-last * 4 // 3)
+        if last + 2 >= len(plain) and (rest := _BEHIND.match(text, end)):
+            end = rest.end()
+        return SecretSpan(begin + first * 4 // 3, end, self.name, False)
+
+    def exact(self, text: bytes, position: int) -> SecretSpan | None:
+        """Return the span, as `SecretMatch` defines it."""
+        return None
+
+
+def base64_core(plain: bytes, lead: int) -> tuple[bytes, bool, bool]:
+    """
+    Return the digits that *plain* has in base64 whatever stands around it, *lead* bytes into a
+    group of 3, and whether the digit before and the one behind hold bits of it as well.
+    """
+    digits = base64.b64encode(b"\0" * lead + plain)
+    first, bits = lead and lead + 1, (lead + len(plain)) * 8
+    return digits[first : bits // 6], lead > 0, bits % 6 > 0
+
+
+def _effort(whole: bytes) -> int:
+    return 1 + len(whole) // COMPARED_BYTES
+
+
+def _window(whole: bytes) -> tuple[int, bytes]:
+    """Return the part to search for: the more distinctive of the middle and the end."""
+    if len(whole) <= WINDOW_BYTES:
+        return 0, whole
+    # Not the beginning: keys of one service begin alike, and each would be compared at each hit.
+    ends, middle = len(whole) - WINDOW_BYTES, (len(whole) - WINDOW_BYTES) // 2
+    last, amid = whole[ends:], whole[middle : middle + WINDOW_BYTES]
+    return (ends, last) if len(set(last)) >= len(set(amid)) else (middle, amid)
+
+
+_FREE = rb"(?<![A-Za-z0-9_])"
+
+SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
+    ("GITHUB_TOKEN", (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"), rb"gh[pousr]_[A-Za-z0-9]{36,}"),
+    ("GITHUB_TOKEN", (b"github_pat_",), rb"github_pat_[A-Za-z0-9_]{22,}"),
+    (
+        "GITLAB_TOKEN",
+        (b"glpat-", b"gldt-", b"glrt-", b"glptt-", b"glcbt-", b"glsoat-"),
+        rb"gl(?:pat|dt|rt|ptt|cbt|soat)-[\w-]{20,}",
+    ),
+    (
+        "SLACK_TOKEN",
+        (b"xoxa-", b"xoxb-", b"xoxe", b"xoxp-", b"xoxr-", b"xoxs-", b"xapp-"),
+        rb"(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-(?=[A-Za-z-]{0,40}[0-9])[A-Za-z0-9-]{10,}",
+    ),
+    (
+        "SLACK_WEBHOOK",
+        (b"hooks.slack.com/",),
+        rb"hooks\.slack\.com/(?:services|workflows)/([\w/]{20,})",
+    ),
+    (
+        "AWS_ACCESS_KEY",
+        (b"AKIA", b"ASIA"),
+        rb"A[KS]IA(?=[A-Z]{0,15}[2-7])[A-Z2-7]{16}(?![A-Za-z0-9])|A[KS]IAIOSFODNN7EXAMPLE",
+    ),
+    ("GOOGLE_API_KEY", (b"AIza",), rb"AIza[\w-]{35}(?![\w-])"),
+    ("GOOGLE_TOKEN", (b"ya29.",), rb"ya29\.[\w-]{20,}"),
+    ("GOOGLE_SECRET", (b"GOCSPX-",), rb"GOCSPX-[\w-]{28}"),
+    ("ANTHROPIC_KEY", (b"sk-ant-",), rb"sk-ant-[a-z]+[0-9]+-[\w-]{24,}"),
+    (
+        "OPENAI_KEY",
+        (b"sk-",),
+        # Words with hyphens are no keys: of those below, each has digits and capitals, or is hex.
+        rb"sk-(?:(?:or-v1-)?[0-9a-f]{32,64}(?![\w-])"
+        rb"|(?!ant-)(?=[\w-]{0,60}[0-9])(?=[\w-]{0,60}[A-Z])(?:[a-z]{3,8}-)?[A-Za-z0-9][\w-]{19,})",
+    ),
+    (
+        "STRIPE_KEY",
+        (b"sk_live_", b"rk_live_", b"sk_test_", b"rk_test_"),
+        rb"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}",
+    ),
+    ("STRIPE_SECRET", (b"whsec_",), rb"whsec_[A-Za-z0-9+/]{32,}=*"),
+    ("NPM_TOKEN", (b"npm_",), rb"npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])"),
+    ("PYPI_TOKEN", (b"pypi-AgE",), rb"pypi-AgE[\w-]{50,}"),
+    (
+        "HUGGINGFACE_TOKEN",
+        (b"hf_",),
+        rb"hf_(?=[a-z0-9]{0,33}[A-Z])[A-Za-z0-9]{34,}",
+    ),
+    ("SENDGRID_KEY", (b"SG.",), rb"SG\.[\w-]{22}\.[\w-]{43}(?![\w-])"),
+    ("DIGITALOCEAN_TOKEN", (b"dop_v1_", b"doo_v1_"), rb"do[op]_v1_[0-9a-f]{64}"),
+    (
+        "JWT",
+        (b"eyJ",),
+        rb"(?<!-)eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]{8,}|[\w-]*\.[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})",
+    ),
+    (
+        "PRIVATE_KEY",
+        (b"-----BEGIN ",),
+        # To its end, or where that was cut off, as far as it reads like a key.
+        rb"-----BEGIN (?:[A-Z0-9 ]{1,20} )?PRIVATE KEY(?: BLOCK)?-----"
+        rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\0]|-(?!----)){24,20000}?"
+        rb"-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"
+        rb"|(?:\s|\\[nr])+[A-Za-z0-9+/=:,.\\\s-]{24,})",
+    ),
+    (
+        "BEARER_TOKEN",
+        (b"Bearer ", b"bearer ", b"BEARER "),
+        rb"(?i:bearer) +((?=[A-Za-z._~+/-]{0,200}[0-9])(?=[^A-Za-z]{0,200}[A-Za-z])"
+        rb"[A-Za-z0-9._~+/-]{20,}=*)",
+    ),
+    ("BASIC_CREDENTIALS", (b"Basic ", b"basic "), rb"(?i:basic) +([A-Za-z0-9+/]{8,}={0,2})"),
+)
+"""The name, the prefixes and the form of each token; a group in the form is the redacted part."""
+
+_ENCLOSED_BYTES = 4
+_HEADERS = (b"eyJhbGciOi", b"eyJ0eXAiOi", b"eyJraWQiOi")
+"""The usual prefixes of JWTs; three characters are too few to search for in base64."""
+
+
+def shapes() -> Iterator[SecretMatch]:
+    """Return the patterns of all token forms, plain and in base64."""
+    for name, openings, form in SHAPES:
+        pattern = re.compile(_FREE + rb"(?:" + form + rb")")
+        inner = re.compile(rb"(?:" + form + rb")")
+        for opening in openings:
+            if name == "BASIC_CREDENTIALS":
+                yield BasicCredentials(name, opening, pattern)
+                continue
+            yield Shape(name, opening, pattern)
+            if name == "JWT" or len(opening) < _ENCLOSED_BYTES:
+                continue
+            long = name == "PRIVATE_KEY"
+            yield from (Enclosed(name, opening, lead, inner, long=long) for lead in range(3))
+        if name == "JWT":
+            for opening in _HEADERS:
+                yield from (Enclosed(name, opening, lead, inner, long=True) for lead in range(3))

@@ -1,0 +1,199 @@
+"""Decodes the escapes of a text, and maps each decoding back to the text."""
+
+import html
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+import msgspec
+
+DEEPEST = 4
+"""The maximum depth of nested escapes."""
+
+ESCAPE = re.compile(
+    rb"(%[0-9A-Fa-f]{2}"
+    rb"|\\(?:u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}"
+    rb"|x[0-9A-Fa-f]{2}|[\"'\\/bfnrt])"
+    rb"|&(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});?)"
+)
+"""The escapes of URLs, of strings in JSON and programs, and of HTML."""
+LONGEST = 34
+"""The length of the longest escape in bytes."""
+WINDOW_BYTES = 65_536
+"""The bytes that are searched for escapes at once."""
+WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
+"""A line break with the following indentation; base64 is often wrapped."""
+UNREAD = re.compile(rb"[\\%&\r\n]").search
+"""Matches a text that has more than one decoding."""
+MOST_REMEMBERED = 4096
+AT_ONCE = 50_000
+"""The number of matches processed at once, while no other thread runs."""
+
+_NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+class _Escapes(dict[bytes, bytes]):
+    """The cached decoding of each escape, with bounded memory."""
+
+    def __missing__(self, escape: bytes) -> bytes:
+        if len(self) >= MOST_REMEMBERED:
+            self.clear()
+        self[escape] = plain = _undone(escape)
+        return plain
+
+
+_escapes = _Escapes()
+
+
+def layers(text: bytes) -> list[bytes]:
+    """Yield the text itself, then each further decoding."""
+    found = [text]
+    if b"\\" in text or b"%" in text or b"&" in text:
+        for _ in range(DEEPEST):
+            undone = unescaped(found[-1])
+            if undone == found[-1]:
+                break
+            found.append(undone)
+    if b"\n" in found[-1] or b"\r" in found[-1]:
+        found.append(unwrapped(found[-1]))
+    return found
+
+
+def portions(form: re.Pattern[bytes], text: bytes) -> Iterator[list[bytes]]:
+    """
+    Yield the results of `form.split` on *text* in portions.
+
+    What is made of each portion in C holds up the other threads only that long: a text may consist
+    of millions of matches.
+    """
+    if form is ESCAPE:
+        yield from _windows(text)
+        return
+    while len(pieces := form.split(text, AT_ONCE)) > (form.groups + 1) * AT_ONCE:
+        text = pieces.pop()
+        yield pieces
+    yield pieces
+
+
+def _windows(text: bytes) -> Iterator[list[bytes]]:
+    """
+    Yield the same for escapes in windows of bytes, because a text may have millions of near
+    matches.
+    """
+    start = 0
+    while len(text) - start > WINDOW_BYTES:
+        pieces = ESCAPE.split(text[start : start + WINDOW_BYTES])
+        behind = 0
+        # What begins so near to the end may be another escape with what comes.
+        while behind + len(pieces[-1]) < LONGEST:
+            behind += len(pieces.pop())
+        if len(pieces) % 2:
+            pieces[-1] = pieces[-1][: behind - LONGEST]
+            behind = LONGEST
+        yield pieces
+        start += WINDOW_BYTES - behind
+    yield ESCAPE.split(text[start:])
+
+
+def unescaped(text: bytes) -> bytes:
+    """Return the text with each escape decoded once."""
+    found: list[bytes] = []
+    for pieces in portions(ESCAPE, text):
+        pieces[1::2] = map(_escapes.__getitem__, pieces[1::2])
+        found.append(b"".join(pieces))
+    return b"".join(found)
+
+
+def unwrapped(text: bytes) -> bytes:
+    """Return the text without line breaks."""
+    if text.count(b"\n") + text.count(b"\r") > AT_ONCE:
+        return b"".join([b"".join(pieces[::2]) for pieces in portions(WRAP, text)])
+    first, *others = text.splitlines() or [b""]
+    return first + b"".join(map(bytes.lstrip, others))
+
+
+def settled(text: bytes) -> list[bytes]:
+    """Return the decoded forms of a value with escapes or line breaks."""
+    found = layers(text)
+    return found[1:] + [unwrapped(each) for each in found]
+
+
+class Trace:
+    """Maps the bytes of one decoding to the bytes of the previous one."""
+
+    def __init__(
+        self, form: re.Pattern[bytes], text: bytes, rewritten: Callable[[bytes], bytes]
+    ) -> None:
+        # Every other piece is an escape. Plain numbers: a text may be nothing but escapes.
+        self._from, self._at, self._same = array("q", [0]), array("q", [0]), bytearray()
+        found: list[bytes] = []
+        for pieces in portions(form, text):
+            plain = pieces[:]
+            plain[1::2] = map(rewritten, pieces[1::2])
+            self._from.extend(accumulate(map(len, pieces), initial=self._from.pop()))
+            self._at.extend(accumulate(map(len, plain), initial=self._at.pop()))
+            self._same.extend(map(bytes.__eq__, pieces, plain))
+            found.append(b"".join(plain))
+        self.text = b"".join(found)
+
+    def start(self, position: int) -> int:
+        """Return the start of the byte at *position* in the previous text."""
+        piece = bisect_right(self._at, position) - 1
+        if piece == len(self._same):
+            return self._from[piece]
+        inside = position - self._at[piece] if self._same[piece] else 0
+        return self._from[piece] + inside
+
+    def end(self, position: int) -> int:
+        """Return the end of the bytes before *position* in the previous text."""
+        piece = bisect_right(self._at, position - 1) - 1
+        if self._same[piece]:
+            return self._from[piece] + position - self._at[piece]
+        return self._from[piece + 1]
+
+
+class LayerReading(msgspec.Struct, frozen=True):
+    """One decoding with its mapping to the text."""
+
+    text: bytes
+    traces: tuple[Trace, ...] = ()
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """Return the place of a part of this decoding in the text."""
+        for trace in reversed(self.traces):
+            start, end = trace.start(start), trace.end(end)
+        return start, end
+
+
+def readings(text: bytes) -> list[LayerReading]:
+    """Yield the layers, each with its mapping to the text."""
+    found = [LayerReading(text)]
+    for below in layers(text)[1:]:
+        last = found[-1]
+        trace = Trace(ESCAPE, last.text, _escapes.__getitem__)
+        if trace.text != below:
+            trace = Trace(WRAP, last.text, _nothing)
+        found.append(LayerReading(trace.text, (*last.traces, trace)))
+    return found
+
+
+def _nothing(_: bytes) -> bytes:
+    return b""
+
+
+def _undone(escape: bytes) -> bytes:
+    if escape[:1] == b"%":
+        return bytes.fromhex(escape[1:].decode())
+    if escape[:1] == b"&":
+        return html.unescape(escape.decode()).encode(errors="replace")
+    letter, digits = escape[1:2], escape[2:]
+    if letter == b"u" and len(digits) == 4:
+        return chr(int(digits, 16)).encode(errors="surrogatepass")
+    if letter == b"u":
+        high, low = int(digits[:4], 16), int(digits[6:], 16)
+        return chr(0x10000 + ((high & 0x3FF) << 10) + (low & 0x3FF)).encode()
+    if letter == b"x":
+        return bytes.fromhex(digits.decode())
+    return _NAMED.get(letter, letter)

@@ -1,0 +1,240 @@
+"""Describe tools as the REST protocol does: their schemas in draft 7."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gatepost.rest.responses import RestRefusal
+from gatepost.tools.api import Tool
+from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
+
+DRAFT_07 = "http://json-schema.org/draft-07/schema#"
+
+ONE = {
+    "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then",
+    "unevaluatedItems", "unevaluatedProperties",
+}  # fmt: skip
+"""Keywords whose value is a schema."""
+
+SEVERAL = {"allOf", "anyOf", "oneOf", "prefixItems"}
+"""Keywords whose value is a list of schemas."""
+
+NAMED = {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
+"""Keywords whose value has schemas by name."""
+
+IN_PLACE = {
+    "$dynamicRef", "$ref", "allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if",
+    "not", "oneOf", "then",
+}  # fmt: skip
+"""Keywords that apply to the same value, so that what they evaluate counts as evaluated."""
+
+GONE = {
+    "$anchor", "$dynamicAnchor", "$dynamicRef", "$ref", "$schema", "$vocabulary",
+    "additionalItems", "contentSchema", "dependencies", "dependentRequired", "dependentSchemas",
+    "maxContains", "minContains", "unevaluatedItems", "unevaluatedProperties",
+}  # fmt: skip
+"""Keywords that draft-07 lacks or reads differently; they are converted if possible."""
+
+Schema = Mapping[str, Any]
+
+
+def as_draft_07(schema: Schema) -> Schema:
+    """
+    Return the same schema in draft-07.
+
+    It accepts the same values, except for `minContains`, `maxContains`, and `unevaluatedProperties`
+    or `unevaluatedItems` beside keywords that evaluate in place. Draft-07 cannot express these, so
+    the result accepts more, and the tool's own check decides. A draft-07 schema is not changed.
+    """
+    if str(schema.get("$schema", "")).rstrip("#") == DRAFT_07.rstrip("#"):
+        return schema
+    converted: Schema = _convert(schema, schema)
+    return converted
+
+
+def _convert(node: Any, root: Schema) -> Any:
+    """Convert *node* to draft-07; references in it are relative to *root*."""
+    if not isinstance(node, Mapping):
+        return node
+    if not str(node.get("$id", "#")).startswith("#"):
+        root = node
+    out: dict[str, Any] = {}
+    if "$schema" in node:
+        out["$schema"] = DRAFT_07
+    for keyword, value in node.items():
+        if keyword not in GONE and not (keyword == "contains" and node.get("minContains") == 0):
+            out[_renamed(node, keyword)] = _value(keyword, value, root)
+    anchor = node.get("$anchor", node.get("$dynamicAnchor"))
+    if anchor is not None:
+        # Draft-07 names a place by the fragment of its `$id` (section 8.2.3).
+        out.setdefault("$id", f"#{anchor}")
+    if dependencies := _dependencies(node, root):
+        out["dependencies"] = dependencies
+    _add_unevaluated(node, root, out)
+    return _with_references(node, root, out)
+
+
+def _value(keyword: str, value: Any, root: Schema) -> Any:
+    if keyword in ONE:
+        return _convert(value, root)
+    if keyword in SEVERAL and isinstance(value, list | tuple):
+        return [_convert(item, root) for item in value]
+    if keyword in NAMED and isinstance(value, Mapping):
+        return {name: _convert(item, root) for name, item in value.items()}
+    return value
+
+
+def _renamed(node: Schema, keyword: str) -> str:
+    """Return the name of a keyword of *node* in draft-07."""
+    if keyword == "$defs" and "definitions" not in node:
+        return "definitions"
+    if keyword == "items" and "prefixItems" in node:
+        return "additionalItems"
+    return {"prefixItems": "items", "dependentSchemas": "dependencies"}.get(keyword, keyword)
+
+
+def _dependencies(node: Schema, root: Schema) -> dict[str, Any]:
+    """Merge the three keywords that are one in draft-07."""
+    demands: dict[str, list[Any]] = {}
+    for name, value in node.get("dependencies", {}).items():
+        # Not a keyword of 2020-12, but validators still support it.
+        demands.setdefault(name, []).append(
+            _convert(value, root) if isinstance(value, Mapping | bool) else value
+        )
+    for name, names in node.get("dependentRequired", {}).items():
+        demands.setdefault(name, []).append(names)
+    for name, schema in node.get("dependentSchemas", {}).items():
+        demands.setdefault(name, []).append(_convert(schema, root))
+    return {
+        name: found[0] if len(found) == 1 else {"allOf": [_as_schema(one) for one in found]}
+        for name, found in demands.items()
+    }
+
+
+def _as_schema(demand: Any) -> Any:
+    return {"required": demand} if isinstance(demand, list | tuple) else demand
+
+
+def _add_unevaluated(node: Schema, root: Schema, out: dict[str, Any]) -> None:
+    """Convert unevaluated to additional members, if no other keyword evaluates the value."""
+    if not IN_PLACE.isdisjoint(node):
+        return
+    if "unevaluatedProperties" in node and "additionalProperties" not in node:
+        out["additionalProperties"] = _convert(node["unevaluatedProperties"], root)
+    if "unevaluatedItems" in node and "items" not in node and "contains" not in node:
+        name = "additionalItems" if "prefixItems" in node else "items"
+        out[name] = _convert(node["unevaluatedItems"], root)
+
+
+def _with_references(node: Schema, root: Schema, out: dict[str, Any]) -> dict[str, Any]:
+    targets = [node[keyword] for keyword in ("$ref", "$dynamicRef") if keyword in node]
+    references = [{"$ref": _translated(root, str(target))} for target in targets]
+    if not references:
+        return out
+    if not out and len(references) == 1:
+        return references[0]
+    # Draft-07 ignores keywords beside `$ref` (section 8.3). Appended at the end, so that pointers
+    # to the other members stay valid.
+    out["allOf"] = [*out.get("allOf", ()), *references]
+    return out
+
+
+def _translated(root: Schema, target: str) -> str:
+    """Return a reference whose pointer has the names of the converted schema."""
+    address, hash_sign, fragment = target.partition("#")
+    if not fragment.startswith("/") or address not in ("", root.get("$id")):
+        return target
+    parts: list[str] = []
+    node: Any = root
+    kind = "schema"
+    for part in fragment[1:].split("/"):
+        name = part.replace("%24", "$").replace("~1", "/").replace("~0", "~")
+        parts.append(_renamed(node, name) if kind == "schema" and node else part)
+        node, kind = _step(node, kind, name)
+    return f"{address}{hash_sign}/{'/'.join(parts)}"
+
+
+def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
+    """Return the target of a pointer's next part, and whether it is a schema or contains some."""
+    if isinstance(node, Mapping):
+        found = node.get(name)
+    elif isinstance(node, list | tuple) and name.isdigit() and int(name) < len(node):
+        found = node[int(name)]
+    else:
+        found = None
+    if kind == "schema":
+        holds = name in SEVERAL or name in NAMED
+        return found, "schemas" if holds else "schema" if name in ONE else "value"
+    return found if isinstance(found, Mapping) else None, "schema" if kind == "schemas" else "value"
+
+
+MOST_TOOLS = 100
+"""The most tools that this protocol lists (O10); MCP has pages instead."""
+
+REMEMBERED_LISTS = 256
+
+_encode = msgspec.json.encode
+
+
+class Descriptors:
+    """
+    The lists of a registry, each tool described once and each list encoded once.
+
+    *may* returns whether a caller's token suffices for a tool. A list has only such tools, because
+    this protocol cannot ask for another token.
+    """
+
+    def __init__(self, registry: Registry, may: Callable[[TenantContext, Tool], bool]) -> None:
+        self._registry = registry
+        self._may = may
+        self._described: dict[str, bytes] = {}
+        self._lists: dict[tuple[str, ...], bytes] = {}
+
+    def of(self, caller: TenantContext) -> bytes:
+        """Return the JSON array of tools that the caller may call, by name; raises RestRefusal."""
+        tools = [tool for tool in self._registry.visible(caller).tools if self._may(caller, tool)]
+        names = tuple(tool.name for tool in tools)
+        encoded = self._lists.get(names)
+        if encoded is None:
+            if len(tools) > MOST_TOOLS:
+                raise too_many(tools)
+            encoded = b"[" + b",".join(self._one(tool) for tool in tools) + b"]"
+            if len(self._lists) >= REMEMBERED_LISTS:
+                self._lists.pop(next(iter(self._lists)))
+            self._lists[names] = encoded
+        return encoded
+
+    def _one(self, tool: Tool) -> bytes:
+        encoded = self._described.get(tool.name)
+        if encoded is None:
+            encoded = self._described[tool.name] = _encode(described(tool))
+        return encoded
+
+
+def described(tool: Tool) -> Mapping[str, Any]:
+    """Return a tool descriptor with the protocol's four members."""
+    shown: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": as_draft_07(tool.input_schema),
+    }
+    # An answer that is not an object is wrapped in one, which its schema does not describe.
+    if tool.output_schema is not None and tool.output_schema.get("type") == "object":
+        shown["outputSchema"] = as_draft_07(tool.output_schema)
+    return shown
+
+
+def too_many(tools: Sequence[Tool]) -> RestRefusal:
+    """Return the refusal of a list that is so long that clients would cut it."""
+    packs = Counter(tool.pack for tool in tools if tool.pack)
+    named = ", ".join(f"pack:{pack} ({count})" for pack, count in sorted(packs.items()))
+    return RestRefusal(
+        409,
+        "too_many_tools",
+        f"This token may call {len(tools)} tools, and this protocol lists {MOST_TOOLS} at most. "
+        "Use a token with fewer scopes, enable fewer packs on the server (`tools.packs`, "
+        f"`tools.load`), or list the tools over MCP. They are: {named or 'tools of no pack'}.",
+    )

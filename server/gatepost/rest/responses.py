@@ -1,0 +1,171 @@
+"""Convert outcomes and refusals into status and body of the REST protocol."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.tools.api import Failure, FailureKind, Outcome
+from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.results import BEFORE_RESULT, RESULT, text_of
+from gatepost.tools.runner import UNRECORDED
+
+Header = tuple[bytes, bytes]
+
+TABLE: Mapping[FailureKind, tuple[int, str]] = {
+    "validation": (422, "validation_error"),
+    "not_found": (404, "not_found"),
+    "denied": (403, "denied"),
+    "conflict": (409, "conflict"),
+    "rate_limit": (429, "rate_limited"),
+    "upstream_unavailable": (503, "upstream_unavailable"),
+    "approval_pending": (503, "approval_pending"),
+    "timeout": (504, "timeout"),
+    "internal": (500, "internal_error"),
+}
+"""The failure table of the design: the status and error code of each kind of failure."""
+
+RETRY_AFTER_S: Mapping[FailureKind, float] = {
+    "rate_limit": 1,
+    "upstream_unavailable": 30,
+    "approval_pending": 5,
+}
+"""The default `Retry-After` of a kind; other kinds have one only if the failure names it."""
+
+STORE_RETRY_AFTER_S = 5
+
+# JSON-RPC 2.0 section 5.1: the two reserved codes that a tool may answer with.
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+_encode = msgspec.json.encode
+
+
+class RestRefusal(Exception):
+    """Ends a request without a result; ``code`` is the error code, ``third`` has more members."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        headers: tuple[Header, ...] = (),
+        third: Mapping[str, object] = {},
+    ) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+        self.third = third
+
+
+class RestResponse(msgspec.Struct, frozen=True):
+    """An answer; its body is always JSON."""
+
+    status: int
+    body: bytes
+    headers: tuple[Header, ...] = ()
+
+
+def refused(refusal: RestRefusal) -> RestResponse:
+    """Return the answer to a request that reaches no tool."""
+    shown = {"error": refusal.code, "message": refusal.message, **refusal.third}
+    return RestResponse(refusal.status, _encode(shown), refusal.headers)
+
+
+def failed(failure: Failure) -> RestResponse:
+    """Return the answer to a failed call; its ``message`` reaches the agent."""
+    status, word = TABLE[failure.kind]
+    shown: dict[str, Any] = {"error": word, "message": failure.message}
+    if failure.kind == "validation" and failure.field is not None:
+        shown["field"] = failure.field
+    wait = failure.retry_after
+    if wait is None or not math.isfinite(wait):
+        wait = RETRY_AFTER_S.get(failure.kind)
+    if wait is None:
+        return RestResponse(status, _encode(shown))
+    return _later(status, shown, max(1, math.ceil(wait)))
+
+
+def succeeded(outcome: Outcome) -> RestResponse:
+    """
+    Return the answer to a successful call: the structured value, if it is an object.
+
+    Any other result becomes an object: ``result`` has its text (or a structured value that is not
+    an object), ``images`` its images, and ``content`` its other blocks in MCP's form.
+    """
+    if outcome.structured is not UNSET:
+        encoded = _encode(outcome.structured)
+        return RestResponse(200, encoded if encoded[:1] == b"{" else BEFORE_RESULT + encoded + b"}")
+    images, others = [], []
+    for block in outcome.content:
+        kind = block.get("type")
+        if kind == "image":
+            images.append({"mime_type": block.get("mimeType"), "data": block.get("data")})
+        elif kind != "text":
+            others.append(block)
+    shown: dict[str, Any] = {RESULT: text_of(outcome.content)}
+    if images:
+        shown["images"] = images
+    if others:
+        shown["content"] = others
+    return RestResponse(200, _encode(shown))
+
+
+def unable(missing: MissingCapability) -> RestRefusal:
+    """Return the refusal of a tool that needs input, which this protocol cannot ask for."""
+    return RestRefusal(
+        403,
+        "denied",
+        "This tool needs input from the user or the client, which this protocol cannot ask for "
+        f"(it needs: {', '.join(missing.required)}). Use it over MCP.",
+    )
+
+
+def rate_limited(failure: Failure) -> RestRefusal:
+    """Return the refusal of a request, other than a call, that exceeds the rate limit."""
+    reply = failed(failure)
+    shown = msgspec.json.decode(reply.body)
+    error, message = shown.pop("error"), shown.pop("message")
+    return RestRefusal(reply.status, error, message, reply.headers, shown)
+
+
+def protocol_error(error: ProtocolError) -> RestRefusal:
+    """Convert a tool's JSON-RPC error, for which this protocol has no form."""
+    if error.code == INVALID_PARAMS:
+        return RestRefusal(422, "validation_error", error.message)
+    if error.code == INTERNAL_ERROR:
+        return RestRefusal(500, "internal_error", error.message)
+    return RestRefusal(400, "protocol_error", error.message, third={"code": error.code})
+
+
+def store_unavailable() -> RestRefusal:
+    """Return the refusal for an unavailable store, without naming the store."""
+    return RestRefusal(
+        503,
+        "unavailable",
+        "The server cannot reach its storage at the moment. "
+        f"Try again in {STORE_RETRY_AFTER_S} seconds.",
+        (_retry_after(STORE_RETRY_AFTER_S),),
+        {"retry_after": STORE_RETRY_AFTER_S},
+    )
+
+
+def _later(status: int, shown: dict[str, Any], seconds: int) -> RestResponse:
+    # Agents get only the message, and some tools already name the time in it.
+    if str(seconds) not in shown["message"]:
+        shown["message"] += f" Try again in {seconds} second{'' if seconds == 1 else 's'}."
+    shown["retry_after"] = seconds
+    return RestResponse(status, _encode(shown), (_retry_after(seconds),))
+
+
+def _retry_after(seconds: int) -> Header:
+    return b"retry-after", b"%d" % seconds
+
+
+def unrecorded(request_id: str | None) -> RestRefusal:
+    """The answer to a call that was carried out and whose record could not be written."""
+    return RestRefusal(500, "internal_error", UNRECORDED, third={"request_id": request_id})

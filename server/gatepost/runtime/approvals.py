@@ -1,0 +1,91 @@
+"""The approval services of a process: `ApprovalService`, its audit log and its webhook."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.check.dashboard import is_on
+from gatepost.config.references import resolve
+from gatepost.config.settings import Config
+from gatepost.outbound.client import OutboundClient
+from gatepost.policy.approvals.approvers import IsRevoked, none_revoked
+from gatepost.policy.approvals.notifications import (
+    ApprovalAudit,
+    ApprovalListener,
+    ApprovalNotifier,
+)
+from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost.policy.approvals.stage import ApprovalStage, Denied
+from gatepost.policy.approvals.webhook import OutboxSender, Page, Webhook, key_of, no_page, page_of
+from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.tools.api import Tool
+from gatepost.tools.redaction import Redaction
+
+NO_TENANT = ""
+"""The tenant of the server's own outgoing requests; no real tenant has this id."""
+
+
+class ApprovalServices:
+    """`ApprovalService` with its audit log and its webhook, in a server or a command."""
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        records: Records,
+        relay: Relay,
+        keyring: KeyRing,
+        redaction: Redaction,
+        writer: AuditWriter,
+        outbound: OutboundClient,
+        is_revoked: IsRevoked = none_revoked,
+        listeners: Sequence[ApprovalListener] = (),
+    ) -> None:
+        self._relay, self._redaction = relay, redaction
+        self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
+        self.outbox = OutboxSender(records, self.webhook)
+        notifier = ApprovalNotifier(
+            relay,
+            self.outbox,
+            *listeners,
+            audit=ApprovalAudit(writer),
+            message_of=self.webhook.message,
+        )
+        self.service = ApprovalService(records, keyring, redaction, notifier, is_revoked=is_revoked)
+
+    def apply(self, config: Config, tools: Iterable[Tool]) -> None:
+        """Take up the approval policies and the webhook of a configuration."""
+        by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        settings = config.approvals
+        self.service.apply(settings, plan_of(settings, by_name.values()), by_name)
+        hook = settings.webhook
+        key = key_of(resolve(hook.secret)) if hook.url else b""
+        self.webhook.apply(hook.url, key, pages(config))
+
+    def stages(
+        self,
+        config: Config,
+        runs: RunningCalls,
+        denied: Denied,
+    ) -> list[ApprovalStage]:
+        """Return the approval stage; nothing if no tool ever needs approval."""
+        if not self.service.plan:
+            return []
+        return [
+            ApprovalStage(
+                self.service,
+                runs,
+                self._relay,
+                redaction=self._redaction,
+                timeout_s=config.tools.timeout_s,
+                max_result_bytes=config.tools.max_result_bytes,
+                page=pages(config),
+                denied=denied,
+            )
+        ]
+
+
+def pages(config: Config) -> Page:
+    """Return the URLs of approval requests; empty ones if the dashboard is off."""
+    return page_of(config.resource) if is_on(config) else no_page

@@ -1,0 +1,126 @@
+"""Count the outcomes of calls before they reach the audit writer."""
+
+import asyncio
+from time import perf_counter
+
+from gatepost.audit.record import reason_of
+from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.storage.commit import CommitFuture, committed
+from gatepost.telemetry import metric_families
+from gatepost.telemetry.access import GATHERED_S
+from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.trace import CURRENT
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.stage import Recorder
+
+NO_COMMIT = committed()
+"""Without an audit log there is no commit to wait for."""
+
+
+EndedCall = tuple[str, str, str, str | None]
+"""Kind, name and outcome of calls, and their tenant if it is a label."""
+
+
+class CallBatch:
+    """
+    Durations of ended calls, which are added to the meter in batches.
+
+    There is one object per process; it survives reloads.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self.seconds: dict[EndedCall, list[float]] = {}
+        """Durations of calls; the dict is emptied but never replaced."""
+
+    def add_outcome(self, ended: EndedCall) -> list[float]:
+        """Return a new list for the durations of calls with this ending."""
+        if not self.seconds:
+            asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
+        return self.seconds.setdefault(ended, [])
+
+    def flush(self) -> None:
+        """Add all to the meter now; call this before the event loop ends."""
+        gathered = [*self.seconds.items()]
+        self.seconds.clear()
+        for (kind, name, outcome, tenant), seconds in gathered:
+            tool = None if outcome == "unknown" else name
+            self._meter.called(kind, tool, outcome, *seconds)
+            if tenant is not None and kind == "tool":
+                self._meter.called_for(tenant, outcome, len(seconds))
+
+
+class CountingRecorder:
+    """
+    A `Recorder` that counts and passes calls on to the audit writer (None: there is none).
+
+    With *traced*, the call's span gets its outcome.
+    """
+
+    def __init__(
+        self, meter: Meter, batch: CallBatch, recorder: Recorder | None, *, traced: bool = False
+    ) -> None:
+        self._traced = traced
+        self._meter = meter
+        self._recorder = recorder
+        self._record = None if recorder is None else recorder.ended
+        self._seconds, self._add_outcome = batch.seconds, batch.add_outcome
+
+    @property
+    def refusing(self) -> bool:
+        """Implement `Recorder`."""
+        return self._recorder is not None and self._recorder.refusing
+
+    def ended(
+        self,
+        call: Call,
+        began: float,
+        guards: list[RedactedCall],
+        ending: Failure | BaseException | None,
+    ) -> CommitFuture:
+        """Implement `Recorder`."""
+        outcome = "success" if ending is None else self._outcome(ending)
+        if self._traced and not call.depth and (span := CURRENT.get()) is not None:
+            span.span.set_attribute("gatepost.outcome", outcome)
+        tenant = call.caller.tenant_id if self._meter.counts_tenants else None
+        ended = (call.kind, call.name, outcome, tenant)
+        seconds = self._seconds.get(ended)
+        if seconds is None:
+            seconds = self._add_outcome(ended)
+        seconds.append(perf_counter() - began)
+        return NO_COMMIT if self._record is None else self._record(call, began, guards, ending)
+
+    def _outcome(self, ending: Failure | BaseException) -> str:
+        """Return the outcome label, and count refusals by limits."""
+        if isinstance(ending, Failure):
+            # Without a limit it is a rate limit of an upstream, reported by the tool.
+            if ending.limit is not None:
+                self._meter.limited(ending.limit)
+            return ending.kind
+        outcome = reason_of(ending).outcome
+        if outcome in LACKING:
+            self._meter.refused(outcome)
+        return outcome
+
+
+LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})
+"""What is answered as the gate answers it."""
+
+
+class DecisionMetrics:
+    """Count the outcomes of approval requests, in the process that ended them."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def __call__(self, change: ApprovalChange) -> None:
+        """Count a change; implements `ApprovalListener`."""
+        request = change.request
+        if change.what == "approved" and request is not None and request.state == "waiting":
+            return  # the first of two approvals
+        if change.what in ENDS:
+            self._meter.decided(change.what)
+
+
+ENDS = frozenset(metric_families.DECISIONS)

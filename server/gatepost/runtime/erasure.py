@@ -1,0 +1,186 @@
+"""Remove all data of a tenant, repeatedly until nothing is left."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.tools.context import WorkspaceUsage
+from gatepost.workspace import removal
+from gatepost.workspace.ownership import PRIVATE, adoption, is_foreign_folder
+from gatepost.workspace.path import partial_name
+from gatepost.workspace.resolver import DIRECTORY, resolver_of
+
+PASSES = 5
+"""Number of passes: a call that is being stopped may still write."""
+PAUSE_S = 1.0
+NOTHING = WorkspaceUsage(0, 0)
+
+Tell = Callable[[str], object]
+"""Receives a line about each step."""
+
+
+class TenantInventory(msgspec.Struct, frozen=True):
+    """The data of a tenant: numbers of records by kind, and the usage of its files."""
+
+    records: dict[str, int]
+    files: WorkspaceUsage
+
+    @property
+    def is_nothing(self) -> bool:
+        """Return whether there is no data."""
+        return not self.records and not self.files.files
+
+    def lines(self) -> list[str]:
+        """Return a description for people."""
+        told = counted_records(self.records)
+        if self.files.files:
+            told.append(f"{self.files.files} files and folders, {self.files.bytes} bytes")
+        return told
+
+
+def counted_records(counts: Mapping[str, int]) -> list[str]:
+    """Return how many records there are of each kind, for a person: `2 approval requests`."""
+    return [f"{number} {kind.replace('_', ' ')}" for kind, number in sorted(counts.items())]
+
+
+class Unfinished(Exception):
+    """A process still writes for the tenant, although it is suspended."""
+
+
+class TenantErasure:
+    """
+    The erasure of one tenant, which must already be suspended at every server.
+
+    Each step can be repeated, so you can start an interrupted erasure again. *root* is the folder
+    with the tenants' folders.
+    """
+
+    def __init__(self, tenant: str, records: Records, relay: Relay, root: Path) -> None:
+        self.tenant, self._records, self._relay, self._root = tenant, records, relay, root
+
+    async def found(self) -> TenantInventory:
+        """Count the tenant's data; nothing is changed."""
+        records = dict(await self._records.tenant_data.count(self.tenant))
+        return TenantInventory(records, await asyncio.to_thread(self._counted))
+
+    async def run(
+        self, tell: Tell, pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> None:
+        """Remove everything; raises Unfinished, StoreUnavailable and OSError."""
+        for _ in range(PASSES):
+            removed = await self._remove(tell)
+            with suppress(StoreUnavailable):
+                # Its contents expire within minutes.
+                await self._relay.of(self.tenant).clear()
+            if not removed:
+                return
+            await pause(PAUSE_S)
+        if not (await self.found()).is_nothing:
+            raise Unfinished
+
+    async def _remove(self, tell: Tell) -> bool:
+        """Do one pass; return whether it removed anything."""
+        gone = 0
+        while some := await self._records.tenant_data.clear(self.tenant):
+            gone += some
+            tell(f"removed {gone} records")
+        if await asyncio.to_thread(self._is_foreign):
+            tell(
+                f"left the folder, which Gatepost did not make: {adoption(self._root, self.tenant)}"
+            )
+        files = await asyncio.to_thread(self._cleared)
+        if files.files:
+            tell(f"removed {files.files} files and folders, {files.bytes} bytes")
+        return bool(gone or files.files)
+
+    def _is_foreign(self) -> bool:
+        """Return whether another program owns the folder, such as a user's below `/home`."""
+        with suppress(FileNotFoundError), closing(_Folder.at(self._root)) as root:
+            return is_foreign_folder(root.handle, self.tenant, resolver_of())
+        return False
+
+    def _counted(self) -> WorkspaceUsage:
+        size = files = 0
+        places = [self._root / PRIVATE / self.tenant]
+        if not self._is_foreign():
+            places.append(self._root / self.tenant)
+        for place in places:
+            for folder, folders, names in os.walk(place):
+                files += len(folders) + len(names)
+                for name in names:
+                    with suppress(OSError):
+                        size += os.lstat(os.path.join(folder, name)).st_size
+        return WorkspaceUsage(size, files)
+
+    def _cleared(self) -> WorkspaceUsage:
+        """
+        Remove the tenant's two folders, without the one that another program owns.
+
+        One folder is first moved into the other in one step, so that it never appears partly
+        removed, and the next attempt finds the rest after an interruption.
+        """
+        size = files = 0
+        foreign = self._is_foreign()
+        with suppress(FileNotFoundError), closing(_Folder.at(self._root)) as root:
+            root.make(PRIVATE)
+            with closing(root.below(PRIVATE)) as private:
+                private.make(self.tenant)
+                with closing(private.below(self.tenant)) as home:
+                    gone = NOTHING if foreign else _moved_or_emptied(root, self.tenant, home)
+                    size, files = size + gone.bytes, files + gone.files
+                    gone = home.empty()
+                    size, files = size + gone.bytes, files + gone.files
+                private.remove(self.tenant)
+        return WorkspaceUsage(size, files)
+
+
+def _moved_or_emptied(root: "_Folder", name: str, to: "_Folder") -> WorkspaceUsage:
+    try:
+        root.move(name, to, f"erased{partial_name()}")
+    except FileNotFoundError:
+        return NOTHING
+    except OSError:
+        # A mount point, which cannot be moved or removed.
+        with closing(root.below(name)) as folder:
+            return folder.empty()
+    return NOTHING
+
+
+class _Folder:
+    """An open folder; below the root, no link leads into it or out of it."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    @classmethod
+    def at(cls, root: Path) -> "_Folder":
+        return cls(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def below(self, name: str) -> "_Folder":
+        return _Folder(os.open(name, DIRECTORY, dir_fd=self.handle))
+
+    def make(self, name: str) -> None:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.handle)
+
+    def empty(self) -> WorkspaceUsage:
+        gone = [removal.clear(self.handle, name) for name in os.listdir(self.handle)]
+        return WorkspaceUsage(sum(one.bytes for one in gone), sum(one.files for one in gone))
+
+    def move(self, name: str, to: "_Folder", as_name: str) -> None:
+        os.rename(name, as_name, src_dir_fd=self.handle, dst_dir_fd=to.handle)
+
+    def remove(self, name: str) -> None:
+        # A call may have written there meanwhile; the next pass removes it.
+        with suppress(OSError):
+            os.rmdir(name, dir_fd=self.handle)
+
+    def close(self) -> None:
+        os.close(self.handle)

@@ -1,0 +1,40 @@
+"""Build the token verifiers of a configuration."""
+
+from collections.abc import Callable
+
+from gatepost.config.settings import Config
+from gatepost.runtime.reload import known_tenants
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.introspection import IntrospectionVerifier
+from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import IssuerKeySets, asks
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import JwtVerifier
+
+
+def policy_of(config: Config, admit: Callable[[TenantContext], None]) -> Policy:
+    """Return the policy for all issuers; *admit* raises for revoked callers."""
+    return Policy(
+        tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+        implications=Implications(config.scopes.implied),
+        development=config.development,
+        admit=admit,
+    )
+
+
+def verifiers_of(
+    issuers: IssuerRegistry,
+    keys: IssuerKeySets,
+    decisions: VerdictCache,
+    *,
+    policy: Policy,
+    introspectors: Callable[[], Introspectors],
+) -> tuple[JwtVerifier, IntrospectionVerifier | None]:
+    """Return the verifier of signed tokens, and that of opaque tokens or None."""
+    signed = JwtVerifier(issuers, keys, decisions, policy=policy)
+    if not any(asks(trusted) for trusted in issuers.issuers):
+        return signed, None
+    return signed, IntrospectionVerifier(issuers, introspectors(), policy=policy)

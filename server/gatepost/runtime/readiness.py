@@ -1,0 +1,77 @@
+"""`/readyz`: whether this process can serve callers of a configured issuer."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.runtime.stores import State, Watch
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import USABLE, IssuerKeySets
+
+STOPPING = b'{"status":"stopping"}'
+
+
+class ReadinessChecks(Protocol):
+    """The parts of the server that readiness depends on."""
+
+    watch: Watch
+    cutoffs: Revocations
+    keys: IssuerKeySets
+    issuers: IssuerRegistry
+    tenants_apart: bool
+    leaving: bool
+
+    def warm(self) -> None:
+        """Begin to fetch the issuers' keys."""
+
+
+def missing(
+    stores: Mapping[str, State], *, knows_cutoffs: bool, issuers: Collection[str]
+) -> list[str]:
+    """
+    Return what prevents this process from serving any call; *issuers* are their states.
+
+    The shared store is not needed: without it, each process counts limits separately. One failed
+    issuer of several does not count either, because callers of the others are served.
+    """
+    lacks = []
+    if stores["database"] != "ok":
+        lacks.append("database")
+    if not knows_cutoffs:
+        lacks.append("cutoffs")
+    if issuers and not USABLE.intersection(issuers):
+        lacks.append("issuer_keys")
+    return lacks
+
+
+async def readiness(parts: ReadinessChecks, *, insecure_dev_auth: bool) -> tuple[int, bytes]:
+    """Return the status and body of `/readyz`, without secrets or caller data."""
+    if parts.leaving:
+        return 503, STOPPING
+    stores = await parts.watch.states()
+    issuers = parts.issuers.issuers
+    states = [(one.settings.issuer, parts.keys.state_of(one)) for one in issuers]
+    lacks = missing(
+        stores,
+        knows_cutoffs=parts.cutoffs.is_ready,
+        issuers=[state for _, state in states],
+    )
+    if "issuer_keys" in lacks:
+        # Without calls, only probes fetch the keys. Fetches are rate limited, however often probes
+        # come.
+        parts.warm()
+    told: dict[str, object] = {"status": "unavailable" if lacks else "ok"}
+    if lacks:
+        told["missing"] = lacks
+    told["stores"] = stores
+    if insecure_dev_auth:
+        told["insecure_dev_auth"] = True
+    if parts.tenants_apart:
+        # Issuers of a template contain tenant ids, which a probe must not list.
+        told["issuers"] = Counter(state for _, state in states)
+    else:
+        told["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
+    return 503 if lacks else 200, msgspec.json.encode(told)

@@ -1,0 +1,304 @@
+"""
+The recent callers of each tenant, shared by all replicas and kept over restarts.
+
+Noted where a verdict on a token is made, which is at most once a minute for each token: a call that
+shows it again costs nothing. One task writes what is new, once in a while for each caller, into one
+entry of the tenant, as long as it may be: so many callers, for so many days.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import structlog
+
+from gatepost.background import during
+from gatepost.storage.entries import Entries, Entry
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records, TenantRecords
+from gatepost_authz.caller import SubjectKind, TenantContext
+
+SUBJECT, KEY = "callers", "lately"
+MOST = 60
+"""Maximum number of remembered callers of a tenant."""
+MOST_BYTES = 262_144
+"""Maximum size for one tenant; beyond it the latest callers are kept."""
+KEPT_S = 7 * 86_400.0
+AGAIN_S = 600.0
+"""How often an unchanged, active caller is written again."""
+WRITE_S = 1.0
+"""How long new callers are gathered before they are written."""
+OUTAGE_S = 15.0
+"""Pause after an outage of the store."""
+TRIES = 10
+"""Number of attempts if other processes write at the same moment."""
+MOST_TENANTS = 1_000
+"""Tenants with unwritten callers; callers of further tenants are noted the next time."""
+MOST_TOLD = 10_000
+CLOSING_S = 2.0
+DICE = random.SystemRandom()
+
+Key = tuple[str, str, str, str, str]
+"""Tenant, issuer, kind and subject, and the client."""
+
+log = structlog.get_logger("gatepost.callers")
+
+
+class RecentCaller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    The stored data of a caller: its identity, and the claims of its last token.
+
+    It contains no token and no token id.
+    """
+
+    issuer: str
+    subject: str
+    kind: SubjectKind
+    client: str = ""
+    actor: str = ""
+    name: str = ""
+    scopes: tuple[str, ...] = ()
+    acr: str = ""
+    auth_time: int | None = None
+    issued_at: int | None = None
+    seen_at: float
+
+    @property
+    def key(self) -> tuple[str, SubjectKind, str, str]:
+        """Return the key of the caller within its tenant."""
+        return self.issuer, self.kind, self.subject, self.client
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[RecentCaller, ...]).decode
+
+
+def seen_of(caller: TenantContext, now: float) -> RecentCaller:
+    """Return the stored data of a caller."""
+    return RecentCaller(
+        issuer=caller.issuer,
+        subject=caller.subject,
+        kind=caller.subject_kind,
+        client=caller.client_id or "",
+        actor=caller.actor or "",
+        name=caller.name,
+        scopes=tuple(sorted(caller.scopes)),
+        acr=caller.acr or "",
+        auth_time=caller.auth_time,
+        # Revocations compare the issue time, so a token without one gets the current time.
+        issued_at=int(now) if caller.issued_at is None else caller.issued_at,
+        seen_at=now,
+    )
+
+
+def context(tenant: str, one: RecentCaller) -> TenantContext:
+    """Rebuild the caller for checks of rules; it makes no requests."""
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=one.issuer,
+        subject=one.subject,
+        subject_kind=one.kind,
+        resource="",
+        expires_at=0,
+        issued_at=one.issued_at,
+        client_id=one.client or None,
+        actor=one.actor or None,
+        scopes=frozenset(one.scopes),
+        acr=one.acr or None,
+        auth_time=one.auth_time,
+        claims={"name": one.name} if one.name else {},
+    )
+
+
+def merged(
+    before: Iterable[RecentCaller], new: Iterable[RecentCaller], now: float
+) -> tuple[RecentCaller, ...]:
+    """Merge both lists: the latest entry of each caller, newest first, up to the limits."""
+    latest: dict[object, RecentCaller] = {}
+    for one in (*before, *new):
+        if one.seen_at > now - KEPT_S:
+            there = latest.get(one.key)
+            if there is None or there.seen_at <= one.seen_at:
+                latest[one.key] = one
+    return tuple(sorted(latest.values(), key=lambda one: -one.seen_at)[:MOST])
+
+
+class RecentCallers:
+    """
+    Note callers, and list the recent callers of a tenant for the dashboard.
+
+    *is_cut* returns whether a caller is revoked: such callers are not written, and are removed with
+    the next write. *is_out* returns whether a caller is revoked or could no longer sign in.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        is_cut: Callable[[TenantContext], bool],
+        is_out: Callable[[TenantContext], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._records, self._clock = records, clock
+        self._is_cut, self._is_out = is_cut, is_out
+        self._told: dict[Key, tuple[TenantContext, float]] = {}
+        """The last written state of each caller, and when."""
+        self._waiting: dict[str, dict[Key, tuple[TenantContext, float]]] = {}
+        self._writing = asyncio.Lock()
+        self._woken = asyncio.Event()
+
+    def note(self, caller: TenantContext) -> None:
+        """Note a caller whose token has just been accepted."""
+        now = self._clock()
+        key = (*caller.principal_key, caller.client_id or "")
+        told = self._told.get(key)
+        if told is not None and now < told[1] + AGAIN_S and _is_alike(told[0], caller):
+            return
+        if self._is_cut(caller):
+            return
+        theirs = self._waiting.get(caller.tenant_id)
+        if theirs is None:
+            if len(self._waiting) >= MOST_TENANTS:
+                return
+            theirs = self._waiting[caller.tenant_id] = {}
+        theirs.pop(key, None)
+        theirs[key] = caller, now
+        if len(theirs) > MOST:
+            del theirs[next(iter(theirs))]
+        if len(self._told) >= MOST_TOLD:
+            self._told.clear()
+        self._told[key] = caller, now
+        self._woken.set()
+
+    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+        """Forget these callers; a caller with another token is noted again."""
+        for kept in (self._told, *self._waiting.values()):
+            for key in [key for key, (caller, _) in kept.items() if which(caller)]:
+                del kept[key]
+
+    async def lately(self, tenant: str, most: int) -> Sequence[TenantContext]:
+        """Return the recent callers of a tenant, latest first; raises StoreUnavailable."""
+        await self._write(tenant)
+        entry = await self._records.of(tenant).entries(SUBJECT).get(KEY)
+        found = merged(_read(entry), (), self._clock())
+        callers = [context(tenant, one) for one in found]
+        return [caller for caller in callers if not self._is_out(caller)][:most]
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
+        """Write noted callers during a block, and the rest at its end."""
+        try:
+            async with during("callers", self._always):
+                yield
+        finally:
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(CLOSING_S):
+                    await self.write()
+
+    async def write(self) -> None:
+        """Write noted callers; raises StoreUnavailable, and the rest is kept."""
+        for tenant in [*self._waiting]:
+            await self._write(tenant)
+
+    async def _always(self) -> None:
+        while True:
+            await self._woken.wait()
+            # Random, so that replicas do not write at the same moment.
+            await asyncio.sleep(WRITE_S * DICE.uniform(0.5, 1.0))
+            self._woken.clear()
+            try:
+                await self.write()
+            except StoreUnavailable as outage:
+                log.warning("callers_not_written", reason=str(outage))
+                self._woken.set()
+                await asyncio.sleep(OUTAGE_S)
+
+    async def _write(self, tenant: str) -> None:
+        async with self._writing:
+            news = self._waiting.pop(tenant, None)
+            if not news:
+                return
+            written = False
+            try:
+                written = await self._put(tenant, [seen_of(*one) for one in news.values()])
+            finally:
+                if not written:
+                    self._waiting[tenant] = news | self._waiting.get(tenant, {})
+                    self._woken.set()
+
+    async def _put(self, tenant: str, news: list[RecentCaller]) -> bool:
+        entries = self._records.of(tenant).entries(SUBJECT)
+
+        def changed(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
+            every = merged(before, news, self._clock())
+            return tuple(one for one in every if not self._is_cut(context(tenant, one)))
+
+        return await _replaced(entries, changed, self._clock())
+
+
+async def forget_person(records: TenantRecords, issuer: str, subject: str) -> int:
+    """
+    Remove a person from the recent callers, also as an actor; return the number of entries.
+
+    Raises StoreUnavailable; you can then call it again.
+    """
+    gone = 0
+
+    def theirs(one: RecentCaller) -> bool:
+        return one.issuer == issuer and subject in (one.subject, one.actor)
+
+    def without(before: tuple[RecentCaller, ...]) -> tuple[RecentCaller, ...]:
+        nonlocal gone
+        left = tuple(one for one in before if not theirs(one))
+        gone = len(before) - len(left)
+        return left
+
+    if not await _replaced(records.entries(SUBJECT), without, time.time()):
+        raise StoreUnavailable("others write who has called, all the time")
+    return gone
+
+
+async def _replaced(
+    entries: Entries,
+    change: Callable[[tuple[RecentCaller, ...]], tuple[RecentCaller, ...]],
+    now: float,
+) -> bool:
+    """Change the entry; return False if other processes changed it at each attempt."""
+    for _ in range(TRIES):
+        entry = await entries.get(KEY)
+        before = _read(entry)
+        after = change(before)
+        if after == before:
+            return True
+        value = _encode(after)
+        while len(value) > MOST_BYTES and len(after) > 1:
+            after = after[: len(after) // 2]
+            value = _encode(after)
+        revision = entry.revision if entry else 0
+        if await entries.put(KEY, value, now=now, revision=revision, expires_at=now + KEPT_S):
+            return True
+    return False
+
+
+def _read(entry: Entry | None) -> tuple[RecentCaller, ...]:
+    try:
+        return () if entry is None else _decode(entry.value)
+    except msgspec.DecodeError:
+        return ()  # written by another version, which may run at the same time
+
+
+def _is_alike(one: TenantContext, other: TenantContext) -> bool:
+    """Return whether both look the same on the dashboard."""
+    if one is other:
+        return True
+    return (one.scopes, one.acr, one.auth_time, one.actor, one.name) == (
+        other.scopes,
+        other.acr,
+        other.auth_time,
+        other.actor,
+        other.name,
+    )

@@ -1,0 +1,132 @@
+"""Report refused tokens to the log, the metrics and the dashboard."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+
+import structlog
+from starlette.types import Scope
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.http.failed_tokens import FailedTokenLimit, peer_key
+from gatepost.http.scope import REQUEST_ID
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.telemetry.metric_families import GATE_REASONS
+from gatepost.telemetry.metrics import Meter
+from gatepost_authz.errors import AuthError, MissingToken
+from gatepost_authz.reasons import NO_RULE, RULES
+
+WINDOW_S = 60.0
+MOST_PER_PEER, MOST_EVENTS = 5, 100
+"""Number of logged refusals per window: of one peer, and in total."""
+
+log = structlog.get_logger("gatepost.gate")
+
+
+class RefusedTokens:
+    """
+    Hears of every token that is refused, by the gate or when a person signs in.
+
+    What is logged of a proved token is also put on its tenant's record, for the dashboard. Says
+    nothing that a caller has chosen: an issuer is named as it is configured or once a key has
+    proved it, a tenant only of a proved token.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        failed_tokens: FailedTokenLimit,
+        audit_writer: AuditWriter,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._meter, self._failed_tokens, self._audit_writer = meter, failed_tokens, audit_writer
+        self._monotonic = monotonic
+        self._window_ends = 0.0
+        self._logged: Counter[str] = Counter()
+        self._logged_of_all = 0
+        self._left_out: Counter[str] = Counter()
+        self._noting: set[asyncio.Task[None]] = set()
+
+    def by_gate(self, scope: Scope, error: AuthError) -> None:
+        """Report a refused request."""
+        self._meter.refused(GATE_REASONS.get(type(error).__name__, ""))
+        self._heard(scope, error, "gate")
+
+    def by_sign_in(self, scope: Scope, error: AuthError) -> None:
+        """Report a refused sign-in to the dashboard."""
+        self._heard(scope, error, "sign_in")
+
+    def _heard(self, scope: Scope, error: AuthError, at: str) -> None:
+        self._failed_tokens.failed(scope, error)
+        if isinstance(error, MissingToken):
+            return  # the first request of each client, which has no token
+        self._meter.refused_token(error.reason)
+        peer = peer_key(scope)
+        if self._may_log(peer):
+            self._log(scope, error, at, peer)
+        else:
+            self._leave_out(error.reason)
+
+    def _log(self, scope: Scope, error: AuthError, at: str, peer: str) -> None:
+        rule = RULES.get(error.reason, NO_RULE)
+        said = {
+            "claim": error.claim or rule.claim,
+            "rule": rule.rule,
+            "setting": rule.setting,
+            "issuer": error.issuer,
+            "tenant": error.tenant,
+        }
+        log.info(
+            "token_refused",
+            reason=error.reason,
+            **{name: value for name, value in said.items() if value},
+            at=at,
+            peer=peer,
+            request_id=scope.get(REQUEST_ID),
+        )
+        if error.tenant is not None:
+            # In a context of its own, like the timer below.
+            noting = self._note(error.tenant, error.reason, scope.get(REQUEST_ID, ""))
+            task = asyncio.get_running_loop().create_task(noting, context=Context())
+            self._noting.add(task)
+            task.add_done_callback(self._noting.discard)
+
+    async def _note(self, tenant: str, reason: str, request_id: str) -> None:
+        # The audit writer logs the outage.
+        with suppress(StoreUnavailable):
+            await self._audit_writer.note(tenant, "token", outcome=reason, request_id=request_id)
+
+    def _may_log(self, peer: str) -> bool:
+        now = self._monotonic()
+        if now >= self._window_ends:
+            self._window_ends = now + WINDOW_S
+            self._logged.clear()
+            self._logged_of_all = 0
+        if self._logged_of_all >= MOST_EVENTS:
+            return False
+        # Only peers with a logged refusal are remembered, which bounds their number.
+        logged = self._logged[peer]
+        if logged >= MOST_PER_PEER:
+            return False
+        self._logged[peer] = logged + 1
+        self._logged_of_all += 1
+        return True
+
+    def _leave_out(self, reason: str) -> None:
+        if not self._left_out:
+            # In a new context, so that this request's context is not kept until then.
+            loop = asyncio.get_running_loop()
+            loop.call_later(WINDOW_S, self.tell_left_out, context=Context())
+        self._left_out[reason] += 1
+
+    def tell_left_out(self) -> None:
+        """Log how many refusals were not logged, if any."""
+        if self._left_out:
+            reasons = dict(self._left_out)
+            self._left_out.clear()
+            count = sum(reasons.values())
+            log.warning("token_refusals_left_out", count=count, reasons=reasons)

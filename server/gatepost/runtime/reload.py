@@ -1,0 +1,109 @@
+"""The effects of a reload on connected callers: lost access and changed lists."""
+
+from collections.abc import Callable, Mapping
+
+from gatepost.config.settings import STDIO, Config
+from gatepost.tools.api import Offer
+from gatepost.tools.context import Listed
+from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.issuers import IssuerRegistry
+
+Loses = Callable[[TenantContext], bool]
+
+
+def known_tenants(config: Config) -> frozenset[str]:
+    """Return all tenants that the configuration names."""
+    named = {*config.tenancy.tenants}
+    for issuer in config.issuers:
+        named.update(issuer.tenants.values())
+        if issuer.tenant.value:
+            named.add(issuer.tenant.value)
+    return frozenset(named)
+
+
+def tenant_labels(config: Config) -> frozenset[str] | None:
+    """Return the tenants that may be metric labels; None if there is no tenant label."""
+    return known_tenants(config) if config.telemetry.tenant_label else None
+
+
+def affected_callers(before: Config, after: Config) -> Loses:
+    """
+    Return a predicate for callers whose token might now be judged differently.
+
+    An open stream outlives the check of its token, and the token is not stored. So the streams of
+    these callers are ended, and their clients have to reconnect and authenticate again.
+    """
+    if _meaning(before) != _meaning(after):
+        return lambda caller: True
+    old, new = IssuerRegistry(before.issuers), IssuerRegistry(after.issuers)
+    baseline = frozenset(after.scopes.baseline)
+    known = None if after.creates_tenants else known_tenants(after)
+
+    def loses(caller: TenantContext) -> bool:
+        tenant = caller.tenant_id
+        if tenant in after.tenancy.suspended or (known is not None and tenant not in known):
+            return True
+        return not baseline <= caller.scopes or not _stands(caller, old, new)
+
+    return loses
+
+
+def revoked_callers(config: Config, issuers: IssuerRegistry) -> Loses:
+    """
+    Return a predicate for callers who could no longer sign in under this configuration.
+
+    Tasks may run for hours and hold no token that could be checked again. They are checked here,
+    for example when an issuer is removed because it is no longer trusted.
+    """
+    known = None if config.creates_tenants else known_tenants(config)
+    suspended = frozenset(config.tenancy.suspended)
+
+    def is_out(caller: TenantContext) -> bool:
+        tenant = caller.tenant_id
+        if caller.issuer == STDIO:
+            return tenant != config.stdio.tenant
+        if tenant in suspended or (known is not None and tenant not in known):
+            return True
+        found = issuers.find(caller.issuer)
+        return found is None or tenant in found[0].rules.foreign
+
+    return is_out
+
+
+def _stands(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> bool:
+    """Return whether the caller's issuer and its right to the tenant are unchanged."""
+    before, after = old.find(caller.issuer), new.find(caller.issuer)
+    if before is None or after is None or before[0].settings != after[0].settings:
+        return False
+    rules = after[0].rules
+    return caller.tenant_id not in rules.foreign and rules.exclusive >= before[0].rules.exclusive
+
+
+def _meaning(config: Config) -> object:
+    """Return the settings that affect every token."""
+    return config.resource, config.mode, config.scopes.implied
+
+
+def lists_changed(before: Registry, after: Registry) -> tuple[Listed, ...]:
+    """Return the lists that changed for any caller."""
+    if before.obtainable != after.obtainable:
+        return "tools", "prompts", "resources"
+    kinds: dict[Listed, Callable[[Registry], tuple[Mapping[str, Offer], ...]]] = {
+        "tools": lambda registry: (registry.tools,),
+        "prompts": lambda registry: (registry.prompts,),
+        "resources": lambda registry: (registry.documents, registry.templates),
+    }
+    return tuple(what for what, of in kinds.items() if _shown(of(before)) != _shown(of(after)))
+
+
+# A reload creates new function objects, which callers do not see.
+FUNCTIONS = frozenset({"check", "invoke", "template", "lister", "completer"})
+
+
+def _shown(offers: tuple[Mapping[str, Offer], ...]) -> list[object]:
+    return [
+        [key, *(getattr(one, name) for name in one.__struct_fields__ if name not in FUNCTIONS)]
+        for kind in offers
+        for key, one in kind.items()
+    ]

@@ -1,0 +1,390 @@
+"""The long-lived objects of a process, and the ones that a reload replaces."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from gatepost.audit.retention import Retention
+from gatepost.audit.writer import AuditWriter
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.references import resolve
+from gatepost.config.server_secrets import own_secrets
+from gatepost.config.settings import Config
+from gatepost.http.failed_tokens import FailedTokenLimit
+from gatepost.http.open_streams import OpenStreams
+from gatepost.mcp.change_notifications import ChangeFeed, TenantChanges
+from gatepost.mcp.sessions.channel import SessionRegistry
+from gatepost.mcp.tasks.runner import TaskRunner
+from gatepost.mcp.tasks.store import TaskLimits, TaskStore
+from gatepost.outbound.client import OutboundClient
+from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.policy.limits.requests import CallerRequests
+from gatepost.policy.limits.rules import terms_of
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.policy.revocation.denials import DenialCounter
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals
+from gatepost.runtime import stores
+from gatepost.runtime.approvals import ApprovalServices
+from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
+from gatepost.runtime.exporter import exporter_of
+from gatepost.runtime.gate import policy_of, verifiers_of
+from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
+from gatepost.runtime.recent_callers import RecentCallers
+from gatepost.runtime.refused_tokens import RefusedTokens
+from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
+from gatepost.runtime.stages import stages_of
+from gatepost.runtime.tool_services import TenantToolServices
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.storage.revocations import RevocationRecord
+from gatepost.telemetry import metric_families
+from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.metrics import Meter
+from gatepost.tools.api import Call, CallContext
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.tools.running_requests import RunningRequests
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import TENANT
+from gatepost_authz.fetch import Fetcher
+from gatepost_authz.introspection import IntrospectionVerifier
+from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import IssuerKeySets
+from gatepost_authz.verdict_cache import VerdictCache
+from gatepost_authz.verifier import TokenVerifier, Verifiers
+
+SETTLE_S = 1.0
+"""How long clients are notified of a reload after it, so that all processes have reloaded."""
+
+
+class Services:
+    """
+    The objects that requests share.
+
+    Issuer keys, cached token checks, failure counts and the log survive a reload. `apply`
+    takes up a configuration, at the start and at each reload: what it makes replaces its
+    predecessor whole, while calls that run keep what they began with.
+    """
+
+    issuers: IssuerRegistry
+    verifier: TokenVerifier
+    registry: Registry
+    runner: Runner
+    lending: TenantToolServices
+    tenants_apart: bool
+    """Whether each tenant has a resource of its own."""
+    _opaque: IntrospectionVerifier | None = None
+    _config: Config | None = None
+    leaving = False
+    """Whether a stop has begun and load balancers should use other servers."""
+
+    def __init__(
+        self,
+        config: Config,
+        toolbox: Toolbox,
+        keyring: KeyRing,
+        *,
+        records: Records,
+        relay: Relay,
+        meter: Meter | None = None,
+    ) -> None:
+        self.meter = meter or Meter.alone()
+        self.call_batch = CallBatch(self.meter)
+        self.records, self.relay = records, relay
+        self.runs = RunningCalls(records, relay)
+        self.feed = ChangeFeed(relay)
+        self.cutoffs = Revocations(records, relay, ended=self._cut_off)
+        self.streams = streams_of(config, self.cutoffs)
+        self.fetcher = Fetcher(development=config.development, network=config.network)
+        self.outbound = OutboundClient(
+            config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
+        )
+        self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
+        self.keyring = keyring
+        self.workspaces = workspaces_of(config)
+        self._theirs: dict[str, tuple[TenantWorkspace, TenantChanges]] = {}
+        """Objects of each tenant that its calls share, as many as there are workspaces."""
+        self.secrets = SecretCache(SecretStore(records, keyring))
+        self.redaction = Redaction(self.secrets)
+        self.limits = LimitStage(relay if config.storage.shared else None)
+        self.exporter = exporter_of(config, self.fetcher.tls)
+        self.audit_writer = self._audit_writer_for(config)
+        self.watch = stores.Watch(records, relay, takes_nothing=lambda: self.audit_writer.failing)
+        self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
+        self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
+        self.log = AccessLog(
+            config.log.format, enabled=config.log.requests, clean=self.redaction.clean
+        )
+        self.register = SessionRegistry(records, relay)
+        shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
+        listeners = [DecisionMetrics(self.meter)]
+        self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
+        self.approvals = self.reviews.service
+        task_store = TaskStore(records, self.feed, quota=self.runs.quota)
+        self.keeper = TaskRunner(task_store, lambda: self.runner)
+        self.keeper.is_out = self._is_out
+        self._follow_revocations()
+        self._introspectors: list[Introspectors] = []
+        self.apply(config, toolbox)
+
+    def _audit_writer_for(self, config: Config) -> AuditWriter:
+        return AuditWriter(
+            self.records,
+            self.keyring,
+            self.redaction,
+            config.audit,
+            charge=self.limits.recorded,
+            observe=partial(self.meter.observe, metric_families.AUDIT_SECONDS),
+            listener=self.exporter.recorded,
+        )
+
+    def _follow_revocations(self) -> None:
+        self.withdrawals = WithdrawnApprovals(self.records, self.approvals)
+        self.denials = DenialCounter(self.records, self.relay, self.audit_writer, self.cutoffs)
+        self.callers = RecentCallers(self.records, is_cut=self.cutoffs.is_cut, is_out=self._is_out)
+        self.underway = RunningRequests(self.cutoffs.is_revoked)
+
+    def apply(self, config: Config, toolbox: Toolbox) -> None:
+        """Build what depends on issuers, tenants, scopes and tools; change nothing on errors."""
+        issuers = IssuerRegistry(config.issuers)
+        obtainable = config.scopes.obtainable
+        registry = Registry(
+            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
+        )
+        verifier = self._verifier_for(config, issuers)
+        runner = self._runner_for(config, registry)
+        self.audit_writer.apply(config.audit)
+        self.runs.quota.apply(config.limits)
+        self.outbound.apply(config.network)
+        self.lending = TenantToolServices(
+            config.packs,
+            records=self.records,
+            secrets=self.secrets,
+            outbound=self.outbound,
+            run=runner.run,
+        )
+        self.meter.set_label_values([tool.name for tool in toolbox.tools], tenant_labels(config))
+        self.secrets.keep_own(own_secrets(config))
+        if self._config is not None:
+            self._tell_streams(self._config, config, registry)
+        self._config = config
+        self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
+        self.issuers, self.registry, self.runner = issuers, registry, runner
+        self.verifier = verifier
+        self.keeper.task_store.terms = TaskLimits(
+            **msgspec.structs.asdict(config.tasks), peers=config.audit.peers
+        )
+        self.cutoffs.configure(config.tenancy.suspended)
+        self._cannot_sign_in = revoked_callers(config, issuers)
+        self.keeper.end(self._is_out)
+        self.tenants_apart = TENANT in config.resource
+
+    def _is_out(self, caller: TenantContext) -> bool:
+        """Return whether a caller is revoked, or could no longer sign in."""
+        return self._cannot_sign_in(caller) or self.cutoffs.is_cut(caller)
+
+    def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
+        """Return the token verifier."""
+        signed, opaque = verifiers_of(
+            issuers,
+            self.keys,
+            self.decisions,
+            policy=policy_of(config, self._admit),
+            introspectors=lambda: self._introspectors_for(config),
+        )
+        if opaque is None:
+            return signed
+        self._opaque = opaque
+        return Verifiers([signed, opaque])
+
+    def _admit(self, caller: TenantContext) -> None:
+        """Admit a caller or raise; the hook of `Policy`."""
+        self.cutoffs.admit(caller)
+        self.callers.note(caller)
+
+    def _runner_for(self, config: Config, registry: Registry) -> Runner:
+        """Return the runner for calls of these tools."""
+        limits = config.limits
+        self.reviews.apply(config, registry.tools.values())
+        self.denials.apply(config.approvals)
+        self.limits.apply(
+            terms_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+        )
+        return Runner(
+            registry,
+            context_for=self.context_for,
+            stages=stages_of(
+                config,
+                limits=self.limits,
+                runs=self.runs,
+                reviews=self.reviews,
+                cutoffs=self.cutoffs,
+                denials=self.denials,
+                redaction=self.redaction,
+                tracer=self.exporter.tracer,
+            ),
+            timeout_s=config.tools.timeout_s,
+            max_result_bytes=config.tools.max_result_bytes,
+            redaction=self.redaction,
+            requests=CallerRequests(self.limits, self.meter.limited),
+            recorder=CountingRecorder(
+                self.meter,
+                self.call_batch,
+                self.audit_writer if config.audit.enabled else None,
+                traced=self.exporter.tracer is not None,
+            ),
+        )
+
+    def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
+        """Notify connected clients of changed lists, and end streams that lost their right."""
+        self.streams.most = after.limits.listen_streams
+        self.streams.most_per_caller = after.limits.listen_streams_per_caller
+        self.streams.end(affected_callers(before, after))
+        if changed := lists_changed(self.registry, registry):
+            # Delayed until the other processes have reloaded too: a client may list at any of them.
+            asyncio.get_running_loop().call_later(SETTLE_S, self.feed.relisted, changed)
+            if "resources" in changed:
+                # They were checked against the old resources; their clients subscribe again.
+                self.streams.end_watching()
+
+    def _introspectors_for(self, config: Config) -> Introspectors:
+        """Return the introspection clients with the secrets of *config*."""
+        secrets = introspection_secrets(config)
+        introspectors = Introspectors(
+            self.fetcher, self.keys.discovery, secret_of=secrets.__getitem__
+        )
+        # Running introspections continue after a reload; all clients end with the process.
+        self._introspectors.append(introspectors)
+        return introspectors
+
+    def context_for(self, call: Call) -> CallContext:
+        """Return the context of a call for its tool."""
+        tenant = call.caller.tenant_id
+        theirs = self._theirs.get(tenant)
+        if theirs is None:
+            theirs = self.workspaces.of(tenant), TenantChanges(self.relay, tenant)
+            self._theirs[tenant] = theirs
+        return CallContext(
+            caller=call.caller,
+            request_id=call.request_id,
+            workspace=theirs[0],
+            client=call.client,
+            changes=theirs[1],
+            correlation=call.correlation,
+            depth=call.depth,
+            lasting=call.lasting,
+            kit=self.lending,
+        )
+
+    def _cut_off(self, new: tuple[RevocationRecord, ...]) -> None:
+        """Apply new revocations: end everything of the revoked callers in this process."""
+        cutoffs = self.cutoffs
+        self.callers.forget(cutoffs.is_cut)
+        self.decisions.forget(cutoffs.is_revoked)
+        if self._opaque is not None:
+            self._opaque.forget(cutoffs.is_revoked)
+        self.underway.end(cutoffs.is_suspended, "suspended")
+        self.underway.end(cutoffs.is_revoked, "revoked")
+        self.streams.end(cutoffs.is_cut)
+        self.keeper.end(cutoffs.is_cut)
+        self.runs.end(cutoffs.is_cut)
+        self.withdrawals.begin(new)
+
+    def drain(self, within_s: float) -> None:
+        """Begin a stop: end event streams and waiting calls, and give tasks time to finish."""
+        self.streams.close()
+        self.keeper.drain(within_s)
+
+    def warm(self) -> None:
+        """Begin to fetch the issuers' keys, so that the first request does not wait for them."""
+        self.keys.warm(self.issuers.issuers)
+
+    async def aclose(self) -> None:
+        """Close all objects, the log last, so that it contains the last requests."""
+        await self.withdrawals.aclose()
+        await self.keeper.aclose()
+        await self.runs.aclose()  # first, because running calls use the rest
+        await self.audit_writer.aclose()
+        for introspectors in self._introspectors:
+            await introspectors.aclose()
+        await self.keys.aclose()
+        await self.fetcher.aclose()
+        await self.outbound.aclose()
+        self.workspaces.close()
+        await self.register.aclose()
+        await self.feed.aclose()
+        await self.exporter.aclose()
+        self.call_batch.flush()
+        self.refusals.tell_left_out()
+        await self.log.aclose()
+
+
+@asynccontextmanager
+async def opened(
+    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+) -> AsyncIterator[Services]:
+    """
+    Open the services of a valid configuration; nothing is fetched yet.
+
+    Raises StoreRefused and StoreUnavailable.
+    """
+    records, relay = await stores.opened(config.storage)
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(records.aclose)
+        closing.push_async_callback(relay.aclose)
+        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
+        keeping = Retention(records, keyring, services.audit_writer)
+        # Closed after the services: calls that end while they close are recorded before the last
+        # checkpoint and counted in the last sample.
+        await closing.enter_async_context(keeping.running())
+        sampler = sampler_of(services)
+        closing.push_async_callback(sampler.sample, seldom=False)
+        closing.push_async_callback(services.aclose)
+        await closing.enter_async_context(services.cutoffs.watching())
+        services.keeper.start()
+        await closing.enter_async_context(stores.sweeping(records))
+        await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(services.callers.writing())
+        await closing.enter_async_context(sampling_metrics(sampler))
+        await closing.enter_async_context(services.reviews.outbox.running())
+        await closing.enter_async_context(services.approvals.expiring())
+        yield services
+
+
+def streams_of(config: Config, cutoffs: Revocations) -> OpenStreams:
+    """Return the counter of open streams with its limits."""
+    limits = config.limits
+    return OpenStreams(
+        most=limits.listen_streams,
+        most_per_caller=limits.listen_streams_per_caller,
+        is_cut=cutoffs.is_cut,
+    )
+
+
+def workspaces_of(config: Config) -> Workspaces:
+    """The files of all tenants."""
+    settings = config.workspace
+    quota = Quota(settings.quota_bytes, settings.quota_files)
+    return Workspaces(Path(settings.root), quota=quota)
+
+
+def keyring_of(config: Config) -> KeyRing:
+    """Return the configured key ring, or a temporary one; raises KeyRingError."""
+    return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
+
+
+def introspection_secrets(config: Config) -> dict[str, str]:
+    """Return reference → secret for each issuer with introspection; read once, at the start."""
+    references = [i.introspection.client_secret for i in config.issuers if i.introspection]
+    return {reference: resolve(reference) for reference in references}

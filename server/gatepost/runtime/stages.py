@@ -1,0 +1,52 @@
+"""The stages of a call, in order."""
+
+from gatepost.config.settings import Config
+from gatepost.policy.debug_log import DebugStage
+from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.policy.limits.requests import AuditedRetries, RetryLimits
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.policy.revocation.denials import DenialCounter, DenialHold
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.policy.tracing import TracingStage
+from gatepost.runtime.approvals import ApprovalServices
+from gatepost.telemetry.trace import Tracer
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.stage import Stage
+
+
+def stages_of(  # noqa: PLR0913  # the composition root hands over each part by name
+    config: Config,
+    *,
+    limits: LimitStage,
+    runs: RunningCalls,
+    reviews: ApprovalServices,
+    cutoffs: Revocations,
+    denials: DenialCounter,
+    redaction: Redaction,
+    tracer: Tracer | None,
+) -> list[Stage]:
+    """Return the stages around each call for this configuration, outermost first."""
+    stages: list[Stage] = []
+    if tracer is not None:
+        stages.append(TracingStage(tracer))
+    if config.log.level == "debug":
+        stages.append(DebugStage())
+    if config.approvals.denials:
+        stages.append(DenialHold(cutoffs))
+    if rate := config.limits.requests_per_second:
+        stages.append(RetryLimits(limits.tally.buckets, rate=rate, burst=config.limits.burst))
+    if config.limits.audit_bytes_per_day or config.limits.tenant.audit_bytes_per_day:
+        stages.append(AuditedRetries(limits))
+    # Outside the others: a retried call uses up no limit and needs no second approval.
+    stages.append(
+        IdempotencyStage(
+            runs,
+            timeout_s=config.tools.timeout_s,
+            max_result_bytes=config.tools.max_result_bytes,
+            kept_s=config.retention.once_s,
+            redaction=redaction,
+        )
+    )
+    if not limits.limits_nothing:
+        stages.append(limits)
+    return stages + reviews.stages(config, runs, denials.note)

@@ -1,0 +1,116 @@
+"""Open, sweep and watch the configured stores."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Literal
+
+import structlog
+
+from gatepost.background import during
+from gatepost.config.references import plain
+from gatepost.config.settings import StorageSettings
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+
+# Not the shared generator of the process, which a tool may have seeded.
+DICE = random.SystemRandom()
+SWEEP_EVERY_S = 60.0
+PROBE_S = 2.0
+"""How long a store may take to answer a probe."""
+FRESH_S = 1.0
+"""How long the result of a probe is cached: public probes must not load the stores."""
+
+log = structlog.get_logger("gatepost.storage")
+
+State = Literal["ok", "unavailable"]
+
+
+async def opened(settings: StorageSettings) -> tuple[Records, Relay]:
+    """
+    Open the stores with connections of this process.
+
+    Raises StoreRefused, StoreUnavailable and UnresolvedReference. The server starts even if the
+    relay does not answer, because its contents may be lost.
+    """
+    records = await open_records(plain(settings.database))
+    return records, await open_relay(plain(settings.shared))
+
+
+async def prepare(settings: StorageSettings) -> None:
+    """
+    Check the stores before several processes open them; a database file is migrated.
+
+    Raises StoreRefused and StoreUnavailable.
+    """
+    records, relay = await opened(settings)
+    async with aclosing(records), aclosing(relay):
+        try:
+            await relay.ping()
+        except StoreUnavailable as outage:
+            log.warning("relay_unavailable", reason=str(outage))
+
+
+@asynccontextmanager
+async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> AsyncIterator[None]:
+    """Remove expired data periodically during a block."""
+    async with during("sweep", lambda: _sweep_always(records, every_s)):
+        yield
+
+
+async def _sweep_always(records: Records, every_s: float) -> None:
+    while True:
+        # Random, so that replicas do not sweep at the same time.
+        await asyncio.sleep(every_s * DICE.uniform(0.5, 1.5))
+        try:
+            gone = await records.sweep(time.time())
+        except StoreUnavailable as outage:
+            log.warning("sweep_failed", reason=str(outage))
+        else:
+            log.debug("swept", records=gone)
+
+
+class Watch:
+    """
+    Check which stores answer; results are cached for a short time.
+
+    A read-only database (a full disk, a lock) still answers a ping. A write for each probe would be
+    a burden, so *takes_nothing* returns whether the audit writer's writes fail.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        relay: Relay,
+        *,
+        takes_nothing: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pings = {"database": records.ping, "shared": relay.ping}
+        self._takes_nothing, self._clock = takes_nothing, clock
+        self._asking = asyncio.Lock()
+        self._told: dict[str, State] = {}
+        self._until = 0.0
+
+    async def states(self) -> dict[str, State]:
+        """Return the state of each store by its setting."""
+        async with self._asking:
+            if not self._told or self._clock() >= self._until:
+                states = await asyncio.gather(*map(_state, self._pings.values()))
+                self._told = dict(zip(self._pings, states, strict=True))
+                self._until = self._clock() + FRESH_S
+            # Not cached, because the check is free.
+            return self._told | {"database": "unavailable"} if self._takes_nothing() else self._told
+
+
+async def _state(ping: Callable[[], Awaitable[None]]) -> State:
+    try:
+        async with asyncio.timeout(PROBE_S):
+            await ping()
+    except (StoreUnavailable, TimeoutError):
+        return "unavailable"
+    return "ok"

@@ -1,0 +1,95 @@
+"""Log the tool that blocks the event loop, while it does."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from types import FrameType
+
+import structlog
+
+from gatepost.policy.idempotency.execution import IdempotentExecution
+from gatepost.tools.api import Call
+from gatepost.tools.runner import Runner
+
+EVERY_S = 0.25
+BLOCKED_S = 1.0
+"""After this time without a turn, the event loop counts as blocked."""
+
+log = structlog.get_logger("gatepost.watchdog")
+
+_RUN = Runner._proceed.__code__
+_RUN_ONCE = IdempotentExecution._do.__code__
+"""Calls with an idempotency key run in their own task."""
+
+
+class Watchdog:
+    """
+    A thread that watches the event loop.
+
+    The loop notes the time four times a second. If it stops, the thread reads the stack of the
+    loop's thread. Calls that do not block have no extra cost.
+    """
+
+    def __init__(self, *, blocked_s: float = BLOCKED_S) -> None:
+        self._blocked_s = blocked_s
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._ended = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._turned_at = time.monotonic()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the running loop during a block."""
+        self._turn()
+        threading.Thread(target=self._watch, name="gatepost-watchdog", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _turn(self) -> None:
+        self._turned_at = time.monotonic()
+        self._timer = self._loop.call_later(EVERY_S, self._turn, context=Context())
+
+    def _watch(self) -> None:
+        told_at = 0.0
+        while not self._ended.wait(EVERY_S):
+            turned_at = self._turned_at
+            blocked_s = time.monotonic() - turned_at
+            if blocked_s > self._blocked_s + EVERY_S and turned_at != told_at:
+                told_at = turned_at  # once per blockage
+                log.warning(
+                    "loop_blocked",
+                    for_s=round(blocked_s, 1),
+                    **describe(sys._current_frames().get(self._thread_id)),
+                )
+
+
+def describe(frame: FrameType | None) -> dict[str, str]:
+    """
+    Return the place of the code that runs in *frame*, and the tool whose call it belongs to.
+
+    The tool's name is empty if no call is on the stack, as in a task that a tool has started.
+    """
+    found = {"tool": "", "request_id": "", "where": "" if frame is None else _place(frame)}
+    while frame is not None:
+        call = None
+        if frame.f_code is _RUN:
+            call = frame.f_locals.get("call")
+        elif frame.f_code is _RUN_ONCE and "work" in (known := frame.f_locals):
+            call = known["work"].call
+        if isinstance(call, Call):
+            return found | {"tool": call.name, "request_id": call.request_id}
+        frame = frame.f_back
+    return found
+
+
+def _place(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{frame.f_lineno}"

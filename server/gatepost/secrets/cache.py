@@ -1,0 +1,234 @@
+"""Caches the secrets of tenants for tools and for redaction."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from types import MappingProxyType
+
+import msgspec
+import structlog
+
+from gatepost.background import during
+from gatepost.secrets.hosts import BoundSecret
+from gatepost.secrets.names import MOST_BYTES, SecretRefused
+from gatepost.secrets.store import SecretStore, SecretUnreadable
+from gatepost.storage.errors import StoreUnavailable
+
+POLL_S = 1.0
+"""The interval in seconds between checks for changed secrets."""
+FRESH_S = 60.0
+"""The cache lifetime in seconds without a detected change."""
+RETRY_S = 1.0
+"""How long cached secrets are used while the database is unavailable, in seconds."""
+GONE_S = 3600.0
+"""How long a replaced or deleted value is still redacted, in seconds."""
+IDLE_S = 86_400.0
+"""How long a tenant's secrets stay in memory after the last use, in seconds."""
+PAST = float("-inf")
+OWN = "GATEPOST"
+"""The name under which Gatepost's own secrets are redacted."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.secrets")
+
+
+class TenantSecrets(msgspec.Struct, frozen=True):
+    """The values to redact for one tenant, by name."""
+
+    version: int
+    """Changes whenever the values change, in this process."""
+    values: Mapping[str, str]
+
+
+class SecretCache:
+    """
+    A cache of the secrets of the tenants that this process serves.
+
+    A call that uses none costs no reading: what is known of a tenant counts until any process
+    changes any secret, which is looked for once a second. A secret that a tool asks for is always
+    read, so that a deleted one is never handed out, and is known here before the tool has it.
+    """
+
+    def __init__(self, vault: SecretStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._vault, self._clock = vault, clock
+        self._shelves: dict[str | None, _TenantCache] = {}
+        self._versions = count(1)
+        self._own: Mapping[str, str] = {}
+        self._keys = vault.keyring.keys
+        self._nobody = self._told({})
+        self._change = 0
+        self.version = next(self._versions)
+        """Changes whenever any cached value changes."""
+
+    def keep_own(self, values: Mapping[str, str]) -> None:
+        """Set Gatepost's own secrets, which are redacted for every tenant."""
+        if dict(values) != self._own:
+            self._own = dict(values)
+            self._tell_all()
+
+    def known(self, tenant: str | None) -> TenantSecrets:
+        """Return the cached values of a tenant, or Gatepost's own without a tenant."""
+        shelf = self._shelves.get(tenant)
+        return self._nobody if shelf is None else shelf.known
+
+    def loaded(self, tenant: str) -> TenantSecrets | None:
+        """Return the cached values if they are recent, otherwise None."""
+        shelf = self._shelves.get(tenant)
+        if shelf is None or shelf.fresh_until <= self._clock():
+            return None
+        return shelf.known
+
+    async def load(self, tenant: str) -> TenantSecrets:
+        """
+        Load the values that must be redacted before a tool runs; raise StoreUnavailable.
+
+        While the database does not answer, what was known before still counts: a secret that came
+        since cannot be handed out either.
+        """
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            now = self._clock()
+            if (known := self.loaded(tenant)) is not None:
+                return known  # another call loaded them while this one waited
+            change, shelf.used_at = self._change, now
+            try:
+                values = await self._vault.all(tenant)
+            except StoreUnavailable:
+                if not shelf.read:
+                    raise
+                shelf.fresh_until = now + RETRY_S if change == self._change else PAST
+                return shelf.known
+            # A change that was seen meanwhile may be in this reading or not.
+            shelf.fresh_until = now + FRESH_S if change == self._change else PAST
+            shelf.read = True
+            if shelf.replace(values, now):
+                self._tell(shelf)
+            return shelf.known
+
+    async def value(self, tenant: str, name: str) -> BoundSecret | None:
+        """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
+        shelf = self._shelf(tenant)
+        # In turn with `load`, which could otherwise put an older reading in the place of this one.
+        async with shelf.lock:
+            shelf.used_at = self._clock()
+            try:
+                held = await self._vault.get(tenant, name)
+            except SecretUnreadable as failure:
+                log.error("secret_unreadable", tenant=tenant, secret=name, reason=failure.reason)
+                raise
+            hidden = held is not None and not held.username
+            self._shelve(shelf, name, held.value if held is not None and hidden else None)
+            return held
+
+    async def names(self, tenant: str) -> list[str]:
+        """Return the names of the secrets that a tenant's operator set."""
+        return await self._vault.names(tenant)
+
+    async def put(self, tenant: str, name: str, value: str, hosts: tuple[str, ...] = ()) -> None:
+        """Store a secret of a pack; raise SecretRefused."""
+        if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
+            raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            # Known before it is kept: no other process can hand it out sooner.
+            self._shelve(shelf, name, value)
+            await self._vault.put(tenant, name, value, hosts)
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """Delete a secret of a pack; return whether it existed."""
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            there = await self._vault.delete(tenant, name)
+            self._shelve(shelf, name, None)
+            return there
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Check for changes during the block."""
+        async with during("secrets", self._watch):
+            yield
+
+    async def look(self) -> None:
+        """Check whether any secret has changed, and mark cached values as outdated."""
+        now = self._clock()
+        for tenant in [one for one, kept in self._shelves.items() if kept.used_at + IDLE_S <= now]:
+            if not self._shelves[tenant].lock.locked():
+                del self._shelves[tenant]
+        if self._vault.keyring.keys is not self._keys:
+            self._tell_all()
+        if self._shelves and (change := await self._vault.changes()) != self._change:
+            self._change = change
+            for shelf in self._shelves.values():
+                shelf.fresh_until = PAST
+
+    async def _watch(self) -> None:
+        while True:
+            # Replicas that started together must not ask together.
+            await asyncio.sleep(POLL_S * DICE.uniform(0.7, 1.1))
+            try:
+                await self.look()
+            except StoreUnavailable as outage:
+                log.debug("secrets_not_looked_at", reason=str(outage))
+
+    def _shelf(self, tenant: str) -> "_TenantCache":
+        shelf = self._shelves.get(tenant)
+        if shelf is None:
+            shelf = self._shelves[tenant] = _TenantCache(self._nobody, self._clock())
+        return shelf
+
+    def _shelve(self, shelf: "_TenantCache", name: str, value: str | None) -> None:
+        values = {**shelf.values, name: value} if value is not None else dict(shelf.values)
+        if value is None:
+            values.pop(name, None)
+        if shelf.replace(values, self._clock()):
+            self._tell(shelf)
+
+    def _tell_all(self) -> None:
+        self._keys = self._vault.keyring.keys
+        self._nobody = self._told({})
+        for shelf in self._shelves.values():
+            self._tell(shelf)
+        self.version = next(self._versions)
+
+    def _tell(self, shelf: "_TenantCache") -> None:
+        # Who has none shares one version with all others who have none.
+        shelf.known = self._told(values) if (values := shelf.all()) else self._nobody
+        # Last: a thread that sees this version must find what it stands for.
+        self.version = next(self._versions)
+
+    def _told(self, values: Mapping[str, str]) -> TenantSecrets:
+        keys = {f"{OWN}.{key.id}": key.text for key in self._keys}
+        return TenantSecrets(
+            next(self._versions), MappingProxyType({**keys, **self._own, **values})
+        )
+
+
+class _TenantCache:
+    """The cached secrets of one tenant."""
+
+    def __init__(self, known: TenantSecrets, now: float) -> None:
+        self.lock = asyncio.Lock()
+        self.known = known
+        self.values: Mapping[str, str] = {}
+        self.gone: tuple[tuple[str, str, float], ...] = ()
+        self.read = False
+        """Whether all of the tenant's secrets were read."""
+        self.fresh_until = PAST
+        """The time until which the values are recent; a detected change ends it."""
+        self.used_at = now
+
+    def replace(self, values: Mapping[str, str], now: float) -> bool:
+        """Replace the values; return whether the redacted values changed."""
+        before = self.all()
+        went = [(n, v, now + GONE_S) for n, v in self.values.items() if values.get(n) != v]
+        self.gone = (*(one for one in self.gone if one[2] > now), *went)
+        self.values = values
+        return self.all() != before
+
+    def all(self) -> dict[str, str]:
+        """Return the current and recently replaced values."""
+        were = {f"{name}.{at}": value for at, (name, value, _) in enumerate(self.gone, start=1)}
+        return {**were, **self.values}

@@ -1,0 +1,67 @@
+"""The hosts to which a secret is bound."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gatepost.secrets.names import SecretRefused
+from gatepost_authz.address_policy import ToolAddressPolicy, allowed_host, spelt
+from gatepost_authz.addresses import USUAL_PORTS, parted
+
+MOST_HOSTS = 20
+
+
+class BoundSecret(msgspec.Struct, frozen=True):
+    """The sealed content of a secret: the value and its hosts."""
+
+    value: str
+    hosts: tuple[str, ...] = ()
+    """
+    The hosts as `checked_hosts` returns them; without hosts, a caller must not choose the host.
+    """
+    username: bool = False
+    """Whether it is a user name, which may be short and appear in responses."""
+
+
+def checked_hosts(entries: Iterable[str]) -> tuple[str, ...]:
+    """
+    Return `host` (https) and `host:port` in canonical form; raise SecretRefused.
+
+    Patterns are none of them: below most shared domains anybody gets a name.
+    """
+    found = []
+    for entry in entries:
+        try:
+            found.append(place(*allowed_host(entry)))
+        except ValueError as problem:
+            # Not repeated: who mistakes the order of things has written the value here.
+            raise SecretRefused(
+                f"a host cannot be bound to: {problem}; write each by its own name, "
+                "gitlab.example.com or gitlab.example.com:8443"
+            ) from None
+    if len(set(found)) > MOST_HOSTS:
+        raise SecretRefused(f"a secret is bound to at most {MOST_HOSTS} hosts")
+    return tuple(dict.fromkeys(found))
+
+
+def destination(url: str, reach: ToolAddressPolicy) -> str:
+    """
+    Return the host of *url* in the form of `checked_hosts`.
+
+    ValueError: why no secret is sent there, as a sentence about "it".
+    """
+    # Judged by the same text and rules as the request itself: ambiguous hosts
+    # (users, backslashes, other scripts) are refused before the comparison.
+    if problem := reach.problem(url):
+        raise ValueError(problem)
+    parts = parted(url)
+    host, port = parts.hostname or "", parts.port or USUAL_PORTS[parts.scheme]
+    if parts.scheme != "https" and not reach.allows_http(host, port):
+        raise ValueError("it is unencrypted: use https")
+    return place(spelt(host), port)
+
+
+def place(host: str, port: int) -> str:
+    """Return host and port as one string, without the port of https."""
+    named = f"[{host}]" if ":" in host else host
+    return named if port == USUAL_PORTS["https"] else f"{named}:{port}"

@@ -1,0 +1,293 @@
+"""The key ring: the secrets that sign what this server hands out and takes back."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from gatepost.permissions import OTHERS, is_foreign
+
+SECRET_BYTES = 32
+MAC_BYTES = 32
+# A token longer than this was not made here; decoding it would be work for a stranger.
+MOST_TOKEN_CHARACTERS = 8192
+# What is sealed travels in bodies and may hold the answers of several rounds.
+MOST_SEALED_CHARACTERS = 262_144
+NONCE_BYTES = 12
+REREAD_AFTER_S = 1.0
+
+_log = logging.getLogger("gatepost.keyring")
+
+
+class KeyRingError(Exception):
+    """The key ring cannot be used; the message is a sentence for the operator."""
+
+
+class RingKey(msgspec.Struct, frozen=True):
+    """One secret and the id by which what it signed finds it again."""
+
+    id: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"<Key {self.id}>"
+
+    @property
+    def text(self) -> str:
+        """The secret as the file has it; no answer may hold it."""
+        return _encode(self.secret)
+
+
+class _StoredKey(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    secret: str
+    created: int
+
+
+class _StoredRing(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[_StoredKey]
+
+
+class KeyRing:
+    """
+    The first key signs, every key verifies: rotating puts a new one in front.
+
+    What is signed names its key and is bound to a purpose, so that a value made for one use never
+    passes in another. Each purpose has its own subkeys, derived once (HKDF, RFC 5869).
+    """
+
+    def __init__(self, keys: tuple[RingKey, ...], *, path: Path | None = None) -> None:
+        self._path = path
+        self._read_at = time.monotonic()
+        self._hold(keys)
+
+    def _hold(self, keys: tuple[RingKey, ...]) -> None:
+        if not keys:
+            raise KeyRingError("The key ring holds no key.")
+        self.keys = keys
+        self.current = keys[0]
+        self._by_id = {key.id: key for key in keys}
+        self._subkeys: dict[tuple[str, str], bytes] = {}
+        self._ciphers: dict[tuple[str, str], AESGCM] = {}
+
+    def find(self, key_id: str) -> RingKey | None:
+        """
+        The key of that id, if the ring holds it.
+
+        An id never heard of may belong to a key that a replica took up already, so the file is
+        looked at again, once a second at most: strangers choose ids.
+        """
+        known = self._by_id.get(key_id)
+        if known is None and self._path and time.monotonic() - self._read_at >= REREAD_AFTER_S:
+            self.reread()
+            known = self._by_id.get(key_id)
+        return known
+
+    def reread(self) -> None:
+        """Take up what the file holds now; a file that cannot be used changes nothing."""
+        if self._path is not None:
+            self._read_at = time.monotonic()
+            try:
+                self._hold(_to_keys(_read(self._path)))
+            except KeyRingError as error:
+                _log.warning("The key ring stays as it was: %s", error)
+
+    def sign(self, purpose: str, payload: bytes) -> str:
+        """The payload with its proof, in letters that fit a header (base64url, `.`)."""
+        mac = self._mac(self.current, purpose, payload)
+        return f"{self.current.id}.{_encode(payload + mac)}"
+
+    def verify(self, purpose: str, token: str) -> bytes | None:
+        """The payload that `sign` was given for the same purpose; None for anything else."""
+        if len(token) > MOST_TOKEN_CHARACTERS:
+            return None
+        key_id, _, encoded = token.partition(".")
+        key = self.find(key_id)
+        data = _decode(encoded)
+        if key is None or data is None or len(data) < MAC_BYTES:
+            return None
+        payload, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
+        return payload if hmac.compare_digest(mac, self._mac(key, purpose, payload)) else None
+
+    def seal(self, purpose: str, payload: bytes, *, context: bytes = b"") -> str:
+        """
+        The payload, unreadable and unchangeable for whoever carries it (AES-256-GCM).
+
+        *context* is not inside: `open` must be given the same again. Letters as in `sign`.
+        """
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = self._cipher(self.current, purpose).encrypt(nonce, payload, context)
+        return f"{self.current.id}.{_encode(nonce + sealed)}"
+
+    def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
+        """The payload that `seal` was given for this purpose and context; None for the rest."""
+        if len(token) > MOST_SEALED_CHARACTERS:
+            return None
+        key_id, _, encoded = token.partition(".")
+        key = self.find(key_id)
+        data = _decode(encoded)
+        if key is None or data is None or len(data) < NONCE_BYTES:
+            return None
+        try:
+            return self._cipher(key, purpose).decrypt(
+                data[:NONCE_BYTES], data[NONCE_BYTES:], context
+            )
+        except InvalidTag:
+            return None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it outlives the process."""
+        return self._path is not None
+
+    def derived(self, key: RingKey, purpose: str) -> bytes:
+        """32 bytes from which a key of another kind is made, for this purpose alone."""
+        return _derived(key, f"gatepost derived {purpose}")
+
+    def _cipher(self, key: RingKey, purpose: str) -> AESGCM:
+        cipher = self._ciphers.get((key.id, purpose))
+        if cipher is None:
+            cipher = AESGCM(_derived(key, f"gatepost seal {purpose}"))
+            self._ciphers[key.id, purpose] = cipher
+        return cipher
+
+    def _mac(self, key: RingKey, purpose: str, payload: bytes) -> bytes:
+        subkey = self._subkeys.get((key.id, purpose))
+        if subkey is None:
+            subkey = _derived(key, f"gatepost {purpose}")
+            self._subkeys[key.id, purpose] = subkey
+        return hmac.digest(subkey, payload, hashlib.sha256)
+
+    @classmethod
+    def ephemeral(cls) -> "KeyRing":
+        """A ring that ends with the process: what it signed does not survive a restart."""
+        return cls((_new_key(),))
+
+    @classmethod
+    def load(cls, reference: str) -> "KeyRing":
+        """The ring of a `file:PATH` reference; raises KeyRingError with a sentence."""
+        path = path_of(reference)
+        return cls(_to_keys(_read(path)), path=path)
+
+
+def _derived(key: RingKey, info: str) -> bytes:
+    return HKDF(SHA256(), SECRET_BYTES, None, info.encode()).derive(key.secret)
+
+
+def path_of(reference: str) -> Path:
+    """The file that a ring's reference names; raises KeyRingError."""
+    kind, _, path = reference.partition(":")
+    if kind != "file" or not path:
+        raise KeyRingError('A key ring is a reference to a file, as in "file:keyring.json".')
+    return Path(path)
+
+
+def create(path: Path) -> str:
+    """Write a new ring with one key, for the owner's eyes only; answers the key's id."""
+    key = _new_key()
+    ring = _StoredRing([_stored(key)])
+    try:
+        _write_new(path, ring)
+    except FileExistsError:
+        raise KeyRingError(
+            f"{path} exists already; `gatepost keyring rotate` adds a key to it."
+        ) from None
+    except OSError as error:
+        raise KeyRingError(f"{path} cannot be written: {error.strerror}.") from None
+    return key.id
+
+
+def rotate(path: Path, *, keep: int) -> str:
+    """Put a new key in front and keep at most *keep* older ones; answers the new key's id."""
+    ring = _read(path)
+    # A damaged key would make the rotated ring one that no server can load.
+    _to_keys(ring)
+    key = _new_key()
+    ring.keys = [_stored(key), *ring.keys][: keep + 1]
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        # Readers see the old ring or the new one, never half of it.
+        _write_new(fresh, ring)
+        fresh.replace(path)
+    except OSError as error:
+        raise KeyRingError(f"{path} cannot be written: {error.strerror}.") from None
+    return key.id
+
+
+def key_ids(path: Path) -> tuple[str, ...]:
+    """The ids of a ring's keys, the newest first; raises KeyRingError."""
+    return tuple(key.id for key in _read(path).keys)
+
+
+def _read(path: Path) -> _StoredRing:
+    try:
+        # Whoever else may read the file can sign sessions for anybody.
+        status = path.stat()
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise KeyRingError(f"{path} does not exist; `gatepost keyring new` makes it.") from None
+    except OSError as error:
+        raise KeyRingError(f"{path} cannot be read: {error.strerror}.") from None
+    if is_foreign(status) and status.st_uid != 0:
+        raise KeyRingError(
+            f"{path} belongs to another user (uid {status.st_uid}), who can read and change it."
+        )
+    if status.st_mode & OTHERS:
+        raise KeyRingError(
+            f"{path} is open to others than its owner; `chmod 600 {path}` ends that."
+        )
+    try:
+        return msgspec.json.decode(data, type=_StoredRing)
+    except msgspec.DecodeError:
+        raise KeyRingError(f"{path} is not a key ring.") from None
+
+
+def _to_keys(ring: _StoredRing) -> tuple[RingKey, ...]:
+    keys = []
+    for stored in ring.keys:
+        secret = _decode(stored.secret)
+        if secret is None or len(secret) < SECRET_BYTES or "." in stored.id:
+            raise KeyRingError("A key of the ring is damaged; make a new ring.")
+        keys.append(RingKey(stored.id, secret))
+    return tuple(keys)
+
+
+def _new_key() -> RingKey:
+    return RingKey(secrets.token_hex(4), secrets.token_bytes(SECRET_BYTES))
+
+
+def _stored(key: RingKey) -> _StoredKey:
+    return _StoredKey(key.id, _encode(key.secret), int(time.time()))
+
+
+def _write_new(path: Path, ring: _StoredRing) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(ring)) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return None
+    # The decoder skips what is no letter of its alphabet; two spellings of one proof are one too
+    # many.
+    return data if _encode(data) == text else None

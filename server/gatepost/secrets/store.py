@@ -1,0 +1,225 @@
+"""Stores secrets sealed by the key ring, one entry each, per tenant."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from gatepost.secrets.hosts import BoundSecret
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.names import MOST_SECRETS, NAME, SecretRefused
+from gatepost.storage.entries import Entry
+from gatepost.storage.records import Records
+
+SUBJECT = "secrets"
+PURPOSE = "tenant secret"
+NO_TENANT = ""
+"""The key of the change counter; no tenant has this id."""
+CHANGES = "changes"
+
+
+class SecretUnreadable(Exception):
+    """Raised when a secret cannot be decrypted; the message names it and says why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the secret {name} cannot be opened: {reason}")
+        self.name, self.reason = name, reason
+
+
+class SecretDescription(msgspec.Struct, frozen=True):
+    """The public properties of a secret."""
+
+    name: str
+    changed_at: float
+    key_id: str
+    """The id of the key that sealed it."""
+    hosts: tuple[str, ...] = ()
+    unreadable: str | None = None
+    """Why it cannot be decrypted, or None."""
+    username: bool = False
+    """Whether it is a user name, which responses may contain."""
+
+
+class Resealed(msgspec.Struct, frozen=True):
+    """The result of resealing all secrets."""
+
+    sealed: int
+    current: int
+    """The number of secrets that the newest key had already sealed."""
+    unreadable: tuple[tuple[str, str], ...]
+    """The tenant, and the message that names the secret."""
+
+
+class SecretStore:
+    """The stored secrets of all tenants; all methods raise StoreUnavailable."""
+
+    def __init__(
+        self, records: Records, keyring: KeyRing, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._records, self.keyring, self._clock = records, keyring, clock
+
+    async def put(
+        self,
+        tenant: str,
+        name: str,
+        value: str,
+        hosts: tuple[str, ...] | None = None,
+        *,
+        username: bool = False,
+    ) -> tuple[str, ...]:
+        """
+        Store a value and its hosts durably, replacing the previous value.
+
+        None: to what the one before was bound to, as a new token is for the same server. Whether
+        it is a *username* is never taken over: a secret must not end up in answers for that. Raises
+        SecretRefused.
+        """
+        entries = self._records.of(tenant).entries(SUBJECT)
+        while True:
+            entry = await entries.get(name)
+            if entry is None and len(await entries.all()) >= MOST_SECRETS:
+                raise SecretRefused(f"there are {MOST_SECRETS} secrets, which is all there may be")
+            bound = self._hosts(tenant, entry) if hosts is None else hosts
+            sealed = self._sealed(tenant, name, BoundSecret(value, bound, username))
+            # A concurrent change of its hosts must not be undone.
+            revision = None if hosts is not None else entry.revision if entry else 0
+            if await entries.put(name, sealed, now=self._clock(), revision=revision):
+                break
+        await self._tell()
+        return bound
+
+    async def bind(self, tenant: str, name: str, hosts: tuple[str, ...]) -> bool:
+        """Bind a secret to other hosts durably; return whether it exists. Raises Unreadable."""
+        entries = self._records.of(tenant).entries(SUBJECT)
+        while (entry := await entries.get(name)) is not None:
+            held = msgspec.structs.replace(self._opened(tenant, entry), hosts=hosts)
+            sealed = self._sealed(tenant, name, held)
+            # A value that is set at the same time must not be overwritten with the old one.
+            if await entries.put(name, sealed, now=self._clock(), revision=entry.revision):
+                await self._tell()
+                return True
+        return False
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """Delete a secret durably; return whether it existed."""
+        there = await self._records.of(tenant).entries(SUBJECT).delete(name)
+        if there:
+            await self._tell()
+        return there
+
+    async def get(self, tenant: str, name: str) -> BoundSecret | None:
+        """Return the current value of the secret; raise Unreadable."""
+        entry = await self._records.of(tenant).entries(SUBJECT).get(name)
+        return None if entry is None else self._opened(tenant, entry)
+
+    async def all(self, tenant: str) -> Mapping[str, str]:
+        """Return every readable value that must be redacted, by name."""
+        found: dict[str, str] = {}
+        for entry in await self._records.of(tenant).entries(SUBJECT).all():
+            try:
+                held = self._opened(tenant, entry)
+            except SecretUnreadable:
+                # An unreadable value cannot appear in a response; `get` reports the problem.
+                continue
+            if not held.username:
+                found[entry.key] = held.value
+        return found
+
+    async def rows(self, tenant: str) -> list[SecretDescription]:
+        """Return the secrets that the operator set, by name."""
+        entries = await self._records.of(tenant).entries(SUBJECT).all()
+        return [*self._rows(tenant, entries)]
+
+    async def names(self, tenant: str) -> list[str]:
+        """Return the names of the secrets that the operator set."""
+        entries = await self._records.of(tenant).entries(SUBJECT).all()
+        return [entry.key for entry in entries if NAME.fullmatch(entry.key)]
+
+    async def changes(self) -> int:
+        """Return a number that grows with every change of any secret by any process."""
+        found = await self._records.of(NO_TENANT).entries(SUBJECT).get(CHANGES)
+        return 0 if found is None else found.revision
+
+    async def reseal(self) -> Resealed:
+        """Reseal all secrets with the newest key, so that older keys can be removed."""
+        sealed = current = 0
+        unreadable = []
+        for tenant in await self._records.tenants(SUBJECT):
+            if tenant == NO_TENANT:
+                continue
+            for entry in await self._records.of(tenant).entries(SUBJECT).all():
+                try:
+                    anew = await self._resealed(tenant, entry.key)
+                except SecretUnreadable as failure:
+                    unreadable.append((tenant, str(failure)))
+                    continue
+                sealed, current = sealed + anew, current + (not anew)
+        return Resealed(sealed, current, tuple(unreadable))
+
+    async def _resealed(self, tenant: str, name: str) -> bool:
+        entries = self._records.of(tenant).entries(SUBJECT)
+        while (entry := await entries.get(name)) is not None:
+            held = self._opened(tenant, entry)
+            if _key_id(entry) == self.keyring.current.id:
+                return False
+            sealed = self._sealed(tenant, name, held)
+            # A value that is set at the same time must not be overwritten with the old one.
+            if await entries.put(name, sealed, now=entry.updated_at, revision=entry.revision):
+                return True
+        return False
+
+    async def _tell(self) -> None:
+        entries = self._records.of(NO_TENANT).entries(SUBJECT)
+        await entries.put(CHANGES, b"", now=self._clock())
+
+    def _rows(self, tenant: str, entries: list[Entry]) -> Iterator[SecretDescription]:
+        for entry in entries:
+            if not NAME.fullmatch(entry.key):
+                continue
+            try:
+                held, reason = self._opened(tenant, entry), None
+            except SecretUnreadable as failure:
+                held, reason = BoundSecret(""), failure.reason
+            key_id = _key_id(entry)
+            yield SecretDescription(
+                entry.key, entry.updated_at, key_id, held.hosts, reason, held.username
+            )
+
+    def _hosts(self, tenant: str, entry: Entry | None) -> tuple[str, ...]:
+        try:
+            return self._opened(tenant, entry).hosts if entry is not None else ()
+        except SecretUnreadable:
+            return ()  # setting it again reports that it has no hosts
+
+    def _sealed(self, tenant: str, name: str, held: BoundSecret) -> bytes:
+        payload = msgspec.msgpack.encode(held)
+        return self.keyring.seal(PURPOSE, payload, context=_context(tenant, name)).encode()
+
+    def _opened(self, tenant: str, entry: Entry) -> BoundSecret:
+        key_id = _key_id(entry)
+        if self.keyring.find(key_id) is None:
+            # Not within the second that strangers' ids have to wait: these are our own, and a
+            # command may have rotated the ring just now.
+            self.keyring.reread()
+        sealed = entry.value.decode("ascii", errors="replace")
+        payload = self.keyring.open(PURPOSE, sealed, context=_context(tenant, entry.key))
+        if payload is not None:
+            try:
+                return msgspec.msgpack.decode(payload, type=BoundSecret)
+            except msgspec.MsgspecError:
+                raise SecretUnreadable(
+                    entry.key, "another version of Gatepost has sealed it"
+                ) from None
+        if self.keyring.find(key_id) is None:
+            raise SecretUnreadable(entry.key, f"the key {key_id} that sealed it is not in the ring")
+        raise SecretUnreadable(entry.key, "what is kept was changed, or belongs to another place")
+
+
+def _context(tenant: str, name: str) -> bytes:
+    # A row that is moved to another tenant or name cannot be decrypted. No name has a NUL.
+    return f"{tenant}\0{name}".encode("utf-8", "surrogatepass")
+
+
+def _key_id(entry: Entry) -> str:
+    key_id = entry.value.partition(b".")[0].decode("ascii", errors="replace")
+    return key_id if key_id.isalnum() and len(key_id) <= 16 else "?"

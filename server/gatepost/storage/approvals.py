@@ -1,0 +1,136 @@
+"""Approval requests and grants, as they are stored."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from gatepost.storage.outbox import OutboxMessage
+
+State = Literal["waiting", "approved", "rejected", "expired", "withdrawn", "used"]
+"""
+`waiting` becomes one of the next four; `approved` becomes `used`, once, `expired` or `withdrawn`.
+"""
+
+
+class WaitingCount(msgspec.Struct, frozen=True):
+    """The numbers of waiting requests: of one caller, and of its tenant."""
+
+    of_caller: int
+    of_tenant: int
+
+
+class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One approval request.
+
+    Times are seconds since the epoch; ``revision`` grows with every change. The fields of type
+    bytes are opaque here.
+    """
+
+    id: str
+    binding: bytes | None
+    """A digest of the call, while the same call gets this request; unique in its tenant."""
+    state: State
+    tool: str
+    issuer: str
+    subject: str
+    subject_kind: str
+    client_id: str | None
+    created_at: float
+    until: float
+    """The end of the time to decide, or to use an approval."""
+    changed_at: float
+    expires_at: float
+    """When it is deleted."""
+    details: bytes
+    """What approvers see; it contains no secrets."""
+    sealed: str | None
+    """The arguments, sealed with the key ring; None once they are no longer needed."""
+    revision: int = 0
+
+
+class ApprovalStore(Protocol):
+    """The approval requests of one tenant."""
+
+    async def open(
+        self, record: ApprovalRecord, message: OutboxMessage | None = None
+    ) -> ApprovalRecord | None:
+        """
+        Store a new request durably and return None, or return the request with its binding.
+
+        Of simultaneous requests with one binding, in any process, exactly one is stored. The
+        *message* is stored in the same transaction.
+        """
+
+    async def get(self, approval_id: str) -> ApprovalRecord | None:
+        """Return the request, in any state."""
+
+    async def find(self, binding: bytes) -> ApprovalRecord | None:
+        """Return the request of calls with this binding."""
+
+    async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
+        """
+        Replace the record with the same id and ``revision`` durably, and raise the revision.
+
+        Return False if that record was changed or removed meanwhile. The *message* of the change is
+        stored in the same transaction.
+        """
+
+    async def waiting(self, most: int) -> list[ApprovalRecord]:
+        """Return requests in the state `waiting`, the oldest first."""
+
+    async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
+        """
+        Return requests in other states, the last changed first.
+
+        *before* is `changed_at` and id of the last request of the previous page.
+        """
+
+    async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
+        """Count waiting requests of a caller, with any client and actor, and of the tenant."""
+
+    async def undecided(self) -> list[str]:
+        """
+        Return the ids of all requests that wait, or are approved and not used.
+
+        Only ids, because a tenant may have thousands of a few hundred kilobytes each.
+        """
+
+
+class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one caller that were approved in advance; fields as in `ApprovalRecord`."""
+
+    id: str
+    tool: str
+    issuer: str
+    subject: str
+    subject_kind: str
+    client_id: str | None
+    remaining: int | None
+    """The number of remaining calls; None: unlimited."""
+    created_at: float
+    expires_at: float
+    """When it ends."""
+    details: bytes
+
+
+class GrantStore(Protocol):
+    """The grants of one tenant."""
+
+    async def add(self, grant: GrantRecord) -> None:
+        """Store a new grant durably."""
+
+    async def all(self, now: float) -> list[GrantRecord]:
+        """Return all valid grants, the oldest first."""
+
+    async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
+        """Return the valid grants of one caller and tool, the oldest first."""
+
+    async def spend(self, grant_id: str, now: float) -> bool:
+        """Use up one call durably; return False if none is left or the grant has ended."""
+
+    async def revoke(self, grant_id: str) -> bool:
+        """End a grant durably; return whether it existed."""
+
+    async def page(self, after: str, most: int) -> list[GrantRecord]:
+        """Return the next grants by id, valid or not; "" is before the first."""

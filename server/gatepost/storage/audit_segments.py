@@ -1,0 +1,283 @@
+"""
+Segments: records that were added together, as one JSON array.
+
+Each element is ``{"record":…,"side":…,"hash":"…"}``: the body byte for byte, as the hash is of
+these bytes, what stands behind its commitments, if anything does, and the hash in hexadecimal.
+Bodies and sides are joined as they are and cut out as they are, never encoded anew. A table with a
+row for each record costs five times as much to write: a B-tree of rows this large splits all the
+time, and each row has its places in the indexes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence, Set
+from itertools import pairwise
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gatepost.storage.audit import AuditQuery, AuditRow, Count, Segment, Sort
+from gatepost.storage.errors import StoreUnavailable
+
+MOST_BYTES = 262_144
+"""What is cut into several segments, so that a few of them always fit into memory."""
+
+_BEGIN, _HASH = '{"record":', ',"hash":"'
+_BETWEEN = f",{_BEGIN}"
+"""
+Where one element ends and the next begins, and nowhere else: in a text the quote would be escaped,
+and no body or side has objects in an array.
+"""
+
+
+class Damaged(StoreUnavailable):
+    """A segment that nobody can read any more: the database was changed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(
+            f"the record cannot be read from {number} on: `gatepost audit verify` tells more"
+        )
+
+
+class _Element(msgspec.Struct):
+    record: Raw
+    hash: str
+    side: Raw | UnsetType = UNSET
+
+
+class _Said(msgspec.Struct):
+    at: int
+    kind: str
+    tool: str = ""
+    outcome: str = ""
+    limit: str = ""
+    times: int = 1
+
+
+class _Side(msgspec.Struct):
+    caller: tuple[str, str] | None = None
+
+
+class _Caller(msgspec.Struct):
+    subject: str
+
+
+Counts = Counter[tuple[int, str, str, str, str]]
+"""How many there are of each slice, kind, tool, outcome and limit."""
+
+_encode = msgspec.json.encode
+_elements = msgspec.json.Decoder(list[_Element]).decode
+_element = msgspec.json.Decoder(_Element).decode
+_said = msgspec.json.Decoder(_Said).decode
+_side = msgspec.json.Decoder(_Side).decode
+_caller = msgspec.json.Decoder(_Caller).decode
+_counts = msgspec.json.Decoder(list[tuple[str | int, ...]]).decode
+_UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+
+
+def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
+    """A record as a segment has it."""
+    if side is None:
+        return b'{"record":%b,"hash":"%b"}' % (body, digest.hex().encode())
+    return b'{"record":%b,"side":%b,"hash":"%b"}' % (body, side, digest.hex().encode())
+
+
+def segments(
+    first: int, elements: Sequence[bytes], times: Sequence[int], sorts: Sequence[Sort]
+) -> list[Segment]:
+    """The elements from that number on, with when and what each was, as few segments."""
+    cuts, size = [0], 0
+    for at, one in enumerate(elements):
+        size += len(one)
+        if size > MOST_BYTES and at > cuts[-1]:
+            cuts.append(at)
+            size = len(one)
+    return [
+        Segment(
+            first + begin,
+            first + end - 1,
+            min(times[begin:end]),
+            max(times[begin:end]),
+            tally(sorts[begin:end]),
+            (b"[%b]" % b",".join(elements[begin:end])).decode(),
+        )
+        for begin, end in pairwise([*cuts, len(elements)])
+        if begin < end
+    ]
+
+
+def tally(sorts: Iterable[Sort]) -> str:
+    """What a segment says of so many sorts."""
+    counted: Counter[tuple[str, ...]] = Counter()
+    for sort, number in Counter(sorts).items():
+        if len(sort) == 3:
+            counted[sort] += number
+        else:
+            *which, times = sort
+            counted[(*which,)] += number * times
+    return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
+
+
+def pieces(segment: Segment) -> list[str]:
+    """Its elements as they stand there, whatever they are; raises Damaged for no array."""
+    text: object = segment.records
+    # SQLite keeps anything in any column.
+    if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
+        raise Damaged(segment.first)
+    begun, *others = text[1:-1].split(_BETWEEN)
+    return [begun, *(_BEGIN + one for one in others)]
+
+
+def row_of(number: int, piece: str) -> AuditRow:
+    """One element as the record of that number; raises Damaged, also where it is written oddly."""
+    try:
+        row = _row(number, _element(piece))
+    except _UNREADABLE:
+        raise Damaged(number) from None
+    if _written(row).decode() != piece:
+        raise Damaged(number)
+    return row
+
+
+def rows_of(segment: Segment) -> list[AuditRow]:
+    """Its records; what they say is believed. Raises Damaged."""
+    try:
+        found = _elements(segment.records)
+        return [_row(number, one) for number, one in enumerate(found, segment.first)]
+    except _UNREADABLE:
+        raise Damaged(segment.first) from None
+
+
+def _row(number: int, one: _Element) -> AuditRow:
+    body = bytes(one.record)
+    said = _said(body)
+    side = subject = None
+    if one.side is not UNSET:
+        data = bytes(one.side)
+        caller = _side(data).caller
+        subject = None if caller is None else _caller(caller[1]).subject
+        side = data.decode()
+    return AuditRow(
+        number,
+        said.at,
+        said.kind,
+        said.tool,
+        said.outcome,
+        subject,
+        body.decode(),
+        side,
+        bytes.fromhex(one.hash),
+        said.limit,
+        said.times,
+    )
+
+
+def _written(row: AuditRow) -> bytes:
+    return element(row.body.encode(), None if row.side is None else row.side.encode(), row.hash)
+
+
+def behind(found: Iterable[Segment], after: int) -> list[AuditRow]:
+    """The records behind that number."""
+    return [row for one in found for row in rows_of(one) if row.number > after]
+
+
+def erased(segment: Segment, numbers: Set[int]) -> Segment:
+    """The segment without the sides of these records; itself where it has none of them."""
+    if not any(segment.first <= number <= segment.last for number in numbers):
+        return segment
+    rows = [
+        msgspec.structs.replace(row, side=None) if row.number in numbers else row
+        for row in rows_of(segment)
+    ]
+    records = b"[%b]" % b",".join(map(_written, rows))
+    return msgspec.structs.replace(segment, records=records.decode())
+
+
+def remainder(segment: Segment, through: int) -> list[Segment]:
+    """What is left of it without the records up to that number."""
+    if segment.first > through:
+        return [segment]
+    rows = behind([segment], through) if segment.last > through else []
+    return kept(through + 1, rows)
+
+
+def kept(first: int, rows: Sequence[AuditRow]) -> list[Segment]:
+    """The records from that number on as few segments."""
+    sorts = [row.sort for row in rows]
+    return segments(first, [*map(_written, rows)], [row.at for row in rows], sorts)
+
+
+def answers(newest: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
+    """The records that the question is about, the newest first, not more than it wants."""
+    text = None if question.text is None else quoted(question.text).lower()
+    rows: list[AuditRow] = []
+    for one in newest:
+        if len(rows) >= question.limit:
+            break
+        likely = rows_of(one) if text is None else _with(text, one)
+        rows += [row for row in reversed(likely) if _answers(row, question, text)]
+    return rows[: question.limit]
+
+
+def _with(text: str, segment: Segment) -> list[AuditRow]:
+    """Its records that have the text; to look for it costs a fifth of reading a record."""
+    return [
+        row_of(number, piece)
+        for number, piece in enumerate(pieces(segment), segment.first)
+        if text in piece[len(_BEGIN) : piece.rfind(_HASH)].lower()
+    ]
+
+
+def _answers(row: AuditRow, question: AuditQuery, text: str | None) -> bool:
+    return (
+        question.tool in (None, row.tool)
+        and question.subject in (None, row.subject)
+        and question.outcome in (None, row.outcome)
+        and question.kind in (None, row.kind)
+        and (question.since is None or row.at >= question.since)
+        and (question.until is None or row.at < question.until)
+        and (question.before is None or row.number < question.before)
+        and (text is None or text in row.body.lower() or text in (row.side or "").lower())
+    )
+
+
+def quoted(text: str) -> str:
+    """A text as it stands between the quotes of JSON; half a surrogate pair as records have it."""
+    return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
+
+
+def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
+    """How many there are since a time, by slice and sort."""
+    counts: Counts = Counter()
+    for one in found:
+        at = one.since - one.since % slice_ms
+        if one.since >= since and at == one.until - one.until % slice_ms:
+            counts.update(repeated(one.first, one.counts, at, 1))
+            continue
+        for row in rows_of(one):
+            if row.at >= since:
+                at = row.at - row.at % slice_ms
+                counts[at, row.kind, row.tool, row.outcome, row.limit] += row.times
+    return counts
+
+
+def repeated(first: int, counts: str, at: int, times: int) -> Counts:
+    """What so many segments say, of which that is the first, all about the slice *at*."""
+    found: Counts = Counter()
+    try:
+        said = _counts(counts)
+    except _UNREADABLE:
+        raise Damaged(first) from None
+    for one in said:
+        match one:
+            case (str(kind), str(tool), str(outcome), int(number)):
+                found[at, kind, tool, outcome, ""] += number * times
+            case (str(kind), str(tool), str(outcome), str(limit), int(number)):
+                found[at, kind, tool, outcome, limit] += number * times
+            case _:
+                raise Damaged(first)
+    return found
+
+
+def listed(found: Counts) -> list[Count]:
+    """The counts in their order."""
+    return [Count(*key[:4], found[key], key[4]) for key in sorted(found)]

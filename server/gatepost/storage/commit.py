@@ -1,0 +1,47 @@
+"""A commit that calls wait for before their answers leave."""
+
+import asyncio
+from collections.abc import Generator
+
+import msgspec
+
+
+class CommitFailed(Exception):
+    """The commit has failed, and may never be durable."""
+
+
+class CommitFuture(msgspec.Struct, eq=False):
+    """
+    One commit that many calls await: a batch of records on its way to the disk.
+
+    If the calls shared a future of asyncio, cancelling one of them would cancel it for all. For use
+    on the event loop only.
+    """
+
+    kept: bool = False
+    """Whether it is durable."""
+    reason: str | None = None
+    """Why it failed."""
+    waiting: list["asyncio.Future[None]"] = []
+
+    def settle(self, reason: str | None = None) -> None:
+        """Mark the commit as durable, or as failed for a reason; wake all waiters in order."""
+        self.kept, self.reason = reason is None, reason
+        waiting, self.waiting = self.waiting, []
+        for one in waiting:
+            if not one.done():  # its task may be cancelled
+                one.set_result(None)
+
+    def __await__(self) -> Generator[object, None, None]:
+        """Wait until it is durable; raises CommitFailed."""
+        if not self.kept and self.reason is None:
+            settled = asyncio.get_running_loop().create_future()
+            self.waiting.append(settled)
+            yield from settled
+        if self.reason is not None:
+            raise CommitFailed(self.reason)
+
+
+def committed() -> CommitFuture:
+    """Return a commit that is durable already."""
+    return CommitFuture(kept=True)

@@ -1,0 +1,9 @@
+"""What a store raises when it cannot be used."""
+
+
+class StoreUnavailable(Exception):
+    """The database or the relay does not answer; a caller hears 503 and may try again."""
+
+
+class StoreRefused(Exception):
+    """A store cannot be used as it is, and waiting does not help; the message is a sentence."""

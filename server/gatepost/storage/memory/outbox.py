@@ -1,0 +1,69 @@
+"""Undelivered messages to other systems, in memory."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from gatepost.storage.outbox import OutboxMessage
+
+
+class MemoryOutbox:
+    """See `OutboxStore`."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, OutboxMessage] = {}
+
+    async def add(self, message: OutboxMessage) -> bool:
+        """See `OutboxStore`."""
+        return self.held.setdefault(message.id, message) is message
+
+    async def remove(self, taken: OutboxMessage) -> bool:
+        """See `OutboxStore`."""
+        if not self._has(taken):
+            return False
+        del self.held[taken.id]
+        return True
+
+    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+        """See `OutboxStore`."""
+        if not self._has(taken):
+            return False
+        self.held[taken.id] = replace(self.held[taken.id], due_at=until)
+        return True
+
+    async def shed(self, most: int) -> list[str]:
+        """See `OutboxStore`."""
+        newest = sorted(self.held.values(), key=lambda one: (one.created_at, one.id), reverse=True)
+        gone = [one.id for one in newest[most:]]
+        for notice_id in gone:
+            del self.held[notice_id]
+        return gone
+
+    def due(self, now: float) -> list[OutboxMessage]:
+        """Those that may be taken."""
+        alive = [one for one in self.held.values() if one.expires_at > now]
+        first: dict[str, int] = {}
+        for one in alive:
+            first[one.ordering_key] = min(one.sequence, first.get(one.ordering_key, one.sequence))
+        return [
+            one for one in alive if one.due_at <= now and one.sequence == first[one.ordering_key]
+        ]
+
+    def _has(self, taken: OutboxMessage) -> bool:
+        kept = self.held.get(taken.id)
+        return kept is not None and (kept.holder, kept.attempts) == (taken.holder, taken.attempts)
+
+
+def leased(
+    stores: Mapping[str, MemoryOutbox], now: float, until: float, holder: str, most: int
+) -> list[tuple[str, OutboxMessage]]:
+    """See `Records.lease_messages`."""
+    due = [(tenant, one) for tenant, store in stores.items() for one in store.due(now)]
+    due.sort(key=lambda one: one[1].due_at)
+    taken = [
+        (tenant, replace(one, due_at=until, attempts=one.attempts + 1, holder=holder))
+        for tenant, one in due[:most]
+    ]
+    for tenant, one in taken:
+        stores[tenant].held[one.id] = one
+    return taken

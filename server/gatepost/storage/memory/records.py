@@ -1,0 +1,282 @@
+"""Records in this process's memory: for a laptop and for tests."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gatepost.storage.entries import Entry, fits
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.memory.approvals import MemoryApprovals, MemoryGrants
+from gatepost.storage.memory.audit import MemoryAuditStore, MemoryTrail
+from gatepost.storage.memory.outbox import MemoryOutbox, leased
+from gatepost.storage.memory.revocations import MemoryRevocations
+from gatepost.storage.memory.tenant_data import Kept, MemoryTenantData
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.stored_bytes import StoredUsage, weight
+from gatepost.storage.tasks import TERMINAL, TaskRecord
+
+FRESH = SessionRecord()
+SWEEP_EVERY_S = 1.0
+
+
+class MemoryRecords:
+    """Records that end with the process."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, MemoryTenant] = {}
+        self.revocations = MemoryRevocations()
+        self.tenant_data = MemoryTenantData(self._tenants)
+        self.audit = MemoryAuditStore(lambda tenant: self.of(tenant).trail)
+
+    def of(self, tenant: str) -> "MemoryTenant":
+        """The stores of one tenant."""
+        kept = self._tenants.get(tenant)
+        if kept is None:
+            kept = self._tenants[tenant] = MemoryTenant(tenant)
+        return kept
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        found = [
+            (tenant, task.id)
+            for tenant, kept in self._tenants.items()
+            for task in kept.tasks.held.values()
+            if task.status not in TERMINAL and task.leased_until < now
+        ]
+        return found[:limit]
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        found = [
+            (tenant, approval_id)
+            for tenant, kept in self._tenants.items()
+            for approval_id in kept.approvals.overdue(now)
+        ]
+        return found[:limit]
+
+    async def lease_messages(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, OutboxMessage]]:
+        """See `Records`."""
+        stores = {tenant: kept.outbox for tenant, kept in self._tenants.items()}
+        return leased(stores, now, until, holder, most)
+
+    async def tenants(self, subject: str) -> list[str]:
+        """See `Records`."""
+        kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
+        return sorted([name for name, entries in kept if await entries.all()])
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        return self.revocations.sweep(now) + sum(kept.sweep(now) for kept in self._tenants.values())
+
+    async def ping(self) -> None:
+        """See `Records`."""
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+
+
+TABLES = {
+    "idempotency": "idempotency_records",
+    "approvals": "approval_requests",
+    "outbox": "outbox_messages",
+}
+"""The kinds that are named otherwise than the attribute of `MemoryTenant`."""
+
+
+class MemoryTenant:
+    """One tenant's records."""
+
+    def __init__(self, tenant: str) -> None:
+        self.outbox = MemoryOutbox()
+        self.approvals = MemoryApprovals(self.outbox)
+        self.grants = MemoryGrants()
+        self.trail = MemoryTrail(tenant)
+        self.tasks = MemoryTasks()
+        self.idempotency = MemoryIdempotency()
+        self.sessions = MemorySessions()
+        self._entries: dict[str, MemoryEntries] = {}
+
+    def entries(self, subject: str) -> "MemoryEntries":
+        """See `TenantRecords`."""
+        return self._entries.setdefault(subject, MemoryEntries())
+
+    async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
+        """See `TenantRecords`."""
+        every: list[tuple[bytes | None, float, int]]
+        every = [(one.owner, one.expires_at, one.weight) for one in self.tasks.held.values()]
+        idempotency = self.idempotency.held.values()
+        every += [(one.owner, one.expires_at, weight(one.outcome)) for one in idempotency]
+        kept = [(size, end) for whose, end, size in every if end > now and owner in {None, whose}]
+        return StoredUsage(
+            sum(size for size, _ in kept), min((end for _, end in kept), default=None)
+        )
+
+    def kept(self) -> Iterator[Kept]:
+        """What it keeps, by kind; not the record of what happened, which outlives the tenant."""
+        for kind, store in vars(self).items():
+            if isinstance(held := getattr(store, "held", None), dict):
+                yield TABLES.get(kind, kind), held
+        for entries in self._entries.values():
+            yield "entries", entries.held
+
+    def sweep(self, now: float) -> int:
+        """Remove everything whose time is over."""
+        tasks, idempotency, sessions = self.tasks.held, self.idempotency.held, self.sessions.held
+        over: list[tuple[dict, object]] = []  # type: ignore[type-arg]  # three kinds of keys
+        over += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
+        over += [
+            (idempotency, key) for key, record in idempotency.items() if record.expires_at <= now
+        ]
+        over += [(sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now]
+        approvals, grants, messages = self.approvals.held, self.grants.held, self.outbox.held
+        over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
+        over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
+        over += [(messages, key) for key, item in messages.items() if item.expires_at <= now]
+        for kept in (entries.held for entries in self._entries.values()):
+            ends = [(key, one.expires_at) for key, one in kept.items()]
+            over += [(kept, key) for key, end in ends if end is not None and end <= now]
+        for held, key in over:
+            del held[key]
+        return len(over)
+
+
+class MemoryTasks:
+    """See `TaskRecords`."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, TaskRecord] = {}
+
+    async def create(self, task: TaskRecord) -> None:
+        """See `TaskRecords`."""
+        self.held[task.id] = task
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        """See `TaskRecords`."""
+        return self.held.get(task_id)
+
+    async def replace(self, task: TaskRecord) -> bool:
+        """See `TaskRecords`."""
+        kept = self.held.get(task.id)
+        if kept is None or kept.revision != task.revision:
+            return False
+        self.held[task.id] = msgspec.structs.replace(task, revision=task.revision + 1)
+        return True
+
+    async def count(self, owner: bytes) -> int:
+        """See `TaskRecords`."""
+        return sum(t.owner == owner and t.status not in TERMINAL for t in self.held.values())
+
+
+class MemoryIdempotency:
+    """See `IdempotencyStore`."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, IdempotencyRecord] = {}
+
+    async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
+        """See `IdempotencyStore`."""
+        kept = self.held.get(record.key)
+        if kept is not None and kept.expires_at > now:
+            return kept
+        self.held[record.key] = record
+        return None
+
+    async def get(self, key: bytes) -> IdempotencyRecord | None:
+        """See `IdempotencyStore`."""
+        return self.held.get(key)
+
+    async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
+        """See `IdempotencyStore`."""
+        return self._change(key, holder, leased_until=leased_until)
+
+    async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
+        """See `IdempotencyStore`."""
+        return self._change(key, holder, outcome=outcome, expires_at=expires_at)
+
+    async def release(self, key: bytes, holder: str) -> None:
+        """See `IdempotencyStore`."""
+        if self._holds(key, holder):
+            del self.held[key]
+
+    async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
+        """See `IdempotencyStore`."""
+        if self.held.get(record.key) != was:
+            return False
+        self.held[record.key] = record
+        return True
+
+    def _holds(self, key: bytes, holder: str) -> bool:
+        kept = self.held.get(key)
+        return kept is not None and kept.holder == holder and kept.outcome is None
+
+    def _change(self, key: bytes, holder: str, **changes: object) -> bool:
+        if not self._holds(key, holder):
+            return False
+        self.held[key] = msgspec.structs.replace(self.held[key], **changes)
+        return True
+
+
+class MemorySessions:
+    """See `SessionStore`."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, tuple[SessionRecord, float]] = {}
+
+    async def get(self, key: bytes) -> SessionRecord:
+        """See `SessionStore`."""
+        kept = self.held.get(key)
+        return FRESH if kept is None else kept[0]
+
+    async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
+        """See `SessionStore`."""
+        if (await self.get(key)).revision != record.revision:
+            return False
+        next_one = msgspec.structs.replace(record, revision=record.revision + 1)
+        self.held[key] = (next_one, expires_at)
+        return True
+
+
+class MemoryEntries:
+    """See `Entries`."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Entry] = {}
+        # The highest revision that went: what comes anew begins after it, whatever its key.
+        self._gone = 0
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Entries`."""
+        return self.held.get(key)
+
+    async def all(self) -> list[Entry]:
+        """See `Entries`."""
+        return sorted(self.held.values(), key=lambda entry: entry.key)
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        now: float,
+        revision: int | None = None,
+        expires_at: float | None = None,
+    ) -> bool:
+        """See `Entries`."""
+        fits(key, value)
+        kept = self.held.get(key)
+        if revision is not None and revision != (kept.revision if kept else 0):
+            return False
+        after = (kept.revision if kept else self._gone) + 1
+        self.held[key] = Entry(
+            key=key, value=value, revision=after, updated_at=now, expires_at=expires_at
+        )
+        return True
+
+    async def delete(self, key: str) -> bool:
+        """See `Entries`."""
+        kept = self.held.pop(key, None)
+        self._gone = max(self._gone, kept.revision if kept else 0)
+        return kept is not None

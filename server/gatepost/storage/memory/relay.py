@@ -1,0 +1,173 @@
+"""A relay in this process's memory: for tests, and for one process without a server."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from gatepost.storage.rate_limits import PLACE_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
+from gatepost.storage.relay import Deliver, LogEvent
+
+SWEEP_EVERY_S = 1.0
+
+
+class MemoryRelay:
+    """A relay within one process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tenants: dict[str, MemoryTenantRelay] = {}
+
+    def of(self, tenant: str) -> "MemoryTenantRelay":
+        """The relay of one tenant."""
+        kept = self._tenants.get(tenant)
+        if kept is None:
+            kept = self._tenants[tenant] = MemoryTenantRelay(self._clock)
+        return kept
+
+    async def ping(self) -> None:
+        """See `Relay`."""
+
+    async def aclose(self) -> None:
+        """See `Relay`."""
+        self._tenants.clear()
+
+
+class MemoryTenantRelay:
+    """See `TenantRelay`."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._followers: dict[str, dict[object, Deliver]] = {}
+        self._notes: dict[str, tuple[bytes, float]] = {}
+        self._logs: dict[str, _Log] = {}
+        self._buckets = Buckets()
+        self._taken: Counter[str] = Counter()
+        self._swept = clock()
+
+    def _sweep(self, now: float) -> None:
+        """Forget what is over; not each time, or whoever leaves many notes would stop the loop."""
+        if now - self._swept < SWEEP_EVERY_S:
+            return
+        self._swept = now
+        for note in [name for name, (_, until) in self._notes.items() if until <= now]:
+            del self._notes[note]
+        for log in [name for name, kept in self._logs.items() if kept.until <= now]:
+            del self._logs[log]
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """See `TenantRelay`."""
+        for deliver in tuple(self._followers.get(topic, {}).values()):
+            deliver(message)
+
+    async def follow(self, topic: str, deliver: Deliver) -> "MemoryFollowing":
+        """See `TenantRelay`."""
+        return MemoryFollowing(self._followers, topic, deliver)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """See `TenantRelay`."""
+        now = self._clock()
+        self._sweep(now)
+        self._notes[key] = (value, now + ttl_s)
+
+    async def take(self, key: str) -> bytes | None:
+        """See `TenantRelay`."""
+        value, until = self._notes.pop(key, (None, 0.0))
+        return value if until > self._clock() else None
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """See `TenantRelay`."""
+        return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+    ) -> Denial | None:
+        """See `TenantRelay`."""
+        full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
+        terms = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        now = self._clock()
+        if full:
+            wait, at = self._buckets.spend_all(terms, now, take=False)
+            if wait > PLACE_WAIT_S:
+                return Denial(at, wait)
+            return Denial(len(spendings) + full[0], PLACE_WAIT_S)
+        wait, at = self._buckets.spend_all(terms, now)
+        if wait:
+            return Denial(at, wait)
+        self.hold(slots)
+        return None
+
+    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """See `TenantRelay`."""
+        self._taken.update(slot.name for slot in slots)
+
+    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """See `TenantRelay`."""
+        self._taken.subtract(slot.name for slot in slots)
+        self._taken += Counter()  # forgets what nobody uses
+
+    async def levels(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+    ) -> list[float]:
+        """See `TenantRelay`."""
+        now = self._clock()
+        held = [
+            self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
+        ]
+        return [*held, *(self._taken[slot.name] for slot in slots)]
+
+    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
+        """See `TenantRelay`."""
+        now = self._clock()
+        self._sweep(now)
+        kept = self._logs.get(log)
+        if kept is None or kept.until <= now:
+            kept = self._logs[log] = _Log()
+        kept.last += 1
+        kept.until = now + ttl_s
+        kept.events.append(LogEvent(kept.last, data))
+        while len(kept.events) > most:
+            kept.events.popleft()
+        return kept.last
+
+    async def read(self, log: str, after: int) -> list[LogEvent] | None:
+        """See `TenantRelay`."""
+        kept = self._logs.get(log)
+        if kept is None or kept.until <= self._clock() or after > kept.last:
+            return None
+        found = [event for event in kept.events if event.number > after]
+        return found if len(found) == kept.last - after else None
+
+    async def forget(self, log: str) -> None:
+        """See `TenantRelay`."""
+        self._logs.pop(log, None)
+
+    async def clear(self) -> None:
+        """See `TenantRelay`."""
+        self._notes.clear()
+        self._logs.clear()
+
+
+class MemoryFollowing:
+    """See `Subscription`."""
+
+    def __init__(
+        self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver
+    ) -> None:
+        self._followers, self._topic = followers, topic
+        followers.setdefault(topic, {})[self] = deliver
+
+    async def aclose(self) -> None:
+        """See `Subscription`."""
+        interested = self._followers.get(self._topic, {})
+        interested.pop(self, None)
+        if not interested:
+            self._followers.pop(self._topic, None)
+
+
+class _Log:
+    __slots__ = ("events", "last", "until")
+
+    def __init__(self) -> None:
+        self.events: deque[LogEvent] = deque()
+        self.last = 0
+        self.until = 0.0

@@ -1,0 +1,40 @@
+"""Cut-offs in this process's memory."""
+
+from gatepost.storage.revocations import RevocationRecord
+
+
+class MemoryRevocations:
+    """See `RevocationStore`."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[str, str], RevocationRecord] = {}
+        self._changes = 0
+
+    async def changes(self) -> int:
+        """See `RevocationStore`."""
+        return self._changes
+
+    async def all(self) -> list[RevocationRecord]:
+        """See `RevocationStore`."""
+        return sorted(self.held.values(), key=lambda cut: (cut.created_at, cut.id))
+
+    async def put(self, cut: RevocationRecord) -> bool:
+        """See `RevocationStore`."""
+        self._changes += 1
+        return self.held.setdefault((cut.tenant, cut.id), cut) is cut
+
+    async def delete(self, tenant: str, cut_id: str) -> bool:
+        """See `RevocationStore`."""
+        self._changes += 1
+        return self.held.pop((tenant, cut_id), None) is not None
+
+    def sweep(self, now: float) -> int:
+        """Remove what reaches nobody any more."""
+        over = [
+            key
+            for key, cut in self.held.items()
+            if cut.expires_at is not None and cut.expires_at <= now
+        ]
+        for key in over:
+            del self.held[key]
+        return len(over)

@@ -1,0 +1,78 @@
+"""What tenants keep in this process's memory."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+from gatepost.storage.tenant_data import ErasureSubject
+
+Kept = tuple[str, MutableMapping[Any, Any]]
+"""A kind, and records of it."""
+
+
+class Holder(Protocol):
+    """One tenant's records."""
+
+    def kept(self) -> Iterable[Kept]:
+        """What it keeps, but for what is removed in its own way."""
+
+
+class MemoryTenantData:
+    """See `TenantDataStore`."""
+
+    def __init__(self, tenants: Mapping[str, Holder]) -> None:
+        self._tenants = tenants
+
+    async def tenants(self, *kinds: str) -> list[str]:
+        """See `TenantDataStore`."""
+        counts = {name: await self.count(name) for name in self._tenants if name}
+        return sorted(name for name, held in counts.items() if {*held} & {*(kinds or held)})
+
+    async def count(self, tenant: str) -> dict[str, int]:
+        """See `TenantDataStore`."""
+        counted: Counter[str] = Counter()
+        for kind, records in self._of(tenant):
+            if records:
+                counted[kind] += len(records)
+        return dict(counted)
+
+    async def clear(self, tenant: str) -> int:
+        """See `TenantDataStore`."""
+        gone = 0
+        for _, records in self._of(tenant):
+            gone += len(records)
+            records.clear()
+        return gone
+
+    async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
+        """See `TenantDataStore`."""
+        counted: Counter[str] = Counter()
+        for kind, records in self._of(tenant):
+            if mine := _mine(records, person):
+                counted[kind] += len(mine)
+        return dict(counted)
+
+    async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
+        """See `TenantDataStore`."""
+        gone = 0
+        for _, records in self._of(tenant):
+            mine = _mine(records, person)
+            gone += len(mine)
+            for key in mine:
+                del records[key]
+        return gone
+
+    def _of(self, tenant: str) -> Iterable[Kept]:
+        holder = self._tenants.get(tenant)
+        return () if holder is None else holder.kept()
+
+
+def _mine(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
+    """The keys of one person's records."""
+    named = (person.issuer, person.subject)
+    return [
+        key
+        for key, one in records.items()
+        if (getattr(one, "issuer", None), getattr(one, "subject", None)) == named
+        or getattr(one, "owner", None) in person.owners
+    ]

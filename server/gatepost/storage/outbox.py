@@ -1,0 +1,46 @@
+"""Messages to another system, stored until they are delivered."""
+
+from typing import Protocol
+
+import msgspec
+
+
+class OutboxMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One message that is not delivered yet.
+
+    Times are seconds since the epoch. The body contains no secrets and names no people.
+    """
+
+    id: str
+    """The id that the receiver sees; the same for each attempt."""
+    ordering_key: str
+    """What the message is about. Messages with the same key are sent in the order of `sequence`."""
+    sequence: int
+    """A step of what the message is about, or microseconds since the epoch."""
+    body: bytes
+    created_at: float
+    due_at: float
+    """When it may be leased; until then its holder sends it, or waits between attempts."""
+    expires_at: float
+    """When it is no longer delivered."""
+    attempts: int = 0
+    """How often it was leased."""
+    holder: str = ""
+    """The sender that leased it last."""
+
+
+class OutboxStore(Protocol):
+    """The undelivered messages of one tenant."""
+
+    async def add(self, message: OutboxMessage) -> bool:
+        """Store a message durably; return False if there is one with its id, which stays."""
+
+    async def remove(self, taken: OutboxMessage) -> bool:
+        """Delete a message; return False, without a change, if another sender has leased it."""
+
+    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+        """Let no sender lease the message until then; return False as `remove` does."""
+
+    async def shed(self, most: int) -> list[str]:
+        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""

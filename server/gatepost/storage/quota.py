@@ -1,0 +1,158 @@
+"""How much may be kept for one caller and one tenant, in bytes, over all processes."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal, Protocol
+
+import msgspec
+
+from gatepost.storage.records import Records
+
+SHARE = 16
+"""A process looks at the store again when it has added this part of a quota itself."""
+AGAIN_S = 1.0
+"""Before it refuses it looks again, but not more often than this."""
+MOST_COUNTED = 10_000
+"""Callers and tenants whose usage is remembered; one that is needed again is looked up again."""
+
+
+QuotaLimit = Literal["caller", "tenant"]
+
+
+class TenantStorageLimits(Protocol):
+    """The part of `[limits.tenant]` that says how much may be kept."""
+
+    @property
+    def stored_bytes(self) -> int: ...
+
+
+class StorageLimits(Protocol):
+    """The part of `[limits]` that says how much may be kept."""
+
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def tenant(self) -> TenantStorageLimits: ...
+
+
+class QuotaExceeded(Exception):
+    """There is no room for a record; the message is a sentence that says whose quota is full."""
+
+    def __init__(self, limit: QuotaLimit, most: int, wait_s: float) -> None:
+        setting = "limits.stored_bytes" if limit == "caller" else "limits.tenant.stored_bytes"
+        super().__init__(
+            f"What is stored for this {limit} (outcomes of calls with an idempotency key, and "
+            f"tasks) has reached its quota of {most} bytes (`{setting}`)."
+        )
+        self.limit = limit
+        self.wait_s = wait_s
+        """Seconds until the first of it is over."""
+
+
+class KnownUsage:
+    """What one caller or tenant uses, as the store last said, and what this process has added."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.base = self.pending = self.added = 0
+        self.until: float | None = None
+        self.looked_at: float | None = None
+        self._before = 0
+
+    @property
+    def since(self) -> int:
+        """Bytes that were added since the store was asked."""
+        return self.added - self._before
+
+    @property
+    def total(self) -> int:
+        """Bytes in use, with those that are being written."""
+        return self.base + self.since + self.pending
+
+    async def look(self, records: Records, tenant: str, owner: bytes | None, now: float) -> None:
+        """Ask the store; what is written meanwhile counts, even if that is twice."""
+        before = self.added
+        found = await records.of(tenant).usage(owner, now)
+        self.base, self.until, self._before = found.bytes, found.until, before
+        self.looked_at = now
+
+
+class StorageQuota:
+    """
+    Bounds what is kept for callers and tenants; 0: any number of bytes.
+
+    The store knows how much that is, so what expires or is erased gives its bytes back by itself,
+    and no call waits for a counter that another replica holds. A process asks before it adds more
+    than a `SHARE` of a quota, and before it refuses: all processes together exceed a quota by one
+    share each at most.
+    """
+
+    def __init__(self, records: Records, *, clock: Callable[[], float] = time.time) -> None:
+        self.caller_bytes = self.tenant_bytes = 0
+        self.records, self._clock = records, clock
+        self._counted: dict[tuple[str, bytes | None], KnownUsage] = {}
+
+    def apply(self, limits: StorageLimits) -> None:
+        """Hold callers and tenants to these quotas from now on."""
+        self.caller_bytes, self.tenant_bytes = limits.stored_bytes, limits.tenant.stored_bytes
+
+    @asynccontextmanager
+    async def room(self, tenant: str, owner: bytes, size: int) -> AsyncIterator[None]:
+        """Hold room for *size* bytes that the block writes; raises QuotaExceeded."""
+        quotas = self._quotas(tenant, owner)
+        for quota in quotas:
+            await self._look(quota, tenant, size)
+        # Nothing is waited for from here on, or two calls would be told of the same room.
+        for quota in quotas:
+            if quota.counted.total + size > quota.most:
+                until = quota.counted.until
+                wait_s = 0.0 if until is None else until - self._clock()
+                raise QuotaExceeded(quota.limit, quota.most, max(wait_s, AGAIN_S))
+        for quota in quotas:
+            quota.counted.pending += size
+        try:
+            yield
+        finally:
+            # What could not be written counts until the store is asked again.
+            for quota in quotas:
+                quota.counted.pending -= size
+                quota.counted.added += size
+
+    def _quotas(self, tenant: str, owner: bytes) -> "list[AppliedQuota]":
+        """Those that are in force."""
+        if len(self._counted) >= MOST_COUNTED:
+            self._counted = {key: one for key, one in self._counted.items() if one.pending}
+        found = []
+        if self.caller_bytes:
+            counted = self._counted.setdefault((tenant, owner), KnownUsage())
+            found.append(AppliedQuota("caller", self.caller_bytes, owner, counted))
+        if self.tenant_bytes:
+            counted = self._counted.setdefault((tenant, None), KnownUsage())
+            found.append(AppliedQuota("tenant", self.tenant_bytes, None, counted))
+        return found
+
+    async def _look(self, quota: "AppliedQuota", tenant: str, size: int) -> None:
+        """Ask the store if that is due; of several that want to, one asks for all."""
+        if not self._is_due(quota, size):
+            return
+        async with quota.counted.turn:
+            if self._is_due(quota, size):
+                await quota.counted.look(self.records, tenant, quota.owner, self._clock())
+
+    def _is_due(self, quota: "AppliedQuota", size: int) -> bool:
+        counted = quota.counted
+        if counted.looked_at is None or counted.since + size > quota.most // SHARE:
+            return True
+        is_full = counted.total + size > quota.most
+        return is_full and self._clock() >= counted.looked_at + AGAIN_S
+
+
+class AppliedQuota(msgspec.Struct, frozen=True):
+    """One of the quotas that a record is held to."""
+
+    limit: QuotaLimit
+    most: int
+    owner: bytes | None
+    counted: KnownUsage

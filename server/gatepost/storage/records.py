@@ -1,0 +1,104 @@
+"""
+All durable stores, narrowed to one tenant: *records* hold what a promise depends on.
+
+They are in memory for a laptop, in SQL for everything else. Every backend passes the suites in
+`tests/storage`.
+"""
+
+from typing import Protocol
+
+from gatepost.storage.approvals import ApprovalStore, GrantStore
+from gatepost.storage.audit import AuditStore, TenantTrail
+from gatepost.storage.entries import Entries
+from gatepost.storage.idempotency import IdempotencyStore
+from gatepost.storage.outbox import OutboxMessage, OutboxStore
+from gatepost.storage.revocations import RevocationStore
+from gatepost.storage.sessions import SessionStore
+from gatepost.storage.stored_bytes import StoredUsage
+from gatepost.storage.tasks import TaskRecords
+from gatepost.storage.tenant_data import TenantDataStore
+
+
+class TenantRecords(Protocol):
+    """All durable stores of one tenant."""
+
+    @property
+    def tasks(self) -> TaskRecords:
+        """Its tasks."""
+
+    @property
+    def idempotency(self) -> IdempotencyStore:
+        """Its idempotency keys."""
+
+    @property
+    def sessions(self) -> SessionStore:
+        """Its sessions."""
+
+    @property
+    def approvals(self) -> ApprovalStore:
+        """Its approval requests."""
+
+    @property
+    def grants(self) -> GrantStore:
+        """Its grants."""
+
+    @property
+    def outbox(self) -> OutboxStore:
+        """Its messages to other systems."""
+
+    @property
+    def trail(self) -> TenantTrail:
+        """Its audit records."""
+
+    def entries(self, subject: str) -> Entries:
+        """Return its entries of one subject; *subject* is a name in our own code."""
+
+    async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
+        """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
+
+
+class Records(Protocol):
+    """The durable stores; `of` costs nothing and keeps tenants apart."""
+
+    def of(self, tenant: str) -> TenantRecords:
+        """The stores of one tenant."""
+
+    @property
+    def revocations(self) -> RevocationStore:
+        """The revocations of all tenants."""
+
+    @property
+    def tenant_data(self) -> TenantDataStore:
+        """All data of all tenants, to be counted and removed."""
+
+    @property
+    def audit(self) -> AuditStore:
+        """The audit store, which writes the records of all tenants."""
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of tasks that have not ended and whose lease is over."""
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Return tenant and id of requests that were not decided, or not used, in time."""
+
+    async def lease_messages(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, OutboxMessage]]:
+        """
+        Lease due messages of all tenants to *holder*, *until* then; return them with their tenants.
+
+        Each message is leased to one holder at a time, in any process, and only after all earlier
+        messages with the same ordering key.
+        """
+
+    async def tenants(self, subject: str) -> list[str]:
+        """Return the tenants that have an entry of that subject."""
+
+    async def sweep(self, now: float) -> int:
+        """Remove expired records of all kinds; return their number."""
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the store answers."""
+
+    async def aclose(self) -> None:
+        """Close what was opened."""

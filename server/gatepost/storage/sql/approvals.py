@@ -1,0 +1,225 @@
+"""Approval requests and grants, in SQL."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Double, Integer, Select, bindparam, delete, func, insert, or_, select, update
+
+from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.sql import outbox
+from gatepost.storage.sql.database import Database, Values
+from gatepost.storage.sql.idempotency import ATTEMPTS
+from gatepost.storage.sql.tables import APPROVAL_REQUESTS, GRANTS, insert_into
+
+OPEN = ("waiting", "approved")
+
+_FIELDS = [APPROVAL_REQUESTS.c[name] for name in ApprovalRecord.__struct_fields__]
+_OF = APPROVAL_REQUESTS.c.tenant == bindparam("its_tenant")
+_THIS = (_OF, APPROVAL_REQUESTS.c.id == bindparam("its_id"))
+_WAITS = APPROVAL_REQUESTS.c.state == "waiting"
+
+_GET = select(*_FIELDS).where(*_THIS)
+_MET = select(*_FIELDS).where(_OF, APPROVAL_REQUESTS.c.binding == bindparam("its_binding"))
+_REPLACE = update(APPROVAL_REQUESTS).where(
+    *_THIS, APPROVAL_REQUESTS.c.revision == bindparam("its_revision", type_=Integer)
+)
+_WAITING = (
+    select(*_FIELDS)
+    .where(_OF, _WAITS)
+    .order_by(APPROVAL_REQUESTS.c.created_at, APPROVAL_REQUESTS.c.id)
+    .limit(bindparam("most", type_=Integer))
+)
+_PAST = (
+    select(*_FIELDS)
+    .where(_OF, APPROVAL_REQUESTS.c.state != "waiting")
+    .order_by(APPROVAL_REQUESTS.c.changed_at.desc(), APPROVAL_REQUESTS.c.id.desc())
+    .limit(bindparam("most", type_=Integer))
+)
+_BEFORE = _PAST.where(
+    or_(
+        APPROVAL_REQUESTS.c.changed_at < bindparam("its_time", type_=Double),
+        (APPROVAL_REQUESTS.c.changed_at == bindparam("its_time", type_=Double))
+        & (APPROVAL_REQUESTS.c.id < bindparam("its_id")),
+    )
+)
+_UNDECIDED = select(APPROVAL_REQUESTS.c.id).where(_OF, APPROVAL_REQUESTS.c.state.in_(OPEN))
+_OF_CALLER = (
+    APPROVAL_REQUESTS.c.issuer == bindparam("issuer"),
+    APPROVAL_REQUESTS.c.subject == bindparam("subject"),
+    APPROVAL_REQUESTS.c.subject_kind == bindparam("subject_kind"),
+)
+_COUNT = select(
+    func.count().filter(*_OF_CALLER).label("of_caller"), func.count().label("of_tenant")
+).where(_OF, _WAITS)
+_OVERDUE = (
+    select(APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.id)
+    .where(
+        APPROVAL_REQUESTS.c.state.in_(OPEN),
+        APPROVAL_REQUESTS.c.until <= bindparam("now", type_=Double),
+    )
+    .order_by(APPROVAL_REQUESTS.c.until)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+@cache
+def _open(dialect: str) -> Any:
+    # One statement, so that the database decides who is first.
+    return insert_into(APPROVAL_REQUESTS, dialect).on_conflict_do_nothing(
+        index_elements=[APPROVAL_REQUESTS.c.tenant, APPROVAL_REQUESTS.c.binding]
+    )
+
+
+class SqlApprovals:
+    """See `ApprovalStore`."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    async def open(
+        self, record: ApprovalRecord, message: OutboxMessage | None = None
+    ) -> ApprovalRecord | None:
+        """See `ApprovalStore`."""
+        statement = _open(self._database.dialect)
+        values = {"tenant": self._tenant, **msgspec.structs.asdict(record)}
+        for _ in range(ATTEMPTS):
+            if await self._change(statement, values, message):
+                return None
+            if record.binding is not None and (kept := await self.find(record.binding)) is not None:
+                return kept
+            # It let go of its binding between the two statements.
+        raise StoreUnavailable("a request changes hands faster than it can be read")
+
+    async def get(self, approval_id: str) -> ApprovalRecord | None:
+        """See `ApprovalStore`."""
+        return self._one(await self._rows(_GET, its_id=approval_id))
+
+    async def find(self, binding: bytes) -> ApprovalRecord | None:
+        """See `ApprovalStore`."""
+        return self._one(await self._rows(_MET, its_binding=binding))
+
+    async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
+        """See `ApprovalStore`."""
+        values: dict[str, Any] = msgspec.structs.asdict(record)
+        which = {
+            "its_tenant": self._tenant,
+            "its_id": values.pop("id"),
+            "its_revision": values.pop("revision"),
+        }
+        values["revision"] = record.revision + 1
+        return await self._change(_REPLACE, {**values, **which}, message) == 1
+
+    async def waiting(self, most: int) -> list[ApprovalRecord]:
+        """See `ApprovalStore`."""
+        return await self._rows(_WAITING, most=most)
+
+    async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
+        """See `ApprovalStore`."""
+        if before is None:
+            return await self._rows(_PAST, most=most)
+        at, approval_id = before
+        return await self._rows(_BEFORE, most=most, its_time=at, its_id=approval_id)
+
+    async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
+        """See `ApprovalStore`."""
+        caller = {"issuer": issuer, "subject": subject, "subject_kind": subject_kind}
+        found = await self._database.rows(_COUNT, {"its_tenant": self._tenant, **caller})
+        return WaitingCount(**found[0]._mapping)
+
+    async def undecided(self) -> list[str]:
+        """See `ApprovalStore`."""
+        found = await self._database.rows(_UNDECIDED, {"its_tenant": self._tenant})
+        return [row.id for row in found]
+
+    async def _change(self, statement: Any, values: Values, message: OutboxMessage | None) -> int:
+        if message is None:
+            return await self._database.change(statement, values)
+        told = outbox.adding(self._database.dialect), outbox.values_of(self._tenant, message)
+        return await self._database.change_both((statement, values), told)
+
+    async def _rows(self, statement: Select[Any], **values: Any) -> list[ApprovalRecord]:
+        found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
+        return [ApprovalRecord(**row._mapping) for row in found]
+
+    def _one(self, found: list[ApprovalRecord]) -> ApprovalRecord | None:
+        return found[0] if found else None
+
+
+async def overdue(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
+    """Tenant and id of open requests of any tenant whose time is over, the longest first."""
+    found = await database.rows(_OVERDUE, {"now": now, "most": limit})
+    return [(row.tenant, row.id) for row in found]
+
+
+_GRANT_FIELDS = [GRANTS.c[name] for name in GrantRecord.__struct_fields__]
+_GRANTS_OF = GRANTS.c.tenant == bindparam("its_tenant")
+_THIS_GRANT = (_GRANTS_OF, GRANTS.c.id == bindparam("its_id"))
+_NOW = GRANTS.c.expires_at > bindparam("now", type_=Double)
+_LEFT = or_(GRANTS.c.remaining.is_(None), GRANTS.c.remaining > 0)
+
+_ADD_GRANT = insert(GRANTS)
+_GRANTS = (
+    select(*_GRANT_FIELDS).where(_GRANTS_OF, _NOW, _LEFT).order_by(GRANTS.c.created_at, GRANTS.c.id)
+)
+_CALLERS_GRANTS = _GRANTS.where(
+    GRANTS.c.tool == bindparam("its_tool"),
+    GRANTS.c.issuer == bindparam("its_issuer"),
+    GRANTS.c.subject == bindparam("its_subject"),
+)
+_GRANTS_PAGE = (
+    select(*_GRANT_FIELDS)
+    .where(_GRANTS_OF, GRANTS.c.id > bindparam("after"))
+    .order_by(GRANTS.c.id)
+    .limit(bindparam("most", type_=Integer))
+)
+# One statement, so that the database counts; what has no number stays without one.
+_SPEND = update(GRANTS).where(*_THIS_GRANT, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
+_REVOKE = delete(GRANTS).where(*_THIS_GRANT)
+
+
+class SqlGrants:
+    """See `GrantStore`."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    async def add(self, grant: GrantRecord) -> None:
+        """See `GrantStore`."""
+        await self._database.change(
+            _ADD_GRANT, {"tenant": self._tenant, **msgspec.structs.asdict(grant)}
+        )
+
+    async def all(self, now: float) -> list[GrantRecord]:
+        """See `GrantStore`."""
+        return await self._rows(_GRANTS, now=now)
+
+    async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
+        """See `GrantStore`."""
+        values = {"its_tool": tool, "its_issuer": issuer, "its_subject": subject, "now": now}
+        return await self._rows(_CALLERS_GRANTS, **values)
+
+    async def spend(self, grant_id: str, now: float) -> bool:
+        """See `GrantStore`."""
+        return await self._change(_SPEND, its_id=grant_id, now=now) == 1
+
+    async def revoke(self, grant_id: str) -> bool:
+        """See `GrantStore`."""
+        return await self._change(_REVOKE, its_id=grant_id) == 1
+
+    async def page(self, after: str, most: int) -> list[GrantRecord]:
+        """See `GrantStore`."""
+        return await self._rows(_GRANTS_PAGE, after=after, most=most)
+
+    async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:
+        found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
+        return [GrantRecord(**row._mapping) for row in found]
+
+    async def _change(self, statement: Any, **values: Any) -> int:
+        return await self._database.change(statement, {"its_tenant": self._tenant, **values})

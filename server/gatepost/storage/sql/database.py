@@ -1,0 +1,231 @@
+"""One database: its connections, its statements with a deadline, and its errors told as ours."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import URL, Connection, CursorResult, Executable, Row
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from gatepost.storage.errors import StoreUnavailable
+
+ANSWER_S = 6.0
+"""Waiting for a connection, connecting and the statement together."""
+STATEMENT_MS = 5_000
+"""What the server, or SQLite's wait for its lock, may take; ends before nobody listens."""
+GIVE_UP_S = 3.0
+"""How long a driver may take to give a late statement up; it is not waited for longer."""
+OVER_S = 8.0
+"""How long a close waits for statements: ANSWER_S, and what a driver takes to give one up."""
+CLOSE_S = 3.0
+"""How long it then waits for connections."""
+
+LATE = "the database does not answer in time"
+
+# Whoever writes in SQLite takes the lock at once: one who has read first is refused it.
+_BEGIN = {"sqlite": ("BEGIN IMMEDIATE",), "postgresql": ("BEGIN",)}
+
+log = structlog.get_logger("gatepost.storage")
+
+Values = Mapping[str, Any]
+Change = tuple[Executable, Values]
+Found = TypeVar("Found")
+
+
+class Database:
+    """
+    Statements, each a transaction of its own but for `change_both`; raises StoreUnavailable.
+
+    Each runs in a task of its own that goes on when its caller leaves: a connection whose
+    statement is cancelled has to be thrown away, and clients that come and go would have us
+    connect all the time. *interruptible* says whether the driver can give a statement up when it
+    is late. SQLite's cannot, as a thread is in it: it would be cancelled while it still closes
+    its connection, and wait for ever for a thread that has ended. There a late statement ends by
+    itself, and its caller is told in time.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        interruptible: bool,
+        errors: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """*errors* are the driver's own, which SQLAlchemy lets through in places."""
+        self.engine = engine
+        self.dialect = engine.dialect.name
+        self.doubted = 0.0
+        """
+        A connection that last served a statement before this time (`time.monotonic`) is replaced
+        before it serves another one: the server behind it may be gone.
+        """
+        self._interruptible, self._errors = interruptible, errors
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
+        """What a SELECT finds, or a change that tells what it changed."""
+        return (await self.apart(self._execute(statement, values))).all()
+
+    async def change(self, statement: Executable, values: Values) -> int:
+        """How many rows a statement changed, durably."""
+        return (await self.apart(self._execute(statement, values))).rowcount
+
+    async def change_both(self, first: Change, second: Change) -> int:
+        """
+        How many rows the *first* changed; where it did any, the *second* was carried out too, in
+        one transaction, durably.
+        """
+        return await self.apart(self._execute_both(first, second))
+
+    async def look(self, at: Callable[[Connection], Found]) -> Found:
+        """What *at* finds, which asks for more than one statement can."""
+        return await self.apart(self._look(at))
+
+    async def apart(
+        self, work: Coroutine[Any, Any, Found], *, within_s: float | None = None
+    ) -> Found:
+        """What *work* on a connection of its own comes to, within `ANSWER_S` by default."""
+        within_s = ANSWER_S if within_s is None else within_s
+        task = asyncio.create_task(self._bounded(work, within_s))
+        self._running.add(task)
+        task.add_done_callback(self._over)
+        # A driver may hang although it was told to give up: its caller waits no longer than this.
+        waits_s = within_s + GIVE_UP_S if self._interruptible else within_s
+        done, _ = await asyncio.wait([task], timeout=waits_s)
+        if not done:
+            raise StoreUnavailable(LATE)
+        if task.cancelled():
+            # Not its caller's cancellation, so its caller must not end by it.
+            raise StoreUnavailable("the database does not serve: CancelledError")
+        return task.result()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self, *begin: str) -> AsyncIterator[AsyncConnection]:
+        """
+        A connection whose statements take effect together or not at all.
+
+        A transaction that fails ends with its connection. A ROLLBACK on a lost connection fails or
+        hangs, and a connection that goes back to the pool within a transaction takes the next
+        caller's statements into it. Without the connection the database rolls back by itself.
+        """
+        async with self.engine.connect() as connection, contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._discard, connection)
+            for statement in begin or _BEGIN[self.dialect]:
+                await connection.exec_driver_sql(statement)
+            yield connection
+            await connection.exec_driver_sql("COMMIT")
+            undo.pop_all()
+
+    async def _discard(self, connection: AsyncConnection) -> None:
+        """Close a connection; nothing is sent on it, as it may be lost."""
+        if connection.invalidated:
+            return
+        if self._interruptible:
+            raw: Any = (await connection.get_raw_connection()).driver_connection
+            raw.terminate()
+        await connection.invalidate()
+
+    async def aclose(self) -> None:
+        """Close its connections, once the statements are over that run on them; both bounded."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=OVER_S)
+        if self._running:
+            # Somebody is in there whom nothing stops. The process ends without it.
+            log.warning("database_not_closed", reason=LATE)
+            return
+        patience = CLOSE_S
+        while True:
+            try:
+                async with asyncio.timeout(patience if self._interruptible else None):
+                    await self.engine.dispose()
+                    return
+            except TimeoutError:
+                # One connection is dropped by this; the others get no patience any more.
+                patience = 0.0
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Its caller may have left, and then nobody else asks how it ended.
+            task.exception()
+
+    async def _look(self, at: Callable[[Connection], Found]) -> Found:
+        async with self.engine.connect() as connection:
+            return await connection.run_sync(at)
+
+    async def _execute(self, statement: Executable, values: Values) -> CursorResult[Any]:
+        async with self.engine.connect() as connection:
+            return await connection.execute(statement, values)
+
+    async def _execute_both(self, first: Change, second: Change) -> int:
+        async with self.transaction() as connection:
+            changed = (await connection.execute(*first)).rowcount
+            if changed:
+                await connection.execute(*second)
+        return changed
+
+    async def _bounded(self, work: Coroutine[Any, Any, Found], within_s: float) -> Found:
+        began = time.monotonic()
+        with answering(self._errors):
+            try:
+                async with asyncio.timeout(within_s if self._interruptible else None):
+                    return await work
+            except TimeoutError:
+                # Where packets vanish, each pooled connection would cost a statement this wait.
+                self.doubted = max(self.doubted, began)
+                raise
+
+
+def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
+    """An engine whose statements are transactions of their own and never tell their values."""
+    return create_async_engine(
+        url,
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
+        pool_reset_on_return=None,
+        pool_size=connections,
+        max_overflow=0,
+        pool_timeout=ANSWER_S,
+        hide_parameters=True,
+        **options,
+    )
+
+
+@contextlib.contextmanager
+def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """
+    Raise StoreUnavailable for an error of SQLAlchemy, of the connection, or among *errors*.
+
+    Its message holds no secret.
+    """
+    # Also what SQLAlchemy says of a connection that was lost within a transaction.
+    others: tuple[type[Exception], ...] = (SQLAlchemyError, *errors)
+    try:
+        yield
+    except IntegrityError:
+        # No outage: we have asked for something that cannot be.
+        raise
+    except DBAPIError as error:
+        raise StoreUnavailable(told(error.orig or error)) from None
+    except PoolExhausted:
+        raise StoreUnavailable("the database is busy: no connection was free in time") from None
+    except TimeoutError:
+        raise StoreUnavailable(LATE) from None
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StoreUnavailable(f"the database cannot be reached: {reason}") from None
+    except others as error:
+        raise StoreUnavailable(told(error)) from None
+
+
+def told(error: BaseException) -> str:
+    """An error by its name and code: its text might repeat a row or an address."""
+    cause = error.__cause__ or error
+    code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
+    name = type(cause).__name__
+    return f"the database does not serve: {name}" + (f" ({code})" if code else "")

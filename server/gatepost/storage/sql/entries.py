@@ -1,0 +1,108 @@
+"""What tenants keep by subject and key, in SQL."""
+
+import time
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Integer, bindparam, null, select, update
+
+from gatepost.storage.entries import Entry, fits
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import ENTRIES, insert_into
+
+REMEMBERED_S = 86_400.0
+"""How long the revision of a deleted entry is known: longer than anybody acts on a reading."""
+
+_KEY = [ENTRIES.c.tenant, ENTRIES.c.subject, ENTRIES.c.key]
+_FIELDS = [ENTRIES.c[name] for name in Entry.__struct_fields__]
+_ALL = select(*_FIELDS).where(
+    ENTRIES.c.tenant == bindparam("its_tenant"),
+    ENTRIES.c.subject == bindparam("its_subject"),
+    ENTRIES.c.value.is_not(None),
+)
+_TENANTS = (
+    select(ENTRIES.c.tenant)
+    .where(ENTRIES.c.subject == bindparam("its_subject"), ENTRIES.c.value.is_not(None))
+    .distinct()
+)
+_THIS = (
+    ENTRIES.c.tenant == bindparam("its_tenant"),
+    ENTRIES.c.subject == bindparam("its_subject"),
+    ENTRIES.c.key == bindparam("its_key"),
+    ENTRIES.c.value.is_not(None),
+)
+_GET = select(*_FIELDS).where(*_THIS)
+_REPLACE = update(ENTRIES).where(
+    *_THIS, ENTRIES.c.revision == bindparam("its_revision", type_=Integer)
+)
+# The row stays a while: an entry made anew must not get a revision that somebody has read before.
+_DELETE = update(ENTRIES).where(*_THIS).values(value=null())
+
+
+@cache
+def _put(dialect: str, *, anew: bool) -> Any:
+    # One statement, so that the database counts and decides who is first.
+    insert = insert_into(ENTRIES, dialect)
+    return insert.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={
+            "value": insert.excluded.value,
+            "revision": ENTRIES.c.revision + 1,
+            "updated_at": insert.excluded.updated_at,
+            "expires_at": insert.excluded.expires_at,
+        },
+        where=ENTRIES.c.value.is_(None) if anew else None,
+    )
+
+
+class SqlEntries:
+    """See `Entries`."""
+
+    __slots__ = ("_database", "_subject", "_tenant")
+
+    def __init__(self, database: Database, tenant: str, subject: str) -> None:
+        self._database, self._tenant, self._subject = database, tenant, subject
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Entries`."""
+        found = await self._database.rows(_GET, self._this(key))
+        return Entry(**found[0]._mapping) if found else None
+
+    async def all(self) -> list[Entry]:
+        """See `Entries`."""
+        which = {"its_tenant": self._tenant, "its_subject": self._subject}
+        found = await self._database.rows(_ALL, which)
+        # Not the database's order, which is its locale's.
+        return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
+
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        now: float,
+        revision: int | None = None,
+        expires_at: float | None = None,
+    ) -> bool:
+        """See `Entries`."""
+        fits(key, value)
+        values: dict[str, Any] = {"value": value, "updated_at": now, "expires_at": expires_at}
+        if revision:
+            values |= {**self._this(key), "its_revision": revision, "revision": revision + 1}
+            return await self._database.change(_REPLACE, values) == 1
+        values |= {"tenant": self._tenant, "subject": self._subject, "key": key, "revision": 1}
+        statement = _put(self._database.dialect, anew=revision == 0)
+        return await self._database.change(statement, values) == 1
+
+    async def delete(self, key: str) -> bool:
+        """See `Entries`."""
+        values = {**self._this(key), "expires_at": time.time() + REMEMBERED_S}
+        return await self._database.change(_DELETE, values) == 1
+
+    def _this(self, key: str) -> dict[str, Any]:
+        return {"its_tenant": self._tenant, "its_subject": self._subject, "its_key": key}
+
+
+async def tenants(database: Database, subject: str) -> list[str]:
+    """Every tenant that keeps an entry of that subject."""
+    return sorted(row.tenant for row in await database.rows(_TENANTS, {"its_subject": subject}))

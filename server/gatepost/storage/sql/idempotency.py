@@ -1,0 +1,107 @@
+"""Idempotency keys in SQL."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Double, LargeBinary, bindparam, delete, select, update
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, insert_into
+from gatepost.storage.stored_bytes import weight
+
+ATTEMPTS = 10
+"""How often a record may slip away between being met and being read."""
+
+_FIELDS = [IDEMPOTENCY_RECORDS.c[name] for name in IdempotencyRecord.__struct_fields__]
+_SET = [name for name in (*IdempotencyRecord.__struct_fields__, "bytes") if name != "key"]
+_THIS = (
+    IDEMPOTENCY_RECORDS.c.tenant == bindparam("its_tenant"),
+    IDEMPOTENCY_RECORDS.c.key == bindparam("its_key"),
+)
+_HELD = (
+    *_THIS,
+    IDEMPOTENCY_RECORDS.c.holder == bindparam("its_holder"),
+    IDEMPOTENCY_RECORDS.c.outcome.is_(None),
+)
+
+_GET = select(*_FIELDS).where(*_THIS)
+_CHANGE = update(IDEMPOTENCY_RECORDS).where(*_HELD)
+_RELEASE = delete(IDEMPOTENCY_RECORDS).where(*_HELD)
+_TAKE_OVER = update(IDEMPOTENCY_RECORDS).where(
+    *_THIS,
+    IDEMPOTENCY_RECORDS.c.digest == bindparam("its_digest"),
+    IDEMPOTENCY_RECORDS.c.holder == bindparam("its_holder"),
+    IDEMPOTENCY_RECORDS.c.leased_until == bindparam("its_leased_until"),
+    IDEMPOTENCY_RECORDS.c.expires_at == bindparam("its_expires_at"),
+    IDEMPOTENCY_RECORDS.c.outcome.is_not_distinct_from(bindparam("its_outcome", type_=LargeBinary)),
+)
+
+
+@cache
+def _begin(dialect: str) -> Any:
+    # One statement, so that the database decides who is first.
+    insert = insert_into(IDEMPOTENCY_RECORDS, dialect)
+    return insert.on_conflict_do_update(
+        index_elements=[IDEMPOTENCY_RECORDS.c.tenant, IDEMPOTENCY_RECORDS.c.key],
+        set_={name: insert.excluded[name] for name in _SET},
+        where=IDEMPOTENCY_RECORDS.c.expires_at <= bindparam("now", type_=Double),
+    )
+
+
+class SqlIdempotency:
+    """See `IdempotencyStore`."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
+        """See `IdempotencyStore`."""
+        statement = _begin(self._database.dialect)
+        values = {"tenant": self._tenant, **_columns(record), "now": now}
+        for _ in range(ATTEMPTS):
+            if await self._database.change(statement, values):
+                return None
+            if (kept := await self.get(record.key)) is not None:
+                return kept
+            # Released between the two statements: the key is free again.
+        raise StoreUnavailable("an idempotency key changes hands faster than it can be read")
+
+    async def get(self, key: bytes) -> IdempotencyRecord | None:
+        """See `IdempotencyStore`."""
+        found = await self._database.rows(_GET, self._this(key))
+        return IdempotencyRecord(**found[0]._mapping) if found else None
+
+    async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
+        """See `IdempotencyStore`."""
+        values = {**self._this(key), "its_holder": holder, "leased_until": leased_until}
+        return await self._database.change(_CHANGE, values) == 1
+
+    async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
+        """See `IdempotencyStore`."""
+        changes = {"outcome": outcome, "expires_at": expires_at, "bytes": weight(outcome)}
+        values = {**self._this(key), "its_holder": holder, **changes}
+        return await self._database.change(_CHANGE, values) == 1
+
+    async def release(self, key: bytes, holder: str) -> None:
+        """See `IdempotencyStore`."""
+        await self._database.change(_RELEASE, {**self._this(key), "its_holder": holder})
+
+    async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
+        """See `IdempotencyStore`."""
+        values = _columns(record)
+        values["its_key"] = values.pop("key")
+        for name, value in msgspec.structs.asdict(was).items():
+            values.setdefault(f"its_{name}", value)
+        return await self._database.change(_TAKE_OVER, {**values, "its_tenant": self._tenant}) == 1
+
+    def _this(self, key: bytes) -> dict[str, Any]:
+        return {"its_tenant": self._tenant, "its_key": key}
+
+
+def _columns(record: IdempotencyRecord) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(record), "bytes": weight(record.outcome)}

@@ -1,0 +1,128 @@
+"""Undelivered messages to other systems, in SQL."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import Double, Integer, and_, bindparam, delete, exists, select, tuple_, update
+
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import OUTBOX_MESSAGES, insert_into
+
+BATCH = 500
+"""Rows that one look for the oldest finds at most."""
+
+_FIELDS = [OUTBOX_MESSAGES.c[name] for name in OutboxMessage.__struct_fields__]
+_KEY = (OUTBOX_MESSAGES.c.tenant, OUTBOX_MESSAGES.c.id)
+_OF = OUTBOX_MESSAGES.c.tenant == bindparam("its_tenant")
+_THIS = (_OF, OUTBOX_MESSAGES.c.id == bindparam("its_id"))
+_TAKEN = (
+    *_THIS,
+    OUTBOX_MESSAGES.c.holder == bindparam("its_holder"),
+    OUTBOX_MESSAGES.c.attempts == bindparam("its_attempts", type_=Integer),
+)
+_REMOVE = delete(OUTBOX_MESSAGES).where(*_TAKEN)
+_PUT_OFF = update(OUTBOX_MESSAGES).where(*_TAKEN)
+_DROP = delete(OUTBOX_MESSAGES).where(*_THIS)
+_OLDEST = (
+    select(OUTBOX_MESSAGES.c.id)
+    .where(_OF)
+    .order_by(OUTBOX_MESSAGES.c.created_at.desc(), OUTBOX_MESSAGES.c.id.desc())
+    .offset(bindparam("most", type_=Integer))
+    .limit(BATCH)
+)
+
+_NOW = bindparam("now", type_=Double)
+_before = OUTBOX_MESSAGES.alias("before")
+_WAITS = exists().where(
+    _before.c.tenant == OUTBOX_MESSAGES.c.tenant,
+    _before.c.ordering_key == OUTBOX_MESSAGES.c.ordering_key,
+    _before.c.sequence < OUTBOX_MESSAGES.c.sequence,
+    _before.c.expires_at > _NOW,
+)
+_DUE = and_(OUTBOX_MESSAGES.c.due_at <= _NOW, OUTBOX_MESSAGES.c.expires_at > _NOW, ~_WAITS)
+_ANY = select(OUTBOX_MESSAGES.c.id).where(_DUE).limit(1)
+# Whoever takes the same rows elsewhere is left alone (PostgreSQL; SQLite has one writer), and what
+# is locked like this is looked for once: PostgreSQL may run a plain subquery again for each row.
+_first = (
+    select(*_KEY)
+    .where(_DUE)
+    .order_by(OUTBOX_MESSAGES.c.due_at)
+    .limit(bindparam("most", type_=Integer))
+    .with_for_update(skip_locked=True, of=OUTBOX_MESSAGES)
+    .cte("first")
+)
+_CLAIM = (
+    update(OUTBOX_MESSAGES)
+    .where(tuple_(*_KEY).in_(select(_first.c.tenant, _first.c.id)))
+    .values(
+        due_at=bindparam("until", type_=Double),
+        attempts=OUTBOX_MESSAGES.c.attempts + 1,
+        holder=bindparam("its_holder"),
+    )
+    .returning(OUTBOX_MESSAGES.c.tenant, *_FIELDS)
+)
+
+
+@cache
+def adding(dialect: str) -> Any:
+    """The statement that keeps one, whose values `values_of` makes."""
+    return insert_into(OUTBOX_MESSAGES, dialect).on_conflict_do_nothing(index_elements=[*_KEY])
+
+
+def values_of(tenant: str, message: OutboxMessage) -> dict[str, Any]:
+    """See `adding`."""
+    return {"tenant": tenant, **msgspec.structs.asdict(message)}
+
+
+class SqlOutbox:
+    """See `OutboxStore`."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    async def add(self, message: OutboxMessage) -> bool:
+        """See `OutboxStore`."""
+        statement = adding(self._database.dialect)
+        return await self._database.change(statement, values_of(self._tenant, message)) == 1
+
+    async def remove(self, taken: OutboxMessage) -> bool:
+        """See `OutboxStore`."""
+        return await self._database.change(_REMOVE, self._of(taken)) == 1
+
+    async def put_off(self, taken: OutboxMessage, until: float) -> bool:
+        """See `OutboxStore`."""
+        return await self._database.change(_PUT_OFF, {**self._of(taken), "due_at": until}) == 1
+
+    async def shed(self, most: int) -> list[str]:
+        """See `OutboxStore`."""
+        which = {"its_tenant": self._tenant}
+        found = await self._database.rows(_OLDEST, {**which, "most": most})
+        # One by one: two that drop the same in another order would wait for each other.
+        return [
+            row.id
+            for row in found
+            if await self._database.change(_DROP, {**which, "its_id": row.id})
+        ]
+
+    def _of(self, taken: OutboxMessage) -> dict[str, Any]:
+        return {
+            "its_tenant": self._tenant,
+            "its_id": taken.id,
+            "its_holder": taken.holder,
+            "its_attempts": taken.attempts,
+        }
+
+
+async def leased(
+    database: Database, now: float, until: float, holder: str, most: int
+) -> list[tuple[str, OutboxMessage]]:
+    """See `Records.lease_messages`."""
+    if not await database.rows(_ANY, {"now": now}):
+        return []  # SQLite's one lock is taken by a change that changes nothing, too
+    values = {"now": now, "until": until, "its_holder": holder, "most": most}
+    found = [row._asdict() for row in await database.rows(_CLAIM, values)]
+    return [(row.pop("tenant"), OutboxMessage(**row)) for row in found]

@@ -1,0 +1,233 @@
+"""All records of one database."""
+
+import contextlib
+import importlib
+from typing import Any
+
+import structlog
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    select,
+    text,
+    tuple_,
+    union_all,
+)
+
+from gatepost.storage.errors import StoreRefused
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.sql import schema, sqlite
+from gatepost.storage.sql.approvals import SqlApprovals, SqlGrants, overdue
+from gatepost.storage.sql.audit import SqlAuditStore, SqlTrail
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.entries import SqlEntries, tenants
+from gatepost.storage.sql.idempotency import SqlIdempotency
+from gatepost.storage.sql.outbox import SqlOutbox, leased
+from gatepost.storage.sql.revocations import SqlRevocations
+from gatepost.storage.sql.sessions import SqlSessions
+from gatepost.storage.sql.sqlite_audit_writer import SqliteAuditStore
+from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, METADATA, TASKS
+from gatepost.storage.sql.tasks import SqlTasks, abandoned
+from gatepost.storage.sql.tenant_data import SqlTenantData
+from gatepost.storage.stored_bytes import StoredUsage
+
+log = structlog.get_logger("gatepost.database")
+
+BATCH = 500
+"""Rows that go with one statement of a sweep, so that it never holds others up for long."""
+
+_PING = text("SELECT 1")
+
+
+def _sweep(table: Table) -> Delete:
+    keys = list(table.primary_key)
+    over = table.c.expires_at <= bindparam("now")
+    # Whoever sweeps the same rows elsewhere is left alone (PostgreSQL; SQLite has one writer).
+    batch = select(*keys).where(over).limit(BATCH).with_for_update(skip_locked=True)
+    return delete(table).where(tuple_(*keys).in_(batch), over)
+
+
+_SWEEPS = [_sweep(table) for table in METADATA.sorted_tables if "expires_at" in table.c]
+
+
+def _sums(*, of_owner: bool) -> Any:
+    return union_all(*(_sum(table, of_owner=of_owner) for table in (IDEMPOTENCY_RECORDS, TASKS)))
+
+
+def _sum(table: Table, *, of_owner: bool) -> Select[Any]:
+    which: list[ColumnElement[bool]] = [
+        table.c.tenant == bindparam("its_tenant"),
+        table.c.expires_at > bindparam("now"),
+    ]
+    if of_owner:
+        which.append(table.c.owner == bindparam("its_owner"))
+    return select(
+        func.coalesce(func.sum(table.c.bytes), 0).label("taken"),
+        func.min(table.c.expires_at).label("until"),
+    ).where(*which)
+
+
+_OF_ALL, _OF_ONE = _sums(of_owner=False), _sums(of_owner=True)
+
+
+class SqlRecords:
+    """See `Records`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.revocations = SqlRevocations(database)
+        self.tenant_data = SqlTenantData(database)
+        path = database.engine.url.database
+        self.audit = SqlAuditStore(database)
+        if database.dialect == "sqlite" and path is not None:
+            self.audit = SqliteAuditStore(database, path)
+
+    def of(self, tenant: str) -> "SqlTenant":
+        """See `Records`."""
+        return SqlTenant(self.database, tenant)
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        return await abandoned(self.database, now, limit)
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        return await overdue(self.database, now, limit)
+
+    async def lease_messages(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, OutboxMessage]]:
+        """See `Records`."""
+        return await leased(self.database, now, until, holder, most)
+
+    async def tenants(self, subject: str) -> list[str]:
+        """See `Records`."""
+        return await tenants(self.database, subject)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        gone = 0
+        for statement in _SWEEPS:
+            while swept := await self.database.change(statement, {"now": now}):
+                gone += swept
+        return gone
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        await self.database.rows(_PING, {})
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+        await self.audit.aclose()
+        await self.database.aclose()
+
+
+class SqlTenant:
+    """One tenant's records; every statement of them names the tenant."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    @property
+    def tasks(self) -> SqlTasks:
+        """See `TenantRecords`."""
+        return SqlTasks(self._database, self._tenant)
+
+    @property
+    def idempotency(self) -> SqlIdempotency:
+        """See `TenantRecords`."""
+        return SqlIdempotency(self._database, self._tenant)
+
+    @property
+    def sessions(self) -> SqlSessions:
+        """See `TenantRecords`."""
+        return SqlSessions(self._database, self._tenant)
+
+    @property
+    def trail(self) -> SqlTrail:
+        """See `TenantRecords`."""
+        return SqlTrail(self._database, self._tenant)
+
+    @property
+    def approvals(self) -> SqlApprovals:
+        """See `TenantRecords`."""
+        return SqlApprovals(self._database, self._tenant)
+
+    @property
+    def grants(self) -> SqlGrants:
+        """See `TenantRecords`."""
+        return SqlGrants(self._database, self._tenant)
+
+    @property
+    def outbox(self) -> SqlOutbox:
+        """See `TenantRecords`."""
+        return SqlOutbox(self._database, self._tenant)
+
+    def entries(self, subject: str) -> SqlEntries:
+        """See `TenantRecords`."""
+        return SqlEntries(self._database, self._tenant, subject)
+
+    async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
+        """See `TenantRecords`."""
+        values = {"its_tenant": self._tenant, "now": now}
+        # Answered from the indexes alone.
+        if owner is None:
+            found = await self._database.rows(_OF_ALL, values)
+        else:
+            found = await self._database.rows(_OF_ONE, {**values, "its_owner": owner})
+        ends = [row.until for row in found if row.until is not None]
+        return StoredUsage(sum(int(row.taken) for row in found), min(ends, default=None))
+
+
+async def opened(url: str) -> SqlRecords:
+    """
+    The records behind a URL, with the schema this code needs.
+
+    A SQLite file is brought up to date; PostgreSQL is the operator's. Raises StoreRefused and
+    StoreUnavailable.
+    """
+    database = database_of(url)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(database.aclose)
+        if url.startswith(sqlite.SCHEME):
+            move = await schema.make(database)
+            if move.before != move.after:
+                log.info("database_migrated", before=move.before, after=move.after)
+        else:
+            await schema.check(database)
+        undo.pop_all()
+    return SqlRecords(database)
+
+
+async def check(url: str) -> None:
+    """Raise StoreRefused unless the database is at our revision; it is left as it is."""
+    if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
+        # To look at it would make it.
+        raise StoreRefused(schema.behind(None))
+    database = database_of(url)
+    async with contextlib.aclosing(database):
+        await schema.check(database)
+
+
+async def migrate(url: str) -> schema.Move:
+    """Bring a database to our revision; raises StoreRefused and StoreUnavailable."""
+    database = database_of(url)
+    async with contextlib.aclosing(database):
+        return await schema.migrate(database)
+
+
+def database_of(url: str) -> Database:
+    """The database behind a URL, whatever its schema."""
+    if url.startswith(sqlite.SCHEME):
+        return sqlite.database(url)
+    # By name: its driver is an extra.
+    driver = importlib.import_module("gatepost.storage.sql.postgresql")
+    made: Database = driver.database(url)
+    return made

@@ -1,0 +1,66 @@
+"""Cut-offs in SQL."""
+
+import time
+from functools import cache
+from typing import Any
+
+import msgspec
+from sqlalchemy import bindparam, delete, select
+
+from gatepost.storage.revocations import RevocationRecord
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.entries import SqlEntries
+from gatepost.storage.sql.tables import REVOCATIONS, insert_into
+
+NO_TENANT, SUBJECT, CHANGES = "", "revocations", "changes"
+"""Where the number of changes is kept; no tenant has this id."""
+
+_FIELDS = [REVOCATIONS.c[name] for name in RevocationRecord.__struct_fields__]
+_ALL = select(*_FIELDS).order_by(REVOCATIONS.c.created_at, REVOCATIONS.c.id)
+_DELETE = delete(REVOCATIONS).where(
+    REVOCATIONS.c.tenant == bindparam("its_tenant"), REVOCATIONS.c.id == bindparam("its_id")
+)
+
+
+@cache
+def _put(dialect: str) -> Any:
+    key = [REVOCATIONS.c.tenant, REVOCATIONS.c.id]
+    return insert_into(REVOCATIONS, dialect).on_conflict_do_nothing(index_elements=key)
+
+
+class SqlRevocations:
+    """See `RevocationStore`."""
+
+    __slots__ = ("_changes", "_database")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._changes = SqlEntries(database, NO_TENANT, SUBJECT)
+
+    async def changes(self) -> int:
+        """See `RevocationStore`."""
+        found = await self._changes.get(CHANGES)
+        return 0 if found is None else found.revision
+
+    async def all(self) -> list[RevocationRecord]:
+        """See `RevocationStore`."""
+        return [RevocationRecord(**row._mapping) for row in await self._database.rows(_ALL, {})]
+
+    async def put(self, cut: RevocationRecord) -> bool:
+        """See `RevocationStore`."""
+        statement = _put(self._database.dialect)
+        put = await self._database.change(statement, msgspec.structs.asdict(cut)) == 1
+        await self._tell()
+        return put
+
+    async def delete(self, tenant: str, cut_id: str) -> bool:
+        """See `RevocationStore`."""
+        which = {"its_tenant": tenant, "its_id": cut_id}
+        there = await self._database.change(_DELETE, which) == 1
+        await self._tell()
+        return there
+
+    async def _tell(self) -> None:
+        # After the change: whoever sees the number finds it. Also where nothing was changed, since
+        # an earlier attempt may have got no further than the change itself.
+        await self._changes.put(CHANGES, b"", now=time.time())

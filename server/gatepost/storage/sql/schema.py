@@ -1,0 +1,138 @@
+"""Which revision a database has, and the way from there to ours."""
+
+import importlib
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+)
+
+from gatepost.storage.errors import StoreRefused
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import METADATA, REVISION
+
+MIGRATIONS = "gatepost.storage.migrations.steps"
+"""Loaded by name: Alembic costs a tenth of a second, and most starts do not need it."""
+SCRIPTS = Path(__file__).parents[1] / "migrations"
+MIGRATION_S = 3600.0
+"""What all steps together may take."""
+
+# Two that migrate at once take turns, and the second finds nothing left to do.
+_ALONE = {
+    "sqlite": ("BEGIN IMMEDIATE",),
+    # The lock's number is "gatepost" in ASCII; any would do that nobody else takes.
+    "postgresql": (
+        "BEGIN",
+        "SET LOCAL statement_timeout = 0",
+        "SELECT pg_advisory_xact_lock(7449363229243306868)",
+    ),
+}
+# As Alembic makes it, which finds its place in it later.
+_VERSIONS = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What a migration did: the revisions before and after, and a line for each step."""
+
+    before: str | None
+    after: str
+    steps: tuple[str, ...] = ()
+
+
+async def revision(database: Database) -> str | None:
+    """The database's revision; None when it is empty. Raises StoreUnavailable."""
+    return await database.look(_revision)
+
+
+async def check(database: Database) -> None:
+    """Raise StoreRefused unless the database is exactly at our revision."""
+    found = await revision(database)
+    if found == REVISION:
+        return
+    steps = importlib.import_module(MIGRATIONS)
+    if found is not None and not steps.knows(SCRIPTS, found):
+        raise StoreRefused(
+            f"the database is at revision {found}, which a newer Gatepost has made; this one needs "
+            f"{REVISION}, and `gatepost migrate` only goes forward: run the newer version"
+        )
+    raise StoreRefused(behind(found))
+
+
+def behind(found: str | None) -> str:
+    """What is to be done about a database that lacks some steps."""
+    return (
+        f"the database is at revision {found or 'none'} and this Gatepost needs {REVISION}: "
+        "run `gatepost migrate`"
+    )
+
+
+async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
+    """
+    Bring the database to the newest revision, or leave it as it was.
+
+    All steps are one transaction. Raises StoreRefused for a database that is ahead of us, and
+    StoreUnavailable.
+    """
+    if (before := await revision(database)) == REVISION and scripts == SCRIPTS:
+        return Move(before, REVISION)
+    return await database.apart(_migrate(database, scripts), within_s=MIGRATION_S)
+
+
+async def make(database: Database) -> Move:
+    """
+    As `migrate`, but that an empty database gets the tables at once, which says nothing of steps.
+
+    They are those that all steps together make, without the wait for what runs the steps.
+    """
+    if await revision(database) is not None:
+        return await migrate(database)
+    made = await database.apart(_make(database), within_s=MIGRATION_S)
+    # Else somebody was faster, and maybe with fewer steps.
+    return Move(None, REVISION) if made else await migrate(database)
+
+
+async def _make(database: Database) -> bool:
+    async with database.transaction(*_ALONE[database.dialect]) as connection:
+        return await connection.run_sync(_made)
+
+
+def _made(connection: Connection) -> bool:
+    if _revision(connection) is not None:
+        return False
+    # A table that is there already is nobody's of ours: to take it for one would end badly.
+    for tables in (METADATA, _VERSIONS.metadata):
+        tables.create_all(connection, checkfirst=False)
+    connection.execute(insert(_VERSIONS).values(version_num=REVISION))
+    return True
+
+
+async def _migrate(database: Database, scripts: Path) -> Move:
+    steps = importlib.import_module(MIGRATIONS)
+    async with database.transaction(*_ALONE[database.dialect]) as connection:
+        before = await connection.run_sync(_revision)
+        if before is not None and not steps.knows(scripts, before):
+            await check(database)
+        told: list[str] = await connection.run_sync(steps.upgrade, scripts)
+        after = await connection.run_sync(_revision)
+    return Move(before, after or REVISION, tuple(told))
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSIONS.name):
+        return None
+    found: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar()
+    return found

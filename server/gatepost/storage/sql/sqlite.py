@@ -1,0 +1,142 @@
+"""A SQLite file as a database."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from urllib.parse import unquote
+
+from sqlalchemy import URL, event
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+
+from gatepost.permissions import close_to_others
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.sql.database import STATEMENT_MS, Database, engine_of
+
+SCHEME = "sqlite:///"
+BESIDE = ("-wal", "-shm")
+"""What SQLite keeps beside the file. It makes them with the file's permissions, and leaves those
+of files that are there."""
+# Writers of one file take turns anyway; the second connection lets readers pass them.
+CONNECTIONS = 2
+
+# The first makes the others wait for a lock instead of failing at once.
+PRAGMAS: Mapping[str, int | str] = {
+    "busy_timeout": STATEMENT_MS,
+    "journal_mode": "wal",
+    # FULL: a transaction that was acknowledged survives the loss of power.
+    "synchronous": 2,
+    "fullfsync": 1,
+    # Pages in the log after which a commit copies them into the file. `SqliteAuditStore`, which
+    # writes most of them, copies them sooner, between two batches.
+    "wal_autocheckpoint": 4_000,
+    # What is deleted or erased is overwritten; else it could be read from the file for years.
+    "secure_delete": 1,
+    "foreign_keys": 1,
+}
+
+
+def database(url: str) -> Database:
+    """The file of a `sqlite:///` URL, made for this user alone; raises StoreRefused."""
+    path = path_of(url)
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        # Before SQLite does: the files beside it get its permissions, and it holds arguments.
+        _close(path, os.O_RDWR | os.O_CREAT)
+        for beside in BESIDE:
+            with suppress(FileNotFoundError):
+                _close(path + beside, os.O_RDWR)
+        opened = os.stat(path)
+    except OSError as error:
+        raise StoreRefused(f"the database {path} cannot be opened: {error.strerror}") from None
+    engine = engine_of(URL.create("sqlite+aiosqlite", database=path), connections=CONNECTIONS)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def settle(connection: DBAPIConnection, _: object) -> None:
+        cursor = connection.cursor()
+        _settle(path, cursor)
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "do_connect")
+    @event.listens_for(engine.sync_engine, "checkout")
+    def check(*_: object) -> None:
+        check_file(path, opened)
+
+    return Database(engine, interruptible=False, errors=(sqlite3.Error,))
+
+
+def _close(path: str, flags: int) -> None:
+    """Open the file, or make it, and close it to other users; OSError."""
+    handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        close_to_others(handle, path)
+    finally:
+        os.close(handle)
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Return a connection of the driver itself to a file that is there."""
+    os.stat(path)  # SQLite would make the file
+    connection = sqlite3.connect(path, isolation_level=None)
+    _settle(path, connection.cursor())
+    return connection
+
+
+def empty_log(url: str) -> bool:
+    """
+    Empty the log beside the file (`-wal`), which may still contain deleted data.
+
+    Return False if a reader prevents it. Raises the driver's errors.
+    """
+    with closing(connect(path_of(url))) as connection:
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+    for name, wanted in PRAGMAS.items():
+        _set(cursor, f"PRAGMA {name} = {wanted}")
+        cursor.execute(f"PRAGMA {name}")
+        found = cursor.fetchone()
+        # SQLite ignores what it cannot do, without a word.
+        if found is None or found[0] != wanted:
+            raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+
+
+def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
+    # Of several that open a new file at once, one turns the log on. SQLite refuses the others
+    # without the wait that they have asked for, lest they wait for each other: so wait for the turn
+    # to write, which it knows how to wait for, and try again.
+    until = time.monotonic() + STATEMENT_MS / 1000
+    while True:
+        try:
+            cursor.execute(pragma)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() >= until:
+                raise
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("COMMIT")
+
+
+def check_file(path: str, opened: os.stat_result) -> None:
+    """Raise StoreUnavailable unless the file at *path* is the one that was *opened*."""
+    # SQLite would continue in a file that was removed, so that its records would be lost, and make
+    # an empty one for the next connection.
+    try:
+        if os.path.samestat(os.stat(path), opened):
+            return
+    except OSError:
+        pass
+    raise StoreUnavailable("the database's file is gone or another one: start anew")
+
+
+def path_of(url: str) -> str:
+    """Where the file is."""
+    return unquote(url.removeprefix(SCHEME))
+
+
+def exists(url: str) -> bool:
+    """Whether the file is there."""
+    return os.path.exists(path_of(url))

@@ -1,0 +1,293 @@
+"""
+The audit store of a SQLite file: the driver itself, in a thread of its own.
+
+Two threads of this process compete for the interpreter's lock. Each call of the driver releases it,
+and may wait milliseconds until the event loop releases it in turn. So a batch is one call if
+possible.
+"""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from gatepost.storage.audit import Batch, ChainHead, Checkpoint, Link, Sign
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql.audit import SqlAuditStore
+from gatepost.storage.sql.database import ANSWER_S, LATE, Database, told
+from gatepost.storage.sql.sqlite import check_file, connect
+from gatepost.storage.sql.tables import AUDIT_CHECKPOINTS, AUDIT_HEADS, AUDIT_SEGMENTS, escaped
+
+MOST_AT_ONCE = 16
+"""Segments that one statement adds; it is prepared once for each number of them."""
+
+COPIED_BYTES = 131_072
+"""
+Bytes after which the log is copied into the database file between two batches. SQLite itself copies
+thousands of pages within one commit, which then takes ten times as long.
+"""
+
+_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
+_END = [column.name for column in AUDIT_HEADS.columns]
+_CHECKPOINT = [column.name for column in AUDIT_CHECKPOINTS.columns]
+_MOVED = _END[1:]
+_WAS = [f"was_{name}" for name in _MOVED]
+
+_ADD = (
+    f"INSERT INTO audit_segments ({', '.join(_SEGMENT)}) "  # noqa: S608  # our names
+    f"VALUES ({', '.join('?' * len(_SEGMENT))})"
+)
+_HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ?"  # noqa: S608  # our names
+_KEEP = (
+    f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
+    f"VALUES ({', '.join('?' * len(_END))})"
+)
+_CHECK = (
+    f"INSERT OR REPLACE INTO audit_checkpoints ({', '.join(_CHECKPOINT)}) "  # noqa: S608  # our names
+    f"VALUES ({', '.join('?' * len(_CHECKPOINT))})"
+)
+
+# An insert into this view moves a head and adds a segment, in one statement, which is one
+# transaction. It fails if any column of the head is not as this process left it.
+_COLUMNS = [*_SEGMENT, *_MOVED, *_WAS]
+_VIEW = (
+    f"CREATE TEMP VIEW audit_growth ({', '.join(_COLUMNS)}) "
+    f"AS SELECT {', '.join('0' * len(_COLUMNS))}"
+)
+_TRIGGER = f"""
+CREATE TEMP TRIGGER audit_grows INSTEAD OF INSERT ON audit_growth BEGIN
+    UPDATE audit_heads SET {", ".join(f"{name} = NEW.{name}" for name in _MOVED)}
+        WHERE tenant = NEW.tenant AND {" AND ".join(f"{name} = NEW.was_{name}" for name in _MOVED)};
+    SELECT RAISE(ABORT, 'another end') WHERE changes() = 0;
+    INSERT INTO audit_segments ({", ".join(_SEGMENT)})
+        VALUES ({", ".join(f"NEW.{name}" for name in _SEGMENT)});
+END
+"""  # noqa: S608  # our names
+_PLACES = f"({', '.join('?' * len(_COLUMNS))})"
+_GROW = [
+    f"INSERT INTO audit_growth VALUES {', '.join([_PLACES] * size)}"  # noqa: S608  # our names
+    for size in range(MOST_AT_ONCE + 1)
+]
+
+
+class SqliteAuditStore(SqlAuditStore):
+    """Implement `AuditStore`; one thread writes."""
+
+    def __init__(self, database: Database, path: str) -> None:
+        super().__init__(database)
+        self._writer = SqliteWriter(path)
+        self._jobs: SimpleQueue[WriterJob | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    async def write(self, batch: Batch, link: Link) -> None:
+        """Implement `AuditStore`."""
+        await self._done(partial(self._writer.write, batch, link))
+
+    async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
+        """Implement `AuditStore`."""
+        # In the thread that writes records, where this waits for one batch at most. SQLite waits
+        # for its own lock by sleeping and trying again.
+        made: dict[str, Checkpoint] = await self._done(partial(self._writer.sign, tenants, sign))
+        return made
+
+    async def aclose(self) -> None:
+        """Finish the last batch, and close the connection."""
+        if self._thread is None or self._closed:
+            return
+        with contextlib.suppress(StoreUnavailable):
+            await self._done(self._writer.close)
+        self._closed = True
+        self._jobs.put(None)
+
+    async def _done(self, work: Callable[[], Any]) -> Any:
+        """Run *work* in the thread; raises StoreUnavailable if that takes too long."""
+        if self._closed:
+            raise StoreUnavailable("the database is closed")
+        if self._thread is None or not self._thread.is_alive():
+            # A daemon: the process can end although a disk hangs.
+            self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        job = WriterJob(work, loop.create_future())
+        late = loop.call_later(ANSWER_S, job.tell, None, StoreUnavailable(LATE))
+        self._jobs.put(job)
+        try:
+            return await job.answer
+        finally:
+            late.cancel()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not job.answer.done():  # otherwise it was late before it began, and is tried again
+                with job:
+                    job.found = job.work()
+            del job  # holds a batch
+            if self._writer.uncopied >= COPIED_BYTES:
+                self._writer.copy_log()
+
+
+class WriterJob(msgspec.Struct, eq=False):
+    """Work for the thread; as a context manager, it hands the result or the error to the loop."""
+
+    work: Callable[[], Any]
+    answer: "asyncio.Future[Any]"
+    found: Any = None
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> bool:
+        """Hand over the result, or the error, which is raised where the work is awaited."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.answer.get_loop().call_soon_threadsafe(self.tell, self.found, error)
+        return True
+
+    def tell(self, found: Any, error: BaseException | None) -> None:
+        """Set the result or the error, unless the future is done or cancelled."""
+        if self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(found)
+        else:
+            self.answer.set_exception(error)
+
+
+class SqliteWriter:
+    """The connection that records are written with; for one thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._file = path, os.stat(path)
+        self._connection: sqlite3.Connection | None = None
+        self._heads: dict[str, tuple[str, ChainHead]] = {}
+        """Each tenant's name in SQL, and the head that this connection has written."""
+        self.uncopied = 0
+        """Bytes of records and checkpoints that may be in the log only."""
+
+    def write(self, batch: Batch, link: Link) -> None:
+        """Add a batch, as `AuditStore.write` does."""
+        if not any(batch.values()):
+            return
+        try:
+            check_file(self._path, self._file)
+            connection = self._connection or self._connect()
+            if not self._write_at_once(connection, batch, link):
+                self._write_in_turn(connection, batch, link)
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreUnavailable(told(error)) from None
+        except StoreUnavailable:
+            self.close()
+            raise
+
+    def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
+        """Add checkpoints, as `AuditStore.sign` does."""
+        made: dict[str, tuple[Checkpoint, ChainHead]] = {}
+        try:
+            check_file(self._path, self._file)
+            connection = self._connection or self._connect()
+            with connection:  # commits, or rolls back
+                connection.execute("BEGIN IMMEDIATE")
+                for tenant in tenants:
+                    name = escaped(tenant)
+                    found = connection.execute(_HEAD, (name,)).fetchone()
+                    signed = None if found is None else sign(ChainHead(tenant, *found[1:]))
+                    if signed is not None:
+                        made[tenant] = signed
+                        connection.execute(_CHECK, (name, *astuple(signed[0])))
+                        connection.execute(_KEEP, (name, *astuple(signed[1])[1:]))
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreUnavailable(told(error)) from None
+        for tenant in made.keys() & self._heads.keys():
+            self._heads[tenant] = (self._heads[tenant][0], made[tenant][1])
+        self.uncopied += sum(len(one.statement) + len(one.signature) for one, _ in made.values())
+        return {tenant: checkpoint for tenant, (checkpoint, _) in made.items()}
+
+    def copy_log(self) -> None:
+        """
+        Copy the log into the database file; call this after a batch is acknowledged.
+
+        What a reader holds back is left for the next time, or for a commit.
+        """
+        self.uncopied = 0
+        if self._connection is None:
+            return
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection; another write opens one."""
+        self._heads = {}
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = self._connection = connect(self._path)
+        connection.execute(_VIEW)
+        connection.execute(_TRIGGER)
+        return connection
+
+    def _write_at_once(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> bool:
+        """
+        Write after the heads that this connection has written, in one statement.
+
+        Return False if they have changed: another process may have added records or a checkpoint,
+        or a person may have changed the database.
+        """
+        heads: dict[str, tuple[str, ChainHead]] = {}
+        values: list[object] = []
+        size = 0
+        for tenant, drafts in batch.items():
+            if (known := self._heads.get(tenant)) is None:
+                return False
+            name, before = known
+            segments, head = link(tenant, before, drafts)
+            heads[tenant] = (name, head)
+            moved = astuple(head)[1:]
+            for segment in segments:
+                size += len(segment.records)
+                values += (name, *astuple(segment), *moved, *astuple(before)[1:])
+                before = head
+        if (rows := len(values) // len(_COLUMNS)) > MOST_AT_ONCE:
+            return False
+        try:
+            connection.execute(_GROW[rows], values)
+        except sqlite3.IntegrityError:
+            return False
+        self._heads |= heads
+        self.uncopied += size
+        return True
+
+    def _write_in_turn(self, connection: sqlite3.Connection, batch: Batch, link: Link) -> None:
+        """Write after the heads in the database."""
+        heads: dict[str, tuple[str, ChainHead]] = {}
+        size = 0
+        with connection:  # commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
+            for tenant, drafts in batch.items():
+                name = escaped(tenant)
+                found = connection.execute(_HEAD, (name,)).fetchone()
+                before = None if found is None else ChainHead(tenant, *found[1:])
+                segments, head = link(tenant, before, drafts)
+                size += sum(len(one.records) for one in segments)
+                connection.executemany(_ADD, [(name, *astuple(one)) for one in segments])
+                connection.execute(_KEEP, (name, *astuple(head)[1:]))
+                heads[tenant] = (name, head)
+        self._heads |= heads
+        self.uncopied += size

@@ -1,0 +1,266 @@
+"""The tables, as `migrations` makes them; every primary key begins with the tenant."""
+
+import importlib
+import re
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+REVISION = "0001"
+"""The newest of the migrations, which these tables equal."""
+
+
+def insert_into(table: Table, dialect: str) -> Any:
+    """An INSERT that knows ON CONFLICT, as that dialect writes it."""
+    # By name: a start need not wait for the dialect of the other database.
+    return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
+
+
+class Exact(TypeDecorator[str]):
+    """
+    Text that comes back as it went in, whatever it holds.
+
+    Ids come from strangers, and PostgreSQL refuses a NUL while no database takes half a surrogate
+    pair: an id that nobody could have been given must be an unknown one, not an outage.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape what does not fit; nothing else looks like an escape."""
+        return None if value is None else escaped(value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Undo it."""
+        if value is None or "\\" not in value:
+            return value
+        return _ESCAPE.sub(_meant, value)
+
+
+def escaped(value: str) -> str:
+    """The text as such a column keeps it."""
+    if value.isascii() and "\\" not in value and "\0" not in value:
+        return value
+    doubled = value.replace("\\", "\\\\").replace("\0", "\\0")
+    return doubled.encode("utf-8", "backslashreplace").decode()
+
+
+_ESCAPE = re.compile(r"\\(?:([\\0])|u([0-9a-f]{4}))")
+
+
+def _meant(escape: re.Match[str]) -> str:
+    if escape[2]:
+        return chr(int(escape[2], 16))
+    return "\0" if escape[1] == "0" else "\\"
+
+
+METADATA = MetaData(
+    naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s"}
+)
+
+TASKS = Table(
+    "tasks",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("owner", LargeBinary, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("status", Exact, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("call", LargeBinary, nullable=False),
+    Column("status_message", Exact),
+    Column("requests", LargeBinary),
+    Column("answers", LargeBinary),
+    Column("result", LargeBinary),
+    Column("error", LargeBinary),
+    Column("cancelled", Boolean, nullable=False),
+    Column("runner", Exact, nullable=False),
+    Column("leased_until", Double, nullable=False),
+    Column("revision", Integer, nullable=False),
+    # What its quota is charged.
+    Column("bytes", BigInteger),
+    Index(None, "expires_at"),
+    Index(None, "tenant", "owner", "status"),
+    Index("tasks_usage", "tenant", "owner", "expires_at", "bytes"),
+    Index(None, "status", "leased_until"),
+)
+
+IDEMPOTENCY_RECORDS = Table(
+    "idempotency_records",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("holder", Exact, nullable=False),
+    Column("leased_until", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("outcome", LargeBinary),
+    Column("owner", LargeBinary),
+    Column("bytes", BigInteger),
+    Index(None, "expires_at"),
+    # All that the question for a caller's usage reads.
+    Index("idempotency_records_usage", "tenant", "owner", "expires_at", "bytes"),
+)
+
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("expires_at", Double, nullable=False),
+    Column("ended", Boolean, nullable=False),
+    Column("log_level", Exact),
+    Column("subscriptions", LargeBinary, nullable=False),
+    Column("listener", Exact, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Index(None, "expires_at"),
+)
+
+ENTRIES = Table(
+    "entries",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("subject", Exact, primary_key=True),
+    Column("key", Exact, primary_key=True),
+    # Of a deleted entry nothing is left but its revision.
+    Column("value", LargeBinary),
+    Column("revision", Integer, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    # An entry stays; a deleted one is forgotten after a while.
+    Column("expires_at", Double),
+    Index(None, "expires_at"),
+)
+
+APPROVAL_REQUESTS = Table(
+    "approval_requests",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    # Of one request at a time; one that no call meets any more has none.
+    Column("binding", LargeBinary),
+    Column("state", Exact, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("created_at", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Column("sealed", Exact),
+    Column("revision", Integer, nullable=False),
+    Index(None, "tenant", "binding", unique=True),
+    Index(None, "tenant", "state", "changed_at"),
+    Index(None, "state", "until"),
+    Index(None, "expires_at"),
+)
+
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("remaining", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Index(None, "tenant", "tool", "issuer", "subject"),
+    Index(None, "expires_at"),
+)
+
+OUTBOX_MESSAGES = Table(
+    "outbox_messages",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("ordering_key", Exact, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("holder", Exact, nullable=False),
+    Index(None, "tenant", "ordering_key"),
+    Index(None, "due_at"),
+    Index(None, "expires_at"),
+)
+
+REVOCATIONS = Table(
+    "revocations",
+    METADATA,
+    # Empty: it reaches every tenant.
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("client", Exact, nullable=False),
+    Column("suspends", Boolean, nullable=False),
+    Column("before", Double, nullable=False),
+    Column("undated_until", Double, nullable=False),
+    Column("blocked_until", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("created_by", Exact, nullable=False),
+    Column("reason", Exact, nullable=False),
+    Column("expires_at", Double),
+    Index(None, "expires_at"),
+)
+
+AUDIT_SEGMENTS = Table(
+    "audit_segments",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    # JSON, which has no NUL and no half surrogate pair.
+    Column("counts", Text, nullable=False),
+    # Behind the others: SQLite reads these without what overflows a page.
+    Column("records", Text, nullable=False),
+    Index(None, "tenant", "until"),
+)
+
+AUDIT_HEADS = Table(
+    "audit_heads",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("pruned", BigInteger, nullable=False),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("seal", LargeBinary, nullable=False),
+    Column("proof", Text, nullable=False),
+)
+
+AUDIT_CHECKPOINTS = Table(
+    "audit_checkpoints",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("statement", Text, nullable=False),
+    Column("signature", Text, nullable=False),
+)

@@ -1,0 +1,70 @@
+"""Tasks in SQL."""
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Integer, bindparam, func, insert, select, update
+
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.tables import TASKS
+from gatepost.storage.tasks import TERMINAL, TaskRecord
+
+_FIELDS = [TASKS.c[name] for name in TaskRecord.__struct_fields__]
+_OPEN = TASKS.c.status.not_in(sorted(TERMINAL))
+_THIS = (TASKS.c.tenant == bindparam("its_tenant"), TASKS.c.id == bindparam("its_id"))
+
+_CREATE = insert(TASKS)
+_GET = select(*_FIELDS).where(*_THIS)
+_REPLACE = update(TASKS).where(*_THIS, TASKS.c.revision == bindparam("its_revision", type_=Integer))
+_COUNT = select(func.count()).where(
+    TASKS.c.tenant == bindparam("its_tenant"), TASKS.c.owner == bindparam("its_owner"), _OPEN
+)
+_ABANDONED = (
+    select(TASKS.c.tenant, TASKS.c.id)
+    .where(_OPEN, TASKS.c.leased_until < bindparam("now"))
+    .order_by(TASKS.c.leased_until)
+    .limit(bindparam("most", type_=Integer))
+)
+
+
+class SqlTasks:
+    """See `TaskRecords`."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
+
+    async def create(self, task: TaskRecord) -> None:
+        """See `TaskRecords`."""
+        await self._database.change(
+            _CREATE,
+            {"tenant": self._tenant, **msgspec.structs.asdict(task), "bytes": task.weight},
+        )
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        """See `TaskRecords`."""
+        found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_id": task_id})
+        return TaskRecord(**found[0]._mapping) if found else None
+
+    async def replace(self, task: TaskRecord) -> bool:
+        """See `TaskRecords`."""
+        values: dict[str, Any] = msgspec.structs.asdict(task)
+        which = {
+            "its_tenant": self._tenant,
+            "its_id": values.pop("id"),
+            "its_revision": values.pop("revision"),
+        }
+        values |= {"revision": task.revision + 1, "bytes": task.weight}
+        return await self._database.change(_REPLACE, {**values, **which}) == 1
+
+    async def count(self, owner: bytes) -> int:
+        """See `TaskRecords`."""
+        which = {"its_tenant": self._tenant, "its_owner": owner}
+        return int((await self._database.rows(_COUNT, which))[0][0])
+
+
+async def abandoned(database: Database, now: float, limit: int) -> list[tuple[str, str]]:
+    """Tenant and id of tasks of any tenant that nobody runs any more, the longest first."""
+    found = await database.rows(_ABANDONED, {"now": now, "most": limit})
+    return [(row.tenant, row.id) for row in found]

@@ -1,0 +1,121 @@
+"""What tenants keep, in SQL: found by the tenant that every row begins with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Executable,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    select,
+    tuple_,
+)
+
+from gatepost.storage.sql.database import Database, Values
+from gatepost.storage.sql.tables import METADATA
+from gatepost.storage.tenant_data import APART, ErasureSubject
+
+BATCH = 500
+"""Rows that go with one statement."""
+
+
+def _tenants(table: Table) -> Select[tuple[str]]:
+    # From each tenant to the next by the index: a plain DISTINCT would read every row.
+    tenant = table.c.tenant
+    first = select(func.min(tenant).label("tenant")).cte("known", recursive=True)
+    behind = select(func.min(tenant)).where(tenant > first.c.tenant).scalar_subquery()
+    known = first.union_all(select(behind).where(first.c.tenant.is_not(None)))
+    return select(known.c.tenant).where(known.c.tenant.is_not(None))
+
+
+def _count(table: Table, which: ColumnElement[bool]) -> Select[int]:
+    return select(func.count()).select_from(table).where(which)
+
+
+def _clear(table: Table, which: ColumnElement[bool]) -> Delete:
+    keys = list(table.primary_key)
+    return delete(table).where(tuple_(*keys).in_(select(*keys).where(which).limit(BATCH)))
+
+
+def _everything(table: Table) -> ColumnElement[bool]:
+    return table.c.tenant == bindparam("whose")
+
+
+def _persons(table: Table) -> ColumnElement[bool] | None:
+    """Whose a row is; None where that cannot be told."""
+    if {"issuer", "subject"} <= {*table.c.keys()}:
+        named = (table.c.issuer == bindparam("issuer"), table.c.subject == bindparam("subject"))
+        return and_(_everything(table), *named)
+    if "owner" in table.c:
+        return and_(_everything(table), table.c.owner.in_(bindparam("owners", expanding=True)))
+    return None
+
+
+_KINDS = [table for table in METADATA.sorted_tables if not table.name.startswith(APART)]
+_TENANTS = {table.name: _tenants(table) for table in METADATA.sorted_tables}
+_WHICH = {table: _everything(table) for table in _KINDS}
+_MINE = {table: mine for table in _KINDS if (mine := _persons(table)) is not None}
+_COUNTS = {table.name: _count(table, which) for table, which in _WHICH.items()}
+_CLEARS = [_clear(table, which) for table, which in _WHICH.items()]
+_MY_COUNTS = {table.name: _count(table, which) for table, which in _MINE.items()}
+_MY_CLEARS = [_clear(table, which) for table, which in _MINE.items()]
+
+
+class SqlTenantData:
+    """See `TenantDataStore`."""
+
+    __slots__ = ("_database",)
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tenants(self, *kinds: str) -> list[str]:
+        """See `TenantDataStore`."""
+        looks = [_TENANTS[kind] for kind in kinds or _TENANTS]
+        found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
+        # The word of changes is kept where no tenant is.
+        return sorted(found - {""})
+
+    async def count(self, tenant: str) -> dict[str, int]:
+        """See `TenantDataStore`."""
+        return await self._count(_COUNTS, {"whose": tenant})
+
+    async def clear(self, tenant: str) -> int:
+        """See `TenantDataStore`."""
+        return await self._clear(_CLEARS, {"whose": tenant})
+
+    async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
+        """See `TenantDataStore`."""
+        return await self._count(_MY_COUNTS, _values(tenant, person))
+
+    async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
+        """See `TenantDataStore`."""
+        return await self._clear(_MY_CLEARS, _values(tenant, person))
+
+    async def _count(self, looks: Mapping[str, Executable], values: Values) -> dict[str, int]:
+        counted = {
+            kind: int((await self._database.rows(look, values))[0][0])
+            for kind, look in looks.items()
+        }
+        return {kind: number for kind, number in counted.items() if number}
+
+    async def _clear(self, clears: Sequence[Executable], values: Values) -> int:
+        for clear in clears:
+            if gone := await self._database.change(clear, values):
+                return gone
+        return 0
+
+
+def _values(tenant: str, person: ErasureSubject) -> dict[str, Any]:
+    return {
+        "whose": tenant,
+        "issuer": person.issuer,
+        "subject": person.subject,
+        "owners": list(person.owners),
+    }

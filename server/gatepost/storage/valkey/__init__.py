@@ -1,0 +1,1 @@
+"""The relay over Valkey: rate limits, wake-ups and notifications between replicas."""

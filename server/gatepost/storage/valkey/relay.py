@@ -1,0 +1,209 @@
+"""The relay over Valkey, or Redis from version 7; needs the `redis` extra."""
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.rate_limits import ConcurrencySlot, Denial, Spending
+from gatepost.storage.relay import Deliver, LogEvent
+from gatepost.storage.valkey.channels import ANSWER_S, Channels, ValkeySubscription
+from gatepost.storage.valkey.concurrency import LEVELS, TAKE, ValkeyConcurrency
+
+CONNECTIONS = 16
+MOST_EVENTS = 2**63
+"""Numbers from here on are no event's."""
+SCANNED = 1000
+"""Keys of all tenants that the server looks at in one step of a search."""
+_GLOB = re.compile(rb"[*?\[\]\\^-]")
+
+
+class ValkeyRelay:
+    """See `Relay`."""
+
+    def __init__(self, url: str) -> None:
+        # RESP2, as a connection with subscriptions speaks it in every version. Nothing is tried
+        # twice: a message that went out and was not acknowledged would come twice.
+        common: dict[str, Any] = {
+            "protocol": 2,
+            "socket_connect_timeout": ANSWER_S,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._pool = BlockingConnectionPool.from_url(
+            url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
+        )
+        self.client = Redis(connection_pool=self._pool)
+        self._take = self.client.register_script(TAKE)
+        self._levels = self.client.register_script(LEVELS)
+        self.places = ValkeyConcurrency(self._run)
+        # What is followed may be silent for as long as it likes.
+        self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
+        self.channels = Channels(self._listening.make_connection)
+        # Keys are apart by database, channels are not.
+        self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
+
+    def of(self, tenant: str) -> "ValkeyTenantRelay":
+        """See `Relay`."""
+        return ValkeyTenantRelay(self, tenant)
+
+    async def ping(self) -> None:
+        """See `Relay`."""
+        with answering():
+            await self.client.ping()
+
+    async def aclose(self) -> None:
+        """See `Relay`."""
+        await self.channels.aclose()
+        await self.places.aclose()
+        with contextlib.suppress(RedisError, OSError):
+            await self.client.aclose()
+            await self._pool.aclose()
+
+    async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
+        """What is missing in each bucket, in seconds, then the places in use of each slot."""
+        with answering():
+            return [float(level) for level in await self._levels(keys=keys, args=[buckets])]
+
+    async def _run(self, keys: list[bytes], arguments: list[Any]) -> list[bytes]:
+        with answering():
+            return cast("list[bytes]", await self._take(keys=keys, args=arguments))
+
+
+class ValkeyTenantRelay:
+    """See `TenantRelay`."""
+
+    __slots__ = ("_channels", "_client", "_relay", "_tenant", "_topics")
+
+    def __init__(self, relay: ValkeyRelay, tenant: str) -> None:
+        self._client, self._channels, self._topics = relay.client, relay.channels, relay.topics
+        self._relay = relay
+        self._tenant = _bytes(tenant)
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.publish(self._key(self._topics, topic), message)
+
+    async def follow(self, topic: str, deliver: Deliver) -> ValkeySubscription:
+        """See `TenantRelay`."""
+        return await self._channels.follow(self._key(self._topics, topic), deliver)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.set(self._key(b"note", key), value, px=_milliseconds(ttl_s))
+
+    async def take(self, key: str) -> bytes | None:
+        """See `TenantRelay`."""
+        with answering():
+            return cast("bytes | None", await self._client.getdel(self._key(b"note", key)))
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """See `TenantRelay`."""
+        denial = await self.spend_all((Spending(bucket, rate, burst),))
+        return 0.0 if denial is None else denial.wait_s
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+    ) -> Denial | None:
+        """See `TenantRelay`."""
+        buckets = [(self._key(b"bucket", one.bucket), one.rate, one.burst) for one in spendings]
+        places = [(self._key(b"slot", slot.name), slot.most) for slot in slots]
+        return await self._relay.places.take(buckets, places)
+
+    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """See `TenantRelay`."""
+        self._relay.places.hold([self._key(b"slot", slot.name) for slot in slots])
+
+    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """See `TenantRelay`."""
+        self._relay.places.leave([self._key(b"slot", slot.name) for slot in slots])
+
+    async def levels(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+    ) -> list[float]:
+        """See `TenantRelay`."""
+        keys = [self._key(b"bucket", one.bucket) for one in spendings]
+        keys += [self._key(b"slot", slot.name) for slot in slots]
+        levels = await self._relay.levels(keys, len(spendings))
+        held = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
+        return [*held, *levels[len(spendings) :]]
+
+    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
+        """See `TenantRelay`."""
+        key = self._key(b"log", log)
+        with answering():
+            async with self._client.pipeline(transaction=True) as pipe:
+                # The server counts: it remembers the last number of a stream, trimmed or not.
+                pipe.xadd(key, {b"": data}, id="0-*", maxlen=most, approximate=False)
+                pipe.pexpire(key, _milliseconds(ttl_s))
+                identity, _ = await pipe.execute()
+        return _number(identity)
+
+    async def read(self, log: str, after: int) -> list[LogEvent] | None:
+        """See `TenantRelay`."""
+        if not 0 <= after < MOST_EVENTS:
+            return None
+        key = self._key(b"log", log)
+        with answering():
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.xrevrange(key, count=1)
+                pipe.xrange(key, min=f"0-{after + 1}")
+                newest, found = await pipe.execute()
+        if not newest:
+            return None
+        events = [LogEvent(_number(identity), fields[b""]) for identity, fields in found]
+        return events if len(events) == _number(newest[0][0]) - after else None
+
+    async def forget(self, log: str) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.delete(self._key(b"log", log))
+
+    async def clear(self) -> None:
+        """See `TenantRelay`."""
+        for kind in (b"note", b"log"):
+            pattern = _GLOB.sub(rb"\\\g<0>", self._key(kind, "")) + b"*"
+            with answering():
+                async for key in self._client.scan_iter(match=pattern, count=SCANNED):
+                    await self._client.unlink(key)
+
+    def _key(self, kind: bytes, name: str) -> bytes:
+        # With its length before it, no tenant's name can run into what follows.
+        tenant = self._tenant
+        return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Tell the client's errors as StoreUnavailable, by name: their text holds an address."""
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        name = type(error).__name__
+        raise StoreUnavailable(f"the relay does not serve: {name}") from None
+
+
+async def opened(url: str) -> ValkeyRelay:
+    """The relay behind a URL; connects when it is first used."""
+    return ValkeyRelay(url)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _number(identity: bytes) -> int:
+    """The second half of a stream entry's id."""
+    return int(identity.partition(b"-")[2])

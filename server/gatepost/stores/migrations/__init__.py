@@ -1,5 +1,0 @@
-"""
-The schema's history, forward only: one file a revision in `versions`.
-
-Alembic runs `env.py` and finds the files; `stores/sql/schema.py` decides when.
-"""

@@ -1,0 +1,110 @@
+"""Keeps the metrics of all processes in shared memory, so that any process can report all."""
+
+import mmap
+from collections.abc import Iterable
+
+from gatepost.telemetry.metric_families import (
+    FAMILIES,
+    OTHER,
+    UNKNOWN,
+    ConfiguredLabel,
+    Label,
+)
+
+INTEGER_BYTES = 8
+NAME_BYTES = 64
+"""The maximum length of a tool's name or a tenant's id in bytes."""
+
+OFFSETS: dict[str, int] = {}
+"""The index of the first integer of each family in a slot."""
+NAME_OFFSETS: dict[str, int] = {}
+"""The index of the values of each configured label; the first integer is their number."""
+
+
+def _lay_out() -> int:
+    """Fill OFFSETS and NAME_OFFSETS, and return the number of integers of a slot."""
+    end = 1  # the first integer is the id of the process, or 0 if there was none
+    for family in FAMILIES:
+        OFFSETS[family.name] = end
+        end += family.size
+        for label in family.labels:
+            if isinstance(label, ConfiguredLabel) and label.name not in NAME_OFFSETS:
+                NAME_OFFSETS[label.name] = end
+                end += 1 + label.most * NAME_BYTES // INTEGER_BYTES
+    return end
+
+
+SLOT_SIZE = _lay_out()
+
+Slot = memoryview
+"""
+The metrics of one process: unsigned 64-bit integers, each of which is written and read atomically.
+"""
+
+
+class SharedMetrics:
+    """
+    Memory for the metrics of several processes, created before they are forked.
+
+    The counts of a process remain when it dies, and the process that takes its place
+    counts on from there: a counter never goes back.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self._integers = memoryview(mmap.mmap(-1, processes * SLOT_SIZE * INTEGER_BYTES)).cast("Q")
+        self._slots = [
+            self._integers[number * SLOT_SIZE : (number + 1) * SLOT_SIZE]
+            for number in range(processes)
+        ]
+
+    def slot(self, number: int) -> Slot:
+        """
+        Return the slot of one process; only that process may write it, each metric from one thread.
+        """
+        return self._slots[number]
+
+    def used_slots(self) -> list[Slot]:
+        """Return the slots of all processes that have ever counted."""
+        return [slot for slot in self._slots if slot[0]]
+
+
+class LabelNames:
+    """
+    The values of one configured label in a slot, in the order in which they were added.
+
+    They are stored with the counts, so that readers and the next process find them.
+    """
+
+    def __init__(self, slot: Slot, label: ConfiguredLabel) -> None:
+        self._most = label.most
+        start = NAME_OFFSETS[label.name]
+        self._count = slot[start : start + 1]
+        self._bytes = slot[start + 1 : start + 1 + label.most * NAME_BYTES // INTEGER_BYTES].cast(
+            "B"
+        )
+        self.numbers = {name: number for number, name in enumerate(self.read())}
+        """The number of each value."""
+
+    def read(self) -> list[str]:
+        """Return all values in the order of their numbers."""
+        names = (
+            bytes(self._bytes[at * NAME_BYTES : (at + 1) * NAME_BYTES]).rstrip(b"\0").decode()
+            for at in range(self._count[0])
+        )
+        return [UNKNOWN, OTHER, *names]
+
+    def add(self, names: Iterable[str]) -> None:
+        """Add names while there is room; names are never removed."""
+        for name in names:
+            encoded = name.encode()
+            at = self._count[0]
+            if name in self.numbers or at >= self._most or len(encoded) > NAME_BYTES:
+                continue
+            self._bytes[at * NAME_BYTES : (at + 1) * NAME_BYTES] = encoded.ljust(NAME_BYTES, b"\0")
+            self._count[0] = at + 1  # last, so that a concurrent reader never finds half a name
+            self.numbers[name] = at + 2
+
+
+def values_of(slot: Slot, label: Label) -> list[str]:
+    """Return the values of a label that a process can have counted, in order."""
+    return LabelNames(slot, label).read() if isinstance(label, ConfiguredLabel) else [*label.values]

@@ -1,0 +1,345 @@
+"""Validate within bounds, and describe mistakes in sentences that an agent can act on."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import isqrt
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+from msgspec import UNSET
+
+from gatepost.tools import json_shape
+from gatepost.tools.api import SecretPath, ToolFailure
+from gatepost.tools.json_shape import levels_of, most_values
+from gatepost.tools.redaction import LONG_BYTES
+from gatepost.tools.schema_branches import RANGES, Branching, looks_around
+
+SHOWN_VALUE_CHARACTERS = 40
+# A longer list of choices would not help an agent.
+SHOWN_CHOICES = 50
+LONGEST_SENTENCE = 400
+
+_encode = msgspec.json.encode
+
+
+class Hidden:
+    """
+    The arguments that hold secrets, by the first step of their paths.
+
+    Mistakes in one of them, or in the arguments as a whole, are described without values, because
+    messages go into answers and logs.
+    """
+
+    def __init__(self, paths: Sequence[SecretPath]) -> None:
+        self._first = frozenset(path[0] for path in paths)
+
+    def holds(self, where: Sequence[Any]) -> bool:
+        """Return whether the value at that path must not be shown."""
+        if not self._first:
+            return False
+        return not where or where[0] in self._first or None in self._first
+
+
+NOTHING_HIDDEN = Hidden(())
+
+
+def mistake(
+    error: jsonschema_rs.ValidationError, hidden: Hidden = NOTHING_HIDDEN
+) -> tuple[str, str]:
+    """Return the argument at fault (empty if not a single one) and a sentence that says how."""
+    kind = error.kind.as_dict()
+    where = list(error.instance_path)
+    name = error.kind.name
+    if name == "required":
+        field = path_of([*where, kind["property"]])
+        return field, f"`{field}` is required."
+    if name in ("additionalProperties", "unevaluatedProperties"):
+        fields = [path_of([*where, extra]) for extra in kind["unexpected"][:SHOWN_CHOICES]]
+        known = ", ".join(f"`{field}`" for field in fields)
+        return fields[0], f"{known} cannot be given here."
+    field = path_of(where)
+    subject = f"`{field}`" if field else "The arguments"
+    if name == "enum":
+        choices = [_encode(option).decode() for option in kind["options"][:SHOWN_CHOICES]]
+        more = ", …" if len(kind["options"]) > SHOWN_CHOICES else ""
+        sentence = f"{subject} should be one of: {', '.join(choices)}{more}"
+    elif name == "const":
+        sentence = f"{subject} should be {_encode(kind['expected_value']).decode()}"
+    elif name == "type":
+        sentence = f"{subject} should be of type {' or '.join(kind['types'])}"
+    elif hidden.holds(where):
+        return field, f"{subject} does not satisfy `{name}`."
+    else:
+        # The library's message quotes the value, which may be long.
+        text = error.message
+        shown = text if len(text) <= LONGEST_SENTENCE else f"…{text[-LONGEST_SENTENCE:]}"
+        return field, f"{subject}: {shown}."
+    return field, f"{sentence}{'' if hidden.holds(where) else got(error.instance)}."
+
+
+def got(value: Any) -> str:
+    """Return the value that was sent, if it is short enough to help."""
+    if isinstance(value, str | int | float | bool):
+        text = _encode(value) if not isinstance(value, int) else str(value).encode()
+        if len(text) <= SHOWN_VALUE_CHARACTERS:
+            return f" (got {text.decode()})"
+    return ""
+
+
+def path_of(parts: Sequence[Any]) -> str:
+    """Join the steps of a path: `rows`, 0, `amount` become `rows[0].amount`."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+MOST_SEARCHED = 8_000_000
+"""Bytes of a document, times the lookarounds of a pattern: each may search a text to its end."""
+TOO_MUCH_TO_SEARCH = (
+    "The arguments are too long for the lookarounds in a pattern of the tool's schema. Send less "
+    "at once."
+)
+MOST_STEPS = 1_000_000
+"""Values times the subschemas that each is checked against; each takes under 0.1 microseconds."""
+MOST_COPIED = 40_000
+"""Values that all mistakes together may copy; each takes half a microsecond."""
+EXACT = 2**53
+MOST_EXTREME = 1_000
+"""
+Numbers too large for an exact double that `multipleOf` and range keywords may check; each takes up
+to 20 microseconds.
+"""
+SHOWN_ITEMS = (20, 3)
+SHOWN_CHARACTERS = 2_000
+"""
+How much of each list, object and text of a long document is checked to describe a mistake. A
+mistake that the cut itself may have caused is not reported.
+"""
+
+STRUCTURE = frozenset(
+    {
+        "$ref",
+        "const",
+        "enum",
+        "maxItems",
+        "maxLength",
+        "minItems",
+        "minLength",
+        "required",
+        "type",
+    }
+)
+"""
+The keywords, apart from those with subschemas, that mean the same to pydantic and to JSON Schema.
+Those of numbers are omitted: a validator takes longer to compare a number than pydantic takes to
+report a mistake.
+"""
+
+Explain = Callable[[Any], ToolFailure | None]
+"""Returns what is wrong with the beginning of a document, apart from what the cut removed."""
+
+
+class _TooLong(Exception):
+    """Raised if even the beginning of a document is too long."""
+
+
+class Bounds:
+    """
+    Keeps long documents from a check that builds all mistakes, unless there can be only a few.
+
+    A long document is first checked with *validator*, which stops at the first mistake and builds
+    none. If it fails, *explain* describes the mistakes in the document's beginning. At most
+    *most_mistakes* are built. *most_steps* limits the values times the alternatives for each, in
+    schemas with alternatives. *copying* says that each mistake copies the object or list it is
+    about.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        schema: Mapping[str, Any],
+        branching: Branching,
+        validator: Callable[[], Any],
+        explain: Explain,
+        *,
+        most_mistakes: int,
+        most_steps: int = MOST_STEPS,
+        copying: bool = False,
+        hidden: Hidden = NOTHING_HIDDEN,
+    ) -> None:
+        self._branching, self._explain, self._make = branching, explain, validator
+        self._most_mistakes, self._most_steps, self._hidden = most_mistakes, most_steps, hidden
+        self._copying = copying
+        self._divides = copying and any(RANGES.keys() & one.keys() for one in _objects_in(schema))
+        self._looks = max(map(looks_around, _objects_in(schema)), default=0)
+        self._names = frozenset(_names_in(schema))
+        self._validator: Any = None
+        self._harmless = min(
+            self._room(branching.members[-1]),
+            MOST_STEPS // branching.steps[-1],
+            MOST_EXTREME if self._divides else MOST_STEPS,
+        )
+        self.harmless_bytes = 2 * self._harmless
+        """A document of this length cannot have too many values: each takes two bytes."""
+
+    def _room(self, members: int) -> int:
+        """Return how many values a document may have if all its mistakes are built."""
+        room = self._most_mistakes // members
+        return min(room, isqrt(MOST_COPIED // members)) if self._copying else room
+
+    def passes(self, arguments: bytes, value: Any = UNSET) -> bool:
+        """
+        Return True if the document satisfies the schema, False if the full check must decide.
+
+        Raises ToolFailure if the document is invalid or too large to check. *value* is the decoded
+        document, if the caller has it.
+        """
+        is_long = len(arguments) > LONG_BYTES  # a mistake would copy all of it
+        if not is_long and most_values(arguments) <= self._harmless:
+            return False
+        if len(arguments) * self._looks > MOST_SEARCHED:
+            raise ToolFailure("validation", TOO_MUCH_TO_SEARCH)
+        if value is UNSET:
+            value = decoded(arguments)
+        values, depth = _size(value)
+        subschemas, members, steps = self._branching.at(depth)
+        self._bound(value, values, subschemas, steps)
+        if not is_long and values <= self._room(members):
+            return False
+        if not self.validator.is_valid(value):
+            raise self._explained(value, subschemas, members)
+        return True
+
+    def _bound(self, value: Any, values: int, subschemas: int, steps: int) -> None:
+        """Refuse a document that would take too many steps."""
+        most = MOST_STEPS if subschemas == 1 else self._most_steps
+        if values * subschemas > most or values * steps > MOST_STEPS:
+            raise ToolFailure(
+                "validation",
+                f"The arguments hold {values} values, and the tool's schema needs up to {steps} "
+                "steps for each, which is too much to check. Send less at once, or nest it less "
+                "deeply.",
+            )
+        if self._divides and _has_extremes(value):
+            raise ToolFailure(
+                "validation",
+                f"The arguments hold more than {MOST_EXTREME} numbers of more than 15 digits, "
+                "which is too much to check. Send less at once.",
+            )
+
+    @property
+    def validator(self) -> Any:
+        """The validator, created at first use because most tools never need it."""
+        if self._validator is None:
+            self._validator = self._make()
+        return self._validator
+
+    def _explained(self, value: Any, subschemas: int, members: int) -> ToolFailure:
+        if failure := self.of_beginning(value, members):
+            return failure
+        if subschemas == 1:
+            # Without alternatives, only the first mistake is built.
+            try:
+                self.validator.validate(value)
+            except jsonschema_rs.ValidationError as error:
+                field, sentence = mistake(error, self._hidden)
+                return ToolFailure("validation", sentence, field=field or None)
+        return ToolFailure(
+            "validation",
+            "The arguments are not what the tool's schema allows, and too long to say where. Send "
+            "less at once.",
+        )
+
+    def of_beginning(self, value: Any, members: int) -> ToolFailure | None:
+        """Return a mistake in the beginning of a long document; None if there is none to name."""
+        for most in SHOWN_ITEMS:
+            room = [self._room(members)]
+            with suppress(_TooLong):
+                if failure := self._explain(_beginning(value, most, self._names, room)):
+                    return failure
+        return None
+
+
+def structure_of(schema: Any) -> Any:
+    """Return the part of a generated schema that means the same to pydantic and JSON Schema."""
+    if not isinstance(schema, Mapping):
+        return schema
+    kept: dict[str, Any] = {}
+    for keyword, value in schema.items():
+        if keyword in ("properties", "$defs"):
+            kept[keyword] = {name: structure_of(one) for name, one in value.items()}
+        elif keyword in ("anyOf", "oneOf", "allOf", "prefixItems"):
+            # If several alternatives match, pydantic takes the best, so `oneOf` is too strict.
+            word = "anyOf" if keyword == "oneOf" else keyword
+            kept[word] = [structure_of(one) for one in value]
+        elif keyword in ("items", "additionalProperties"):
+            kept[keyword] = structure_of(value)
+        elif keyword in STRUCTURE:
+            kept[keyword] = value
+    return kept
+
+
+def decoded(arguments: bytes) -> Any:
+    """Decode the arguments; raises ToolFailure."""
+    try:
+        return json_shape.decoded(arguments)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise ToolFailure("validation", "The arguments are not valid JSON.") from None
+
+
+def _size(value: Any) -> tuple[int, int]:
+    """Return the number of values and the depth of nesting."""
+    sizes = [*map(len, levels_of(value))]
+    return sum(sizes), len(sizes) - 1
+
+
+def _has_extremes(value: Any) -> bool:
+    """Return whether there are many numbers that take long to divide."""
+    found = sum(
+        isinstance(one, int | float) and not -EXACT < one < EXACT
+        for level in levels_of(value)
+        for one in level
+    )
+    return found > MOST_EXTREME
+
+
+def _names_in(schema: Any) -> Iterator[str]:
+    """Yield the names of members in a schema."""
+    for one in _objects_in(schema):
+        if isinstance(properties := one.get("properties"), Mapping):
+            yield from properties
+        if isinstance(required := one.get("required"), list):
+            yield from (name for name in required if isinstance(name, str))
+
+
+def _objects_in(schema: Any) -> Iterator[Mapping[str, Any]]:
+    ahead = [schema]
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, Mapping):
+            yield one
+            ahead.extend(one.values())
+        elif isinstance(one, list):
+            ahead.extend(one)
+
+
+def _beginning(value: Any, most: int, names: frozenset[str], room: list[int]) -> Any:
+    """Return the first items of each list, and the known and some other members of each object."""
+    room[0] -= 1
+    if room[0] < 0:
+        raise _TooLong
+    if isinstance(value, list):
+        return [_beginning(item, most, names, room) for item in value[:most]]
+    if isinstance(value, str):
+        return value[:SHOWN_CHARACTERS]
+    if not isinstance(value, dict):
+        return value
+    kept, others = [], most
+    for name in value:
+        if name in names:
+            kept.append(name)
+        elif others:
+            others -= 1
+            kept.append(name)
+    return {name: _beginning(value[name], most, names, room) for name in kept}

@@ -1,0 +1,152 @@
+"""
+The single thread for computations that take milliseconds, and the queue in front of it.
+
+Python runs one thread at a time. Several computing threads would be no faster than one, and the
+event loop would have to wait for each of them.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from gatepost.tools.failure import Failure, ToolFailure
+from gatepost_authz.caller import TenantContext
+
+T = TypeVar("T")
+Turn = asyncio.Future[None]
+Principal = tuple[str, ...]
+
+MOST_WAITING = 32
+"""
+The most jobs of one caller that may wait. Each holds the body of a request. The default burst of
+`[limits]` is smaller, so a caller within its limits is not refused.
+"""
+BUSY_S = 1.0
+
+
+class TooManyWaiting(ToolFailure):
+    """The caller has too many jobs in the queue; nothing was done for the new one."""
+
+    def __init__(self) -> None:
+        message = "Too many of your long requests are waiting. Send fewer of them at once."
+        super().__init__("rate_limit", message)
+        self.failure = Failure("rate_limit", message, retry_after=BUSY_S, limit="caller")
+
+
+class JobQueue:
+    """
+    The waiting jobs: tenants take turns, within a tenant its callers do.
+
+    A caller's own jobs run in the order in which they came. So jobs of one caller delay those of
+    another tenant by one job at a time, however many there are.
+    """
+
+    def __init__(self) -> None:
+        self._tenants: OrderedDict[str, OrderedDict[Principal, deque[Turn]]] = OrderedDict()
+
+    def waiting(self, caller: Principal) -> int:
+        """Return the number of waiting jobs of a caller."""
+        callers = self._tenants.get(caller[0])
+        return 0 if callers is None else len(callers.get(caller, ()))
+
+    def add(self, caller: Principal, turn: Turn) -> None:
+        """Add a job behind the others of its caller, whose first element is its tenant."""
+        callers = self._tenants.setdefault(caller[0], OrderedDict())
+        callers.setdefault(caller, deque()).append(turn)
+
+    def next(self) -> Turn | None:
+        """Remove and return the job whose turn it is; None if no job waits."""
+        if not self._tenants:
+            return None
+        tenant, callers = next(iter(self._tenants.items()))
+        caller, turns = next(iter(callers.items()))
+        turn = turns.popleft()
+        self._tenants.move_to_end(tenant)
+        callers.move_to_end(caller)
+        self._clear(caller)
+        return turn
+
+    def remove(self, caller: Principal, turn: Turn) -> None:
+        """Remove a job, if it still waits."""
+        callers = self._tenants.get(caller[0])
+        if callers is not None and turn in callers.get(caller, ()):
+            callers[caller].remove(turn)
+            self._clear(caller)
+
+    def _clear(self, caller: Principal) -> None:
+        callers = self._tenants[caller[0]]
+        if not callers[caller]:
+            del callers[caller]
+        if not callers:
+            del self._tenants[caller[0]]
+
+
+class CpuThread:
+    """The thread as one event loop uses it: one job runs, and the others wait in the queue."""
+
+    def __init__(self) -> None:
+        self.queue = JobQueue()
+        self.busy = False
+
+    async def turn(self, caller: Principal, *, bounded: bool) -> None:
+        """Wait for the thread; raises TooManyWaiting."""
+        if not self.busy:
+            self.busy = True
+            return
+        if bounded and self.queue.waiting(caller) >= MOST_WAITING:
+            raise TooManyWaiting
+        turn: Turn = asyncio.get_running_loop().create_future()
+        self.queue.add(caller, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.queue.remove(caller, turn)
+            if turn.done() and not turn.cancelled():
+                self.leave()  # it was this job's turn, but the call ended before it resumed
+            raise
+
+    def leave(self) -> None:
+        """Hand the thread to the next job."""
+        while (turn := self.queue.next()) is not None:
+            if not turn.done():  # else cancelled, and not resumed yet
+                turn.set_result(None)
+                return
+        self.busy = False
+
+
+_thread = ThreadPoolExecutor(1, "gatepost-cpu")
+_uses: WeakKeyDictionary[asyncio.AbstractEventLoop, CpuThread] = WeakKeyDictionary()
+
+
+async def in_cpu_thread(
+    caller: TenantContext, function: Callable[..., T], *arguments: Any, bounded: bool = True
+) -> T:
+    """
+    Run *function* in the thread for a request of *caller*; it must only compute.
+
+    Raises TooManyWaiting if too many jobs of the caller wait. With *bounded* false the job waits
+    nevertheless: what a tool has answered must not be lost.
+    """
+    loop = asyncio.get_running_loop()
+    thread = _uses.get(loop)
+    if thread is None:
+        thread = _uses[loop] = CpuThread()
+    await thread.turn(caller.principal_key, bounded=bounded)
+
+    def ended(_: Future[T]) -> None:
+        with suppress(RuntimeError):  # the loop is closed, so no job waits
+            loop.call_soon_threadsafe(thread.leave)
+
+    try:
+        job = _thread.submit(copy_context().run, function, *arguments)
+    except RuntimeError:
+        thread.leave()
+        raise
+    # The job's own end counts: a caller that gives up must not make the thread seem free.
+    job.add_done_callback(ended)
+    return await asyncio.wrap_future(job)

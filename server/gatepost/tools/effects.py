@@ -1,0 +1,62 @@
+"""What a tool does to the world: hints for clients, its effects, and the file that it writes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+
+class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """MCP's hints about a tool (schema ToolAnnotations), as clients read them in a list."""
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class Effects(msgspec.Struct, frozen=True):
+    """What a call of a tool can do: what retries, approvals, scripts and the record go by."""
+
+    read_only: bool = False
+    """It changes nothing."""
+    destructive: bool = False
+    """It may replace or delete what is there."""
+    idempotent: bool = False
+    """The same call again changes nothing more."""
+    open_world: bool = True
+    """It may reach systems outside the tenant's own data."""
+
+
+Settings = TypeVar("Settings")
+
+
+class SettingsLookup(Protocol):
+    """Finds a pack's own table of the configuration, as `ctx.settings` does."""
+
+    def __call__(self, kind: type[Settings], /) -> Settings:
+        """Return the table of that type."""
+
+
+class FileWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The arguments of a tool that are the path and the text of a file in the tenant's workspace.
+
+    The dashboard compares the file with what it would be after the call. Nothing else uses this.
+    """
+
+    path: str
+    """The name of the argument that is the path."""
+    text: str
+    """The name of the argument that is the text."""
+    place: Callable[[str, SettingsLookup], str] | None = None
+    """
+    Returns the path within the workspace for the path that the caller gave, by the settings of the
+    pack; default: the same path.
+    """
+    after: Callable[[bytes, Mapping[str, Any]], bytes] | None = None
+    """
+    Returns the content after the call, from the current content and the arguments of the call,
+    which are JSON of any type; it runs in a thread and may raise ToolFailure. Default: the text.
+    """

@@ -1,0 +1,52 @@
+"""Read the idempotency key and the correlation id of a call from its headers."""
+
+import re
+from collections.abc import Mapping
+
+from gatepost.tools.api import Retry
+
+IDEMPOTENCY = b"idempotency-key"
+CORRELATION = b"x-octopus-correlation-id"
+
+KEY = re.compile(r"[!-~]{1,255}", re.ASCII)
+
+
+class BadKey(Exception):
+    """An idempotency key is invalid; the message may be shown to the caller."""
+
+
+def retry_of(headers: Mapping[bytes, bytes], named: str | None = None) -> Retry | None:
+    """
+    Return the idempotency key of a call, which marks a retry; None if it has none.
+
+    It is `Idempotency-Key`, else `X-Octopus-Correlation-Id`. *headers* have lower-case names;
+    *named* is an idempotency key in the call itself. A key is opaque: 1 to 255 visible ASCII
+    characters, quotes included. Raises BadKey if a key is invalid, or if header and call have
+    different keys.
+    """
+    if IDEMPOTENCY in headers:
+        key = _checked("Idempotency-Key", headers[IDEMPOTENCY].decode("latin-1").strip(" \t"))
+        if named is not None and named != key:
+            # A proxy that reads the header and one that reads the call would see different calls.
+            raise BadKey("The call and its Idempotency-Key header name different keys")
+        return Retry("idempotency", key)
+    if named is not None:
+        return Retry("idempotency", _checked("The idempotency key", named))
+    if CORRELATION in headers:
+        value = headers[CORRELATION].decode("latin-1").strip(" \t")
+        return Retry("correlation", _checked("X-Octopus-Correlation-Id", value))
+    return None
+
+
+def correlation_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """Return the correlation id for logs and further calls, or None; raises BadKey."""
+    if CORRELATION not in headers:
+        return None
+    marked = retry_of({CORRELATION: headers[CORRELATION]})
+    return None if marked is None else marked.key
+
+
+def _checked(what: str, key: str) -> str:
+    if not KEY.fullmatch(key):
+        raise BadKey(f"{what} must be 1 to 255 visible ASCII characters")
+    return key

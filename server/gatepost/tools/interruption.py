@@ -1,0 +1,372 @@
+"""
+Stop work while it waits: a request whose client leaves, a tool that takes too long.
+
+Why this is not `asyncio.timeout` stands in docs/decisions.
+"""
+
+import asyncio
+import contextlib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextvars import Context, copy_context
+from typing import Any, ClassVar, Generic, TypeVar
+
+import structlog
+
+from gatepost.redaction.log_context import HERE
+from gatepost.tools.redacted_call import RedactedCall
+
+T = TypeVar("T")
+
+log = structlog.get_logger("gatepost.runner")
+
+PLAIN = asyncio.Future
+"""What hears of a cancellation at once."""
+HUNG_UP = "hung up"
+"""Why a request ends whose connection broke: its client may well want the answer still."""
+
+
+class Stop:
+    """A way to cancel the task that made it, and to tell that cancellation from any other."""
+
+    __slots__ = ("_before", "_pulled", "_task", "abandoned", "insisted", "why")
+
+    def __init__(self) -> None:
+        self.why: str | None = None
+        """What it was pulled with."""
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+        self._pulled = False
+        self.insisted = False
+        """Whether the task was cancelled once more, as it went on."""
+        self.abandoned = False
+        """Whether work that goes on was left unfinished."""
+
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether the task is asked to stop, by this or by anybody."""
+        return self._task is not None and self._task.cancelling() > self._before
+
+    def insist(self) -> None:
+        """Cancel the task once more if it still is to stop."""
+        if self._task is not None and self.is_cancelling:
+            self.insisted = True
+            self._task.cancel()
+
+    def pull(self, why: str | None = None) -> None:
+        """Cancel the task, once; *why* travels in the CancelledError."""
+        if self._task is not None and not self._pulled:
+            self._pulled = True
+            self.why = why
+            self._task.cancel(why)
+
+    def settle(self) -> bool:
+        """End it; True when the cancellation under way was this one's and nobody else's."""
+        task, self._task = self._task, None
+        if task is not None and self.insisted:
+            task.uncancel()
+        if task is None or not self._pulled:
+            return False
+        return task.uncancel() <= self._before
+
+
+def timer(delay_s: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+    """
+    Call *callback* later, in an empty context.
+
+    A timer keeps its context even after it was cancelled, asyncio's loop until the time it was set
+    for. The context of a call holds the call with its arguments.
+    """
+    loop = asyncio.get_running_loop()
+    return loop.call_later(delay_s, callback, *args, context=Context())
+
+
+class Interruptible(ABC, Generic[T]):
+    """
+    Awaits *work* in the current task, with something that may stop it while it waits.
+
+    A timer or a task per call costs as much as the rest of a small call (`asyncio.timeout` 3 µs),
+    and most calls are over before it could matter: `begin` is called when the work first waits,
+    `end` when it is over, and neither for work that never waits. An awaitable instead of an
+    `async with` for the same reason.
+    """
+
+    __slots__ = ("_stop", "_work")
+
+    stopped: ClassVar[type[Exception]]
+    """Raised instead of CancelledError when the stop was pulled."""
+
+    # Without a constructor: each class sets these two itself, since a call of this class's would
+    # be a tenth of what all this costs.
+    _work: Generator[Any, Any, T]
+    _stop: Stop | None
+
+    @abstractmethod
+    def begin(self, stop: Stop) -> None:
+        """The work waits: arrange for *stop* to be pulled."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """The work is over: undo what `begin` arranged."""
+
+    def raised(self) -> type[Exception]:
+        """What to raise, the stop having been pulled."""
+        return self.stopped
+
+    def endable(self, stop: Stop, waiting: Any) -> Any:
+        """Return what the task is to wait for in place of *waiting*, which is no plain future."""
+        return waiting
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self  # an iterator, which is all that PEP 492 asks for
+
+    def __iter__(self) -> "Interruptible[T]":
+        return self
+
+    def __next__(self) -> Any:
+        if self._stop is not None:
+            return self._go_on(self._stop, self._work.__next__)
+        try:
+            waiting = next(self._work)  # StopIteration: done already, and its value is ours
+        except GeneratorExit as raised:
+            raise failed_with(raised) from raised
+        self._stop = Stop()
+        self.begin(self._stop)
+        return waiting if type(waiting) is PLAIN else self.endable(self._stop, waiting)
+
+    def send(self, value: Any) -> Any:
+        """As a generator; the loop sends nothing but None."""
+        return self.__next__() if value is None else self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As a generator; this is how a cancellation arrives."""
+        try:
+            if self._stop is None:
+                return self._work.throw(*error)
+            return self._go_on(self._stop, self._work.throw, *error)
+        finally:
+            # The traceback of what is thrown keeps this frame, which would keep it: a ring that
+            # holds the whole call.
+            del error
+
+    def close(self) -> None:
+        """As a generator: the work is dropped."""
+        self._work.close()
+        if self._stop is not None:
+            self._stop.settle()
+            self.end()
+
+    def _go_on(self, stop: Stop, step: Callable[..., Any], *arguments: Any) -> Any:
+        over = True
+        try:
+            waiting = step(*arguments)
+            over = False
+        except asyncio.CancelledError:
+            if stop.settle():
+                raise self.raised() from None
+            raise
+        except GeneratorExit as raised:
+            raise failed_with(raised) from raised
+        finally:
+            del arguments  # as in `throw`
+            if over:
+                stop.settle()
+                self.end()
+        return waiting if type(waiting) is PLAIN else self.endable(stop, waiting)
+
+
+def failed_with(raised: GeneratorExit) -> RuntimeError:
+    """
+    Return the failure of work that raises GeneratorExit by itself.
+
+    In a coroutine it means that Python throws the coroutine away, which never comes from the work:
+    `close` keeps it. Whoever awaits this would take it for that, and the answer would be lost.
+    """
+    return RuntimeError(f"the work raised {type(raised).__name__}")
+
+
+class DeadlinePassed(Exception):
+    """The tool took longer than it may; not TimeoutError, which the tool may raise itself."""
+
+
+class TokenExpired(DeadlinePassed):
+    """The caller's token expired while the tool ran."""
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Let Python print nothing about work that ignores even being thrown away."""
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+
+
+class ToolDeadline(Interruptible[T]):
+    """
+    Awaits a tool; DeadlinePassed when it works for longer than *limit_s* seconds.
+
+    TokenExpired after *allowed_s* seconds, which pass also while a person decides: then the tool's
+    own clock stops (design, decision 17). A tool that goes on for `abandon_s` after it was
+    cancelled is left unfinished, and this ends as if the tool had stopped.
+    """
+
+    __slots__ = (
+        "_allowed_s",
+        "_began",
+        "_holds",
+        "_is_token_over",
+        "_limit_s",
+        "_patience",
+        "_since",
+        "_timer",
+        "_used_s",
+    )
+
+    abandon_s: ClassVar[float] = 5.0
+    """How long a tool may go on after it was cancelled, to undo and to close what it has begun."""
+
+    def __init__(self, limit_s: float, allowed_s: float, work: Awaitable[T]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._limit_s = limit_s
+        self._allowed_s = allowed_s
+        self._holds = 0
+
+    def raised(self) -> type[Exception]:
+        return TokenExpired if self._is_token_over else DeadlinePassed
+
+    def begin(self, stop: Stop) -> None:
+        self._patience: asyncio.TimerHandle | None = None
+        self._used_s = 0.0
+        self._began = self._since = asyncio.get_running_loop().time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._set_timer(stop)
+
+    def end(self) -> None:
+        for handle in (self._timer, self._patience):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._patience = None
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop the clock for the time of a block; of several at once the last one starts it."""
+        self._holds += 1
+        if self._holds == 1:
+            self._turn()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if self._holds == 0:
+                self._turn()
+
+    def _turn(self) -> None:
+        """Stop the clock, or let it go on; it does not run before the tool first waits."""
+        stop = self._stop
+        if stop is not None and self._timer is not None:
+            now = asyncio.get_running_loop().time()
+            if self._holds:
+                self._used_s += now - self._since
+            self._since = now
+            self._timer.cancel()
+            self._set_timer(stop)
+
+    def _set_timer(self, stop: Stop) -> None:
+        last = self._began + self._allowed_s
+        own = last if self._holds else self._since + self._limit_s - self._used_s
+        self._is_token_over = last <= own
+        now = asyncio.get_running_loop().time()
+        self._timer = timer(min(last, own) - now, stop.pull)
+
+    def endable(self, stop: Stop, waiting: Any) -> Any:
+        """Return a wait for another task that can be given up; see `Interruptible`."""
+        return WaitForTask(waiting, self, stop).begin() if asyncio.isfuture(waiting) else waiting
+
+    def be_patient(self, stop: Stop) -> None:
+        """Let a tool that is to stop go on for `abandon_s` and no longer."""
+        if self._patience is None:
+            self._patience = timer(self.abandon_s, self._insist, stop)
+
+    def _insist(self, stop: Stop) -> None:
+        self._patience = None
+        stop.insist()
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            waiting = super().throw(*error)
+        finally:
+            del error
+        stop = self._stop
+        if stop is None:
+            return waiting
+        if stop.insisted:
+            self._abandon(stop)
+        if stop.is_cancelling:
+            self.be_patient(stop)
+        return waiting
+
+    def leave(self, stop: Stop) -> None:
+        """Note that the tool goes on, or a task that it waits for; told once."""
+        if not stop.abandoned:
+            stop.abandoned = True
+            self.abandoned()
+
+    def abandoned(self) -> None:
+        """Log which tool goes on although it was cancelled."""
+        here = HERE.get()
+        if isinstance(here, RedactedCall):
+            name, request_id = here.call.name, here.call.request_id
+            log.warning("tool_abandoned", tool=name, request_id=request_id, after_s=self.abandon_s)
+
+    def _abandon(self, stop: Stop) -> None:
+        is_ours = stop.settle()
+        self.end()
+        with _unheard(), contextlib.suppress(BaseException):  # nobody waits for what it raises
+            self._work.close()
+        with _unheard():
+            del self._work
+        self.leave(stop)
+        raise self.raised() if is_ours else asyncio.CancelledError
+
+
+class WaitForTask(asyncio.Future[None]):
+    """
+    Waits for a task (or for several, as `gather` makes it) on behalf of the work that awaits it.
+
+    A task that is cancelled while it awaits another one cancels that one and waits on: if the
+    other one ignores it, the first never hears of its own cancellation. When the stop insists, this
+    is cancelled itself, and the work hears of it.
+    """
+
+    def __init__(self, task: "asyncio.Future[Any]", work: "ToolDeadline[Any]", stop: Stop) -> None:
+        super().__init__()
+        self._task, self._work, self._stop = task, work, stop
+        self._context = copy_context()
+
+    def begin(self) -> "WaitForTask":
+        """Return this, to be awaited by the running task."""
+        # As `Future.__await__` marks what it hands to a task.
+        self._task._asyncio_future_blocking = False
+        self._asyncio_future_blocking = True
+        self._task.add_done_callback(self._over)
+        return self
+
+    def cancel(self, msg: Any = None) -> bool:
+        """As a future; the task is asked to end first."""
+        if self.done():
+            return False
+        if not self._stop.insisted:
+            self._work.be_patient(self._stop)
+            return self._task.cancel(msg)
+        self._task.remove_done_callback(self._over)
+        self._context.run(self._work.leave, self._stop)
+        return super().cancel(msg)
+
+    def _over(self, task: "asyncio.Future[Any]") -> None:
+        # The work asks the task itself how it ended.
+        if not self.done():
+            self.set_result(None)

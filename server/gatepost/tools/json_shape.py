@@ -1,0 +1,127 @@
+"""
+What JSON holds, counted in its bytes before anything is made of it.
+
+With whole-body operations of `bytes`: a loop over tokens in Python would cost a large body more
+than all else together, and everybody else waits for it.
+"""
+
+from collections.abc import Iterator
+from math import isinf
+from typing import Any
+
+import msgspec
+
+NESTING = 64
+"""How deep a body may nest objects and lists."""
+MOST_VALUES = 40_000
+"""
+Values that a body may hold unless a setting says otherwise. What is made of each costs up to a
+microsecond, in C and in one go.
+"""
+MOST_DIGITS = 320
+"""Digits of one number: the time to read it grows with their square, and a double has 309."""
+
+SHALLOW = 3
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * (MOST_DIGITS + 1)
+
+
+def decoded(body: bytes) -> Any:
+    """
+    The JSON as Python's own values; raises DecodeError, ValueError or RecursionError.
+
+    msgspec's own way to read a number like `1e308` takes a hundred times as long as Python's.
+    """
+    return _decode(body)
+
+
+def levels_of(value: Any) -> Iterator[list[Any]]:
+    """Yield the values of a decoded document by level of nesting; the first level is *value*."""
+    level = [value]
+    while level:
+        yield level
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inner.extend(one.values())
+            elif isinstance(one, list):
+                inner.extend(one)
+        level = inner
+
+
+def outside_strings(body: bytes) -> bytes:
+    """What of well-formed JSON stands outside of its strings."""
+    return _between(_bare(body))
+
+
+def most_values(body: bytes) -> int:
+    """How many values well-formed JSON holds at most: what stands in its strings counts."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{") + 1
+
+
+def excess(body: bytes, most: int) -> str | None:
+    """Say what well-formed JSON has more of than allowed: values (*most*) or digits."""
+    if len(body) <= 2 * most:
+        return None  # each value but the last needs two bytes, and so few digits take no time
+    many = most_values(body) > most
+    if not many and not _has_long_number(body):
+        return None  # even with what stands in strings
+    body = _bare(body)
+    if many and body.count(b'"') > 4 * most:
+        # A value is no more than one string, and has no more than one name.
+        return _too_many(most)
+    body = _between(body)
+    if most_values(body) > most:
+        return _too_many(most)
+    if _has_long_number(body):
+        return f"The body holds a number of more than {MOST_DIGITS} digits"
+    return None
+
+
+def too_deep(body: bytes) -> bool:
+    """Whether well-formed JSON is nested deeper than the limit."""
+    if body.count(b"{") + body.count(b"[") <= NESTING:
+        return False
+    brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
+    for _ in range(SHALLOW):
+        # The innermost pairs go: one level less everywhere, and few pieces for the loop below.
+        brackets = brackets.replace(b"[]", b"")
+    level = 0
+    for hill in brackets.split(b"]["):
+        up = len(hill.rstrip(b"]"))
+        if level + up > NESTING - SHALLOW:
+            return True
+        level += 2 * up - len(hill)
+    return False
+
+
+def _bare(body: bytes) -> bytes:
+    """The body without escaped quotation marks: outside of strings there are no backslashes."""
+    if b"\\" not in body:
+        return body
+    return body.replace(rb"\\", b"").replace(rb"\"", b"")
+
+
+def _between(bare: bytes) -> bytes:
+    # Every other piece between quotation marks is outside of strings.
+    return b"".join(bare.split(b'"')[::2])
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise ValueError("a number is out of range")
+    return value
+
+
+_decode = msgspec.json.Decoder(float_hook=_float).decode
+
+
+def _has_long_number(body: bytes) -> bool:
+    return _LONG_NUMBER in body.translate(_ZEROS)
+
+
+def _too_many(most: int) -> str:
+    return f"The body holds more than {most} values (`limits.max_body_values`)"

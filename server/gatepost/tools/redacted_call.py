@@ -1,0 +1,245 @@
+"""Redact the tenant's secrets from everything that one call sends."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from gatepost.redaction import document
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.quoted import cleaned_text
+from gatepost.redaction.stream import RedactedStream
+from gatepost.secrets.names import REFERENCE_PREFIX
+from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
+from gatepost.tools.client import (
+    Capabilities,
+    InputRequest,
+    LogLevel,
+    ProtocolError,
+    ToolClock,
+    Waiting,
+    held,
+)
+from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.redaction import (
+    LONG_BYTES,
+    PLAIN,
+    Redaction,
+    answer_without,
+    failure_without,
+    is_harmless,
+    is_large,
+    question_without,
+)
+from gatepost.tools.secret import literals
+from gatepost.tools.truncation import UNENCODABLE
+
+MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
+"""
+The limits for the number and size of secrets in the arguments of one call. Each costs time, and a
+caller that sends a password of thousands of lines wants to keep the server busy.
+"""
+
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+_replace = msgspec.structs.replace
+
+
+class RedactedCall(msgspec.Struct):
+    """
+    Redacts one call: it wraps the call's client and cleans the call's outcome.
+
+    Text that the tool sends in several pieces is searched as a whole.
+    """
+
+    redaction: Redaction
+    call: Call
+    offer: Offer
+    redactor: Redactor = PLAIN
+    """The redactor for `version`; `now` replaces it when the version changes."""
+    version: int = -1
+    checked: bool = False
+    """Whether the arguments were found valid."""
+    begun: bool = False
+    """Whether the tool was called; from then on the call may have had effects."""
+    over: bool = False
+    """Whether the call has ended; log lines after that hide the secrets of all known tenants."""
+    said: dict[str, RedactedStream] | None = None
+    written: list[tuple[str, str]] | None = None
+    """The secrets in the call's arguments, computed once."""
+    clock: ToolClock | None = None  # of a nested call; the client has the outer call's clock
+    seat: ToolClock | None = None
+    """The call's place in the concurrency limit; released while a person decides."""
+    remarks: dict[str, str] | None = None
+    """Remarks of stages for the call's audit record."""
+
+    def now(self) -> Redactor:
+        """Return the current redactor; secrets may have been added during the call."""
+        version = self.redaction.secrets.version
+        if version != self.version:
+            redactor = self.redaction.of(self.call.caller.tenant_id)
+            if self.offer.secret_arguments:
+                # The secrets in the call's own arguments.
+                redactor = redactor.with_values(self._written())
+            self.redactor, self.version = redactor, version
+        return self.redactor
+
+    def arguments(self) -> Any:
+        """Return the checked arguments of the call; raises ToolFailure if they are invalid."""
+        if self.offer.secret_arguments:
+            self._written()  # refuses too many secrets before the check
+        arguments = self.offer.check(self.call.arguments)
+        self.checked = True
+        return arguments
+
+    def _written(self) -> list[tuple[str, str]]:
+        if self.written is None:
+            self.written = written(self.call, self.offer)
+            size = sum(len(value.encode(errors="surrogatepass")) for _, value in self.written)
+            if size > MOST_WRITTEN_BYTES or len(self.written) > MOST_WRITTEN:
+                # The arguments are not checked, so that no message can quote them.
+                self.written, self.checked = [], True
+                raise ToolFailure(
+                    "validation",
+                    f"The secrets in the arguments are too long: at most {MOST_WRITTEN_BYTES} "
+                    f"bytes are taken, and {MOST_WRITTEN} of them. Name a kept one: "
+                    f"`{REFERENCE_PREFIX}NAME`.",
+                )
+        return self.written
+
+    async def told(self, outcome: Outcome) -> Outcome:
+        """Return the outcome without secrets; a long one is searched in a thread."""
+        return self.promptly(outcome) or await self.apart(outcome)
+
+    async def apart(self, outcome: Outcome) -> Outcome:
+        """Redact an outcome in a thread, if it is too long for `promptly`."""
+        return await in_cpu_thread(self.call.caller, self.outcome, outcome, bounded=False)
+
+    def promptly(self, outcome: Outcome) -> Outcome | None:
+        """Redact an outcome at once; return None if it is too long for that."""
+        if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
+            return None
+        if is_harmless(outcome, self.now()):
+            return outcome
+        content = _encode(outcome.content)
+        structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
+        return None if len(content) + len(structured) > LONG_BYTES else self.outcome(outcome)
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """Redact an outcome of any size; raises as `fit` does if it cannot be encoded."""
+        redactor, before = self.now(), outcome
+        if outcome.failure is not None:
+            failure = failure_without(outcome.failure, redactor)
+            if failure is not outcome.failure:
+                outcome = _replace(outcome, failure=failure)
+        if outcome.untrusted is not None:
+            label = cleaned_text(outcome.untrusted, redactor)
+            if label != outcome.untrusted:
+                outcome = _replace(outcome, untrusted=label)
+        outcome = answer_without(outcome, self.offer, redactor)
+        self.redaction.found += outcome is not before
+        return outcome
+
+    def _refusal(self, refused: ToolFailure) -> ToolFailure:
+        """
+        Return the failure for the arguments without their secrets.
+
+        Messages quote values, and cut long ones. Half a secret would not be found afterwards, so
+        the redacted arguments are checked again.
+        """
+        clean = document.cleaned(self.call.arguments, self.now())
+        if clean is None:
+            return refused
+        try:
+            self.offer.check(clean)
+        except ToolFailure as again:
+            return again
+        return ToolFailure("validation", "The arguments are not what the schema allows.")
+
+    async def error(self, error: BaseException) -> BaseException:
+        """Return the exception of the call without secrets; a long check runs in a thread."""
+        if isinstance(error, ToolFailure) and not self.checked:
+            if is_large(self.call.arguments):
+                return await in_cpu_thread(self.call.caller, self._refusal, error, bounded=False)
+            return self._refusal(error)
+        return self.protocol_error(error) if isinstance(error, ProtocolError) else error
+
+    def protocol_error(self, error: ProtocolError) -> ProtocolError:
+        """Return a tool's protocol error without secrets."""
+        redactor = self.now()
+        message, data = cleaned_text(str(error.message), redactor), error.data
+        with suppress(*UNENCODABLE):  # no JSON: the call fails when it is answered
+            clean = None if data is None else document.cleaned(_encode(data), redactor)
+            data = data if clean is None else _decode(clean)
+        if message == error.message and data is error.data:
+            return error
+        return ProtocolError(error.code, message, data)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The capabilities that the client declared."""
+        return self.call.client.capabilities
+
+    def timed(self, clock: ToolClock) -> None:
+        """Set the clock; a nested call that waits stops its own and the outer call's clock."""
+        if self.call.depth:
+            self.clock = clock
+        else:
+            self.call.client.timed(clock)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send progress without secrets."""
+        if isinstance(message, str):
+            message = self._said("progress").text(message, self.now())
+        await self.call.client.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+        """Send a log message without secrets."""
+        with suppress(*UNENCODABLE):  # no JSON: sending it fails
+            encoded = _encode(data, enc_hook=_shown)
+            clean = self._said("log").document(encoded, self.now())
+            data = data if clean is encoded else Raw(clean)
+        if isinstance(logger, str):
+            logger = self.now().clean(logger)
+        await self.call.client.log(level, data, logger)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Ask the client, with requests without secrets."""
+        clean = {key: question_without(request, self.now()) for key, request in requests.items()}
+        with held(self.clock, self.seat):
+            return await self.call.client.request(clean)
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """Wait for a decision; the message of *waiting* was made without secrets."""
+        with held(self.clock, self.seat):
+            await self.call.client.stand_by(waiting)
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Close the connection; a client that can do so reconnects for the rest."""
+        await self.call.client.pause(retry_after_s)
+
+    async def detach(self) -> None:
+        """Answer the request with a task, in which the call continues."""
+        await self.call.client.detach()
+
+    def _said(self, kind: str) -> RedactedStream:
+        if self.said is None:
+            self.said = {}
+        return self.said.setdefault(kind, RedactedStream())
+
+
+def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
+    """Return the secrets in the arguments of a call, each with its argument's name."""
+    return [
+        (next((step for step in reversed(path) if step is not None), "argument").upper(), value)
+        for path in offer.secret_arguments
+        for value in literals((path,), call.arguments)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return f"<{type(value).__name__}>"

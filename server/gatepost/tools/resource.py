@@ -1,0 +1,236 @@
+"""Turn a function into a resource, or into the resources of a URI template."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+import structlog
+from pydantic_core import to_json
+
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.content import Contents, ListedResource, Relevance, Role, check_mime_type
+from gatepost.tools.function import OfferOptions, awaited, description_of, settled
+from gatepost.tools.offers import Lister, ResourceOffer, Template, inherited
+from gatepost.tools.prompt import Suggest, completer
+from gatepost.tools.results import labelled
+from gatepost.tools.schema import texts_of
+from gatepost.tools.uri_template import UriTemplate, is_uri
+
+log = structlog.get_logger("gatepost.documents")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+ENTRIES_IN_A_ROW = 100
+"""After this many entries, about two milliseconds, other tasks may run."""
+MOST_ENTRIES = 10_000
+"""The most resources of one template that are listed."""
+
+NO_DOCUMENT = "There is no such resource."
+
+
+class ResourceOptions(OfferOptions, total=False):
+    """The options of a resource."""
+
+    mime_type: str
+    """The MIME type; default: plain text for strings, JSON for values, else bytes."""
+    size: int
+    """The size in bytes, if it is known beforehand."""
+    audience: tuple[Role, ...]
+    """The audience: `user`, `assistant`, or both."""
+    priority: float
+    """The importance, from 0 to 1."""
+    last_modified: datetime
+    """The time of the last change."""
+    ttl_s: float
+    """How many seconds a client may cache the content; default: none."""
+    untrusted: str
+    """The source of third-party text that the content may contain."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """The arguments of a read."""
+
+    uri: str
+
+
+class ResourceFunction(Generic[P, R]):
+    """
+    A function behind a resource, which can still be called.
+
+    For a template, `list` adds a list of its resources and `complete` suggestions for a variable.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        offer: ResourceOffer | Template,
+        keep: Callable[[Template], None],
+    ) -> None:
+        self._function = function
+        self._offer = offer
+        self._keep = keep
+        self._suggestions: dict[str, Suggest] = {}
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
+        return self._function(*arguments, **named)
+
+    def list(self, function: Function) -> Function:
+        """
+        Make the decorated function list the resources of this template for a caller.
+
+        It gets only the context. An entry that the template cannot name, or that its check
+        refuses, is omitted, so that every listed resource can be read.
+        """
+        self._put(lister=_lister(self._template("list"), function))
+        return function
+
+    def complete(self, variable: str) -> Callable[[Function], Function]:
+        """Make the decorated function suggest values of one variable, in the form of `Suggest`."""
+        template = self._template("complete")
+        names = template.template.names
+        if variable not in names:
+            raise ValueError(f"{template.key} has no variable {variable}")
+
+        def register(function: Function) -> Function:
+            self._suggestions[variable] = function
+            self._put(completer=completer(template, names, dict(self._suggestions)))
+            return function
+
+        return register
+
+    def _template(self, wanted: str) -> Template:
+        if not isinstance(self._offer, Template):
+            raise TypeError(f"{self._offer.key} has no variables, so there is nothing to {wanted}")
+        return self._offer
+
+    def _put(self, **more: Any) -> None:
+        self._offer = msgspec.structs.replace(self._template("keep"), **more)
+        self._keep(self._offer)
+
+
+def document(
+    function: Callable[..., Any], uri: str, name: str | None, pack: str, options: ResourceOptions
+) -> ResourceOffer | Template:
+    """
+    Create a resource, or a template if the URI has variables.
+
+    Raises TypeError or ValueError if the function cannot be one.
+    """
+    mime_type = options.get("mime_type")
+    check_mime_type(mime_type)
+    made = {
+        **settled("resource", name or function.__name__, pack, options),
+        "description": description_of(function),
+        "mime_type": mime_type,
+        "ttl_s": options.get("ttl_s", 0),
+        "relevance": Relevance(
+            audience=tuple(options.get("audience", ())),
+            priority=options.get("priority"),
+            last_modified=options.get("last_modified"),
+        ),
+    }
+    template, texts = UriTemplate(uri) if "{" in uri else None, texts_of(function)
+    taken = set(texts.schema["properties"])
+    if taken != set(template.names if template else ()):
+        raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
+    work = awaited(function)
+
+    async def read_it(ctx: CallContext, read: tuple[str, Mapping[str, Any]]) -> Outcome:
+        return Outcome(contents(await work(ctx, **read[1]), read[0], mime_type))
+
+    invoke = labelled(read_it, options.get("untrusted"))
+    if template is None:
+        if not is_uri(uri):
+            raise ValueError(f"{uri} is not a URI; it begins with a scheme, as in report://")
+        size = options.get("size")
+        return ResourceOffer(uri=uri, size=size, check=lambda _: (uri, {}), invoke=invoke, **made)
+    if "size" in options:
+        raise ValueError(f"{uri}: what a template names has no size of its own; its entries have")
+    check = _checked(template, texts.check)
+    offer = Template(template=template, check=check, invoke=invoke, **made)
+    return msgspec.structs.replace(offer, completer=completer(offer, template.names, {}))
+
+
+def contents(value: Any, uri: str, mime_type: str | None) -> tuple[Mapping[str, Any], ...]:
+    """
+    Convert the function's return value into contents; raises ToolFailure("not_found") for None.
+
+    Strings, bytes and Contents are sent as they are, any other value as JSON.
+    """
+    if value is None:
+        raise ToolFailure("not_found", NO_DOCUMENT)
+    several = value if isinstance(value, list | tuple) and value else [value]
+    if all(isinstance(one, Contents) for one in several):
+        return tuple(one.shown(uri, mime_type) for one in several)
+    if isinstance(value, str | bytes):
+        return (Contents(value).shown(uri, mime_type),)
+    return (Contents(to_json(value).decode()).shown(uri, mime_type or "application/json"),)
+
+
+def _checked(
+    template: UriTemplate, check: Callable[[Mapping[str, str]], dict[str, Any]]
+) -> Callable[[bytes], tuple[str, dict[str, Any]]]:
+    def checked(arguments: bytes) -> tuple[str, dict[str, Any]]:
+        uri = msgspec.json.decode(arguments, type=Read).uri
+        values = template.match(uri)
+        if values is None:
+            raise ToolFailure("not_found", NO_DOCUMENT)
+        return uri, check(values)
+
+    return checked
+
+
+def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
+    work = awaited(function)
+
+    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+        blocks: list[Mapping[str, Any]] = []
+        left_out = 0
+        for number, entry in enumerate(islice(await work(ctx), MOST_ENTRIES), 1):
+            if (uri := _named(owner, entry)) is None:
+                left_out += 1
+            else:
+                blocks.append(_shown(owner, entry, uri))
+            if number % ENTRIES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        if left_out:
+            log.debug("entries_left_out", template=owner.key, count=left_out)
+        return Outcome(tuple(blocks))
+
+    return Lister(
+        check=lambda _: None,
+        invoke=invoke,
+        **inherited(owner),
+    )
+
+
+def _named(owner: Template, entry: ListedResource) -> str | None:
+    """Return the URI of an entry; None if it could not be read there."""
+    try:
+        uri = owner.template.expand(entry.variables)
+        owner.check(msgspec.json.encode(Read(uri)))
+    except (ValueError, ToolFailure):
+        # One invalid file name must not make the whole list fail.
+        return None
+    return uri
+
+
+def _shown(owner: Template, entry: ListedResource, uri: str) -> Mapping[str, Any]:
+    """Return an entry in the newest revision's form of a Resource."""
+    shown = {
+        "uri": uri,
+        "name": entry.name or ", ".join(map(str, entry.variables.values())),
+        "title": entry.title,
+        "description": entry.description,
+        "mimeType": entry.mime_type or owner.mime_type,
+        "size": entry.size,
+        "icons": msgspec.to_builtins(entry.icons) or None,
+        "annotations": msgspec.to_builtins(entry.relevance) or None,
+    }
+    return {name: value for name, value in shown.items() if value is not None}

@@ -1,0 +1,285 @@
+"""
+Compute how many subschemas one value may be checked against.
+
+Alternatives multiply. Each `anyOf` below another one is tried for each alternative above it. If a
+schema refers to itself, it is tried again for each level of the document.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from gatepost.tools.json_shape import NESTING
+
+MOST_BRANCHES = 10_000
+"""The most subschemas that one value at the root may be checked against."""
+OPTION_STEPS, FRACTION_STEPS = 10, 60
+"""
+The cost of comparing a value with an `enum` option that is not a string, and with a fraction. A
+validator looks strings up, and compares all other values one by one.
+"""
+MULTIPLE_STEPS, RANGE_STEPS = 120, 30
+"""The cost of dividing a number, and of comparing it with a fraction."""
+RANGES = {
+    "multipleOf": MULTIPLE_STEPS,
+    "maximum": RANGE_STEPS,
+    "minimum": RANGE_STEPS,
+    "exclusiveMaximum": RANGE_STEPS,
+    "exclusiveMinimum": RANGE_STEPS,
+}
+BACKTRACKING_STEPS = 16_000
+"""The cost of a pattern that is not searched in linear time."""
+FULL = 10**7
+"""The upper bound of all counts; a document with so many steps is never checked."""
+
+_LISTS = ("allOf", "anyOf", "oneOf")
+_SINGLE = ("not", "if", "then", "else")
+_ANY = (
+    "additionalProperties",
+    "unevaluatedProperties",
+    "propertyNames",
+    "items",
+    "additionalItems",
+    "unevaluatedItems",
+    "contains",
+)
+
+_BACKTRACKS = re.compile(r"\(\?[=!<>(]|\\[1-9kgKG]|[*+?}]\+")
+"""Lookaround, backreferences and atomic groups, which a finite automaton cannot match."""
+
+Level = Mapping[int, int]
+"""The number of times a value is checked against each node, by the node's id."""
+
+
+class Branching(msgspec.Struct, frozen=True):
+    """The most subschemas, members and steps that a value is checked against, by its depth."""
+
+    subschemas: tuple[int, ...]
+    members: tuple[int, ...]
+    """Each subschema counts as one plus the number of properties it names."""
+    steps: tuple[int, ...]
+    """Each subschema counts as the cost of checking a small value against it."""
+
+    def at(self, depth: int) -> tuple[int, int, int]:
+        """Return the three maxima for any value of a document of this depth."""
+        return _at(self.subschemas, depth), _at(self.members, depth), _at(self.steps, depth)
+
+
+def _at(numbers: tuple[int, ...], depth: int) -> int:
+    return numbers[min(depth, len(numbers) - 1)]
+
+
+def branching_of(schema: Mapping[str, Any], *, discriminated: bool = False) -> Branching:
+    """
+    Compute the branching of *schema*; raises ValueError if one place has too many alternatives.
+
+    With *discriminated*, a `oneOf` with a `discriminator` counts as one alternative, as pydantic
+    tries only one, and all keywords cost the same.
+    """
+    graph = _Graph(schema, discriminated=discriminated)
+    subschemas = graph.most(lambda node: 1)
+    steps = subschemas if discriminated else graph.most(_steps)
+    return Branching(subschemas, graph.most(_asked), steps)
+
+
+def _asked(node: Mapping[str, Any]) -> int:
+    names: set[str] = set()
+    if isinstance(properties := node.get("properties"), Mapping):
+        names.update(properties)
+    for required in (node.get("required"), *_dependent(node)):
+        if isinstance(required, list):
+            names.update(name for name in required if isinstance(name, str))
+    return 1 + len(names)
+
+
+def _dependent(node: Mapping[str, Any]) -> Iterable[Any]:
+    dependent = node.get("dependentRequired", node.get("dependencies"))
+    return dependent.values() if isinstance(dependent, Mapping) else ()
+
+
+def _steps(node: Mapping[str, Any]) -> int:
+    options = node.get("enum")
+    options = [*options] if isinstance(options, list) else []
+    options += [node["const"]] if "const" in node else []
+    steps = 1 + sum(map(_option_steps, options))
+    steps += sum(
+        cost if isinstance(node[keyword], float) or keyword == "multipleOf" else OPTION_STEPS
+        for keyword, cost in RANGES.items()
+        if keyword in node
+    )
+    return steps + BACKTRACKING_STEPS * (looks_around(node) > 0)
+
+
+def looks_around(node: Mapping[str, Any]) -> int:
+    """Return how many lookarounds, backreferences and the like a subschema's patterns have."""
+    names = node.get("patternProperties")
+    patterns = [node.get("pattern"), *(names if isinstance(names, Mapping) else ())]
+    return sum(len(_BACKTRACKS.findall(one)) for one in patterns if isinstance(one, str))
+
+
+def _option_steps(option: Any) -> int:
+    if isinstance(option, str | bool | None):
+        return 0
+    return FRACTION_STEPS if isinstance(option, float) else OPTION_STEPS
+
+
+class _Graph:
+    """The nodes that a validator visits from each node, for the value and for its members."""
+
+    def __init__(self, root: Mapping[str, Any], *, discriminated: bool) -> None:
+        self.root, self.discriminated = root, discriminated
+        self._nodes: dict[int, Mapping[str, Any]] = {}
+        self._named: dict[str, Any] = {}
+        self._index(root)
+        self._here: dict[int, Level] = {}
+        self._below: dict[int, list[Level]] = {}
+        self._instead: dict[int, list[int]] = {}
+        """The alternatives of each node that are not tried beside the longest one."""
+
+    def _index(self, node: Any) -> None:
+        """Index the nodes by their names (`$anchor`, `$id`)."""
+        ahead = [node]
+        while ahead:
+            one = ahead.pop()
+            if isinstance(one, Mapping):
+                for keyword in ("$anchor", "$dynamicAnchor"):
+                    if isinstance(one.get(keyword), str):
+                        self._named["#" + one[keyword]] = one
+                if isinstance(one.get("$id"), str):
+                    self._named[one["$id"].rstrip("#")] = one
+                ahead.extend(one.values())
+            elif isinstance(one, list):
+                ahead.extend(one)
+
+    def most(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
+        """Return the maximum for a value, by depth; the numbers never decrease."""
+        heads = self._reached()
+        now = {head: self._weigh(self._at(head), weight) for head in heads}
+        root = id(self._keep(self.root))
+        found = [now[root]]
+        for _ in range(NESTING):
+            below = {
+                head: max((_sum(level, now) for level in self._members(head)), default=0)
+                for head in heads
+            }
+            if below == now:
+                break
+            now = below
+            found.append(max(found[-1], now[root]))
+        return tuple(found)
+
+    def _weigh(self, level: Level, weight: Callable[[Any], int]) -> int:
+        return min(sum(times * weight(self._nodes[node]) for node, times in level.items()), FULL)
+
+    def _reached(self) -> list[int]:
+        """Return all nodes where the check of some value starts."""
+        ahead = [id(self._keep(self.root))]
+        seen = dict.fromkeys(ahead)
+        while ahead:
+            for level in self._members(ahead.pop()):
+                for node in level:
+                    if node not in seen:
+                        seen[node] = None
+                        ahead.append(node)
+        return list(seen)
+
+    def _keep(self, node: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._nodes[id(node)] = node
+        return node
+
+    def _at(self, node: int, inside: tuple[int, ...] = ()) -> Level:
+        """Return the nodes that the value itself is checked against, starting at *node*."""
+        known = self._here.get(node)
+        if known is not None:
+            return known
+        if node in inside:
+            raise ValueError("the schema refers to itself without going into a member")
+        found: Counter[int] = Counter({node: 1})
+        for others in self._beside(self._nodes[node]):
+            if not others:
+                continue
+            levels = {other: self._at(other, (*inside, node)) for other in others}
+            longest = max(levels, key=lambda other: sum(levels[other].values()))
+            self._instead[node] = [other for other in others if other != longest]
+            found.update(levels[longest])
+        if sum(found.values()) > MOST_BRANCHES:
+            raise ValueError(f"the schema has more than {MOST_BRANCHES} alternatives at one place")
+        self._here[node] = found
+        return found
+
+    def _beside(self, node: Mapping[str, Any]) -> Iterator[list[int]]:
+        """Yield the nodes that check the same value; in a group of several, only one does."""
+        for keyword in ("$ref", "$dynamicRef"):
+            if isinstance(reference := node.get(keyword), str):
+                yield from ([one] for one in self._ids([self._found(reference)]))
+        for keyword in _LISTS:
+            branches = node.get(keyword)
+            if not isinstance(branches, list):
+                continue
+            if keyword == "oneOf" and self.discriminated and "discriminator" in node:
+                yield self._ids(branches)
+            else:
+                yield from ([one] for one in self._ids(branches))
+        yield from ([one] for one in self._ids(node.get(keyword) for keyword in _SINGLE))
+        for keyword in ("dependentSchemas", "dependencies"):
+            if isinstance(schemas := node.get(keyword), Mapping):
+                yield from ([one] for one in self._ids(schemas.values()))
+
+    def _members(self, head: int) -> list[Level]:
+        """Return the nodes that the members and items of a value at *head* are checked against."""
+        known = self._below.get(head)
+        if known is not None:
+            return known
+        named: dict[Any, Counter[int]] = {}
+        every: Counter[int] = Counter()
+        for node, times in self._at(head).items():
+            for name, inner in _children(self._nodes[node]):
+                for one in self._ids([inner]):
+                    level = every if name is None else named.setdefault(name, Counter())
+                    level[one] += times
+        levels: list[Level] = [every + own for own in named.values()]
+        levels += [every] if every else []
+        self._below[head] = levels  # set before the loop, for a schema that refers to itself
+        for node in self._at(head):
+            for other in self._instead.get(node, ()):
+                levels = [*levels, *self._members(other)]
+        self._below[head] = levels
+        return levels
+
+    def _ids(self, nodes: Iterable[Any]) -> list[int]:
+        return [id(self._keep(node)) for node in nodes if isinstance(node, Mapping)]
+
+    def _found(self, reference: str) -> Any:
+        """Return the target of a reference; the whole schema if it cannot be resolved."""
+        if reference in self._named:
+            return self._named[reference]
+        base, _, pointer = reference.partition("#")
+        node = self._named.get(base, self.root) if base else self.root
+        for step in unquote(pointer).split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(node, Mapping):
+                node = node.get(name)
+            elif isinstance(node, list) and name.isdigit() and int(name) < len(node):
+                node = node[int(name)]
+        return node if isinstance(node, Mapping) else self.root
+
+
+def _children(schema: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the subschemas of members and items with their name or index; None means any."""
+    if isinstance(properties := schema.get("properties"), Mapping):
+        yield from properties.items()
+    if isinstance(patterns := schema.get("patternProperties"), Mapping):
+        yield from ((None, one) for one in patterns.values())
+    if isinstance(places := schema.get("prefixItems"), list):
+        yield from enumerate(places)
+    for keyword in _ANY:
+        value = schema.get(keyword)
+        yield from ((None, one) for one in (value if isinstance(value, list) else [value]))
+
+
+def _sum(level: Level, worth: Mapping[int, int]) -> int:
+    return min(sum(times * worth[node] for node, times in level.items()), FULL)

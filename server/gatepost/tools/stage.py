@@ -1,0 +1,123 @@
+"""What stands around the runner: stages of a call, the recorder, and the limits on requests."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, Protocol
+
+from gatepost.redaction.log_context import HERE
+from gatepost.storage.commit import CommitFuture
+from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost_authz.caller import TenantContext
+
+
+class Recorder(Protocol):
+    """Puts calls on record."""
+
+    @property
+    def refusing(self) -> bool:
+        """Whether calls must not begin, as nothing could be said of them."""
+
+    def ended(
+        self,
+        call: Call,
+        began: float,
+        guards: list[RedactedCall],
+        ending: Failure | BaseException | None,
+    ) -> CommitFuture:
+        """
+        A call that began at that time of `perf_counter` has ended; None is a success.
+
+        *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
+        whoever does not wait for it loses nothing.
+        """
+
+
+def remark(name: str, value: str) -> None:
+    """Say something of the call that this code runs for, where its record will have it."""
+    here = HERE.get()
+    if isinstance(here, RedactedCall):
+        here.remarks = {**(here.remarks or {}), name: value}
+
+
+def peer_here() -> str:
+    """Where the call comes from that this code runs for; empty outside of calls."""
+    here = HERE.get()
+    return here.call.peer if isinstance(here, RedactedCall) else ""
+
+
+class RequestLimits(Protocol):
+    """
+    Counts requests that reach no stage of a call: lists, polls, and calls that are refused early.
+
+    Each method returns None, or the failure if the rate limit is exceeded.
+    """
+
+    async def spend(self, caller: TenantContext) -> Outcome | None:
+        """Count a request."""
+
+    async def take(self, caller: TenantContext) -> Outcome | None:
+        """Count a refused call; its audit record names the limit that refused it."""
+
+    def spend_message(self, caller: TenantContext) -> Outcome | None:
+        """Count a notification or a response, which gets no answer."""
+
+
+class Unlimited:
+    """Allows all requests."""
+
+    async def spend(self, caller: TenantContext) -> Outcome | None:
+        """Allow the request."""
+        return None
+
+    async def take(self, caller: TenantContext) -> Outcome | None:
+        """Allow the call."""
+        return None
+
+    def spend_message(self, caller: TenantContext) -> Outcome | None:
+        """Allow the message."""
+        return None
+
+
+UNLIMITED = Unlimited()
+
+
+Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
+
+
+StageFunction = Callable[[Call, Offer, Any, Next], Awaitable[Outcome]]
+"""A stage that is only a function: it takes part in every call, after the check."""
+
+
+class Stage(ABC):
+    """
+    A step around a call: limits, approvals, the audit record.
+
+    It returns ``await proceed(call, offer, arguments)`` or its own Outcome, or raises ToolFailure.
+    The stages are composed once, when the runner is built. A stage sees every kind of offer;
+    ``call.kind`` says which. A stage with ``for_retries = True`` sees only calls with an
+    idempotency key. A stage with ``concerns(offer)`` sees only calls of offers for which that
+    returned true at composition.
+
+    The arguments are checked right before the first stage that needs them. A stage with
+    ``before_check = True`` needs none; before the check, *arguments* is None. There it must refuse
+    with an Outcome, not with a ToolFailure, and must not quote what the caller sent.
+    """
+
+    for_retries: ClassVar[bool] = False
+    before_check: ClassVar[bool] = False
+
+    def concerns(self, offer: Offer) -> bool:
+        """Return whether the stage takes part in calls of this offer; asked once."""
+        return True
+
+    @abstractmethod
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """
+        Process the call.
+
+        This is usually a coroutine function. A plain function can return the awaitable of
+        `proceed`, which costs almost nothing for a call that it does not touch.
+        """

@@ -1,0 +1,143 @@
+"""Cut an outcome to its size limit, so that it stays valid and says that it was cut."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from gatepost.tools.api import WORDS, Failure, Offer, Outcome, Tool
+
+# JSON encodes one byte of text as up to six (a control character as \u00XX).
+WORST_EXPANSION = 6
+# Room for the note and for the members around each block.
+NOTE_BYTES = 256
+
+LEAST_BYTES = 2 * NOTE_BYTES
+"""The least room for the text beside a structured value, with the note that it was cut."""
+
+UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
+"""The exceptions for an outcome that has no JSON or whose blocks are not mappings."""
+
+_encode = msgspec.json.encode
+
+
+def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
+    """
+    Cut an outcome to *limit* bytes of JSON; raises TypeError or ValueError if it has no JSON.
+
+    A tool's text is cut at the end of a character, other blocks are dropped, and a last block says
+    so. A value with an output schema cannot be cut, only the text beside it. The contents of a
+    resource or a prompt cannot be cut either. What cannot be cut becomes a failure with its size.
+    The failure is not a validation error: the work is done, and an agent that corrects its
+    arguments would do it again.
+    """
+    if _surely_small(outcome, limit):
+        return outcome
+    if outcome.failure is not None:
+        return _shorten_failure(outcome.failure, limit)
+    sizes = [len(_encode(block)) for block in outcome.content]
+    extra = 0 if outcome.structured is msgspec.UNSET else len(_encode(outcome.structured))
+    if sum(sizes) + extra <= limit:
+        return outcome
+    if not isinstance(offer, Tool):
+        return _too_large(f"The {WORDS[offer.kind]}", sum(sizes), limit)
+    if _follows_text(outcome, offer):
+        cut = tuple(_cut(outcome.content, sizes, limit))
+        return replace(outcome, content=cut, structured=msgspec.UNSET)
+    if extra + LEAST_BYTES > limit:
+        who = "The call was carried out. Its answer" if _may_change(offer) else "The answer"
+        return _too_large(who, extra, limit, again=not _may_change(offer))
+    return replace(outcome, content=tuple(_cut(outcome.content, sizes, limit - extra)))
+
+
+def _follows_text(outcome: Outcome, tool: Tool) -> bool:
+    """Return whether the structured value is only the text, so that both are cut together."""
+    if tool.output_schema is None:
+        return True
+    return outcome.as_result and outcome.structured is msgspec.UNSET
+
+
+def fitting_bytes(limit: int) -> int:
+    """Return a size at which a text and a structured value are surely within *limit*."""
+    return max(limit - NOTE_BYTES, 0) // (WORST_EXPANSION + 1)
+
+
+def tellable(failure: Failure) -> Failure:
+    """Return the failure with a message that can be encoded, even with lone surrogates."""
+    message = str(failure.message)
+    if message.isascii() and message is failure.message:
+        return failure
+    return replace(failure, message=message.encode(errors="replace").decode())
+
+
+def _may_change(tool: Tool) -> bool:
+    return not tool.effects.read_only
+
+
+def _too_large(what: str, size: int, limit: int, *, again: bool = True) -> Outcome:
+    advice = "Ask for less at once." if again else "Do not repeat it: look at what it did instead."
+    message = f"{what} has {size} bytes, which is more than the {limit} that can be shown. {advice}"
+    return Outcome(failure=Failure("internal", message))
+
+
+def _surely_small(outcome: Outcome, limit: int) -> bool:
+    """Decide the usual case without encoding anything."""
+    if isinstance(outcome.structured, msgspec.Raw):
+        size = len(memoryview(outcome.structured))
+    elif outcome.structured is msgspec.UNSET:
+        size = 0
+    else:
+        return False
+    for block in outcome.content:
+        text = block.get("text")
+        if not isinstance(text, str) or len(block) > 2:
+            if block.get("type") == "text" and not isinstance(text, str):
+                raise TypeError("a text block holds no text")
+            return False
+        if not text.isascii():
+            # A lone surrogate, as in invalid file names, must raise here and not when it is sent.
+            text.encode()
+        size += len(text) * WORST_EXPANSION + NOTE_BYTES
+    if outcome.failure is not None:
+        outcome.failure.message.encode()
+        size += len(outcome.failure.message) * WORST_EXPANSION
+    return size <= limit
+
+
+def _shorten_failure(failure: Failure, limit: int) -> Outcome:
+    message = _prefix(failure.message, max(limit - NOTE_BYTES, 0))
+    return Outcome(failure=msgspec.structs.replace(failure, message=f"{message} [cut]"))
+
+
+def _cut(
+    content: tuple[Mapping[str, Any], ...], sizes: list[int], limit: int
+) -> list[Mapping[str, Any]]:
+    room = limit - NOTE_BYTES
+    kept: list[Mapping[str, Any]] = []
+    left_out = 0
+    for block, size in zip(content, sizes, strict=True):
+        if size <= room:
+            kept.append(block)
+            room -= size
+        elif isinstance(block.get("text"), str) and room > NOTE_BYTES:
+            kept.append({**block, "text": _prefix(block["text"], room - NOTE_BYTES)})
+            room = 0
+        else:
+            left_out += 1
+            room = min(room, 0) if isinstance(block.get("text"), str) else room
+    note = f"[The answer was cut: it had {sum(sizes)} bytes, and {limit} are allowed."
+    note += f" {left_out} parts were omitted.]" if left_out else "]"
+    return [*kept, {"type": "text", "text": note}]
+
+
+def _prefix(text: str, room: int) -> str:
+    """Return the longest prefix of *text* whose JSON has at most *room* bytes."""
+    low, high = 0, min(len(text), room)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(_encode(text[:middle])) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]

@@ -1,0 +1,103 @@
+"""Recognises tenants' folders that Gatepost made."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from gatepost.permissions import ForeignOwner, close_to_others
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace.resolver import DIRECTORY, Resolver
+
+PRIVATE = ".gatepost"
+"""The folder beside the tenants' folders; no tenant's id begins with a dot."""
+LEDGER = ".usage"
+"""The file with a tenant's usage; it is created first, so it marks the folder."""
+
+REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
+
+log = structlog.get_logger("gatepost.workspace")
+
+
+class Owned:
+    """
+    Checks once whether one tenant's folder may be used.
+
+    The root may be a folder that held others before, such as `/home`: what is in there belongs to
+    someone else, and a tenant is whatever a token says.
+    """
+
+    def __init__(self, root: int, tenant: str, resolver: Resolver) -> None:
+        self._root, self._tenant, self._resolver = root, tenant, resolver
+        self._ours = self._told = False
+
+    def check(self) -> None:
+        """Raise ToolFailure if the folder was not made by Gatepost for this tenant."""
+        if self._ours:
+            return
+        try:
+            if is_foreign_folder(self._root, self._tenant, self._resolver):
+                raise ForeignOwner(1, "it was there before, and is not empty")
+            self._ours = self._closed()
+        except ForeignOwner as error:
+            if not self._told:
+                self._told = True
+                log.error(
+                    "workspace_refused", tenant=self._tenant, reason=f"its folder: {error.strerror}"
+                )
+            raise ToolFailure("upstream_unavailable", REFUSED, retry_after=60) from None
+
+    def _closed(self) -> bool:
+        """Remove other users' permissions from the folders; return whether all folders exist."""
+        places = ((PRIVATE,), (PRIVATE, self._tenant), (self._tenant,))
+        return all(self._close(place) for place in places)
+
+    def _close(self, place: tuple[str, ...]) -> bool:
+        try:
+            handle = self._resolver.open(self._root, place, DIRECTORY)
+        except OSError:
+            return False  # a link or a file in the way; opening it reports the error
+        try:
+            # A network's file system may have one owner for all, and modes that cannot be changed.
+            if os.fstat(handle).st_uid in (os.geteuid(), os.fstat(self._root).st_uid):
+                with suppress(PermissionError):
+                    close_to_others(handle, "/".join(place))
+            else:
+                close_to_others(handle, "/".join(place))
+        finally:
+            os.close(handle)
+        return True
+
+
+def is_foreign_folder(root: int, tenant: str, resolver: Resolver) -> bool:
+    """Return whether the tenant's folder has content and was not made by Gatepost."""
+    try:
+        handle = resolver.open(root, (tenant,), DIRECTORY)
+    except OSError:
+        return False  # there is none, or no tool gets into it
+    try:
+        if not os.listdir(handle):
+            return False
+    finally:
+        os.close(handle)
+    try:
+        home = resolver.open(root, (PRIVATE, tenant), DIRECTORY)
+    except OSError:
+        return True
+    try:
+        os.stat(LEDGER, dir_fd=home, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    finally:
+        os.close(home)
+    return False
+
+
+def adoption(root: Path, tenant: str) -> str:
+    """Return the hint for the operator about such a folder."""
+    home = root / PRIVATE / tenant
+    return (
+        f"move {root / tenant} away; if its files are this tenant's, as after a restored backup: "
+        f"mkdir -p -m 700 {home} && touch {home / LEDGER}"
+    )

@@ -1,0 +1,1 @@
+"""Calendars from iCalendar files, URLs and CalDAV servers, read by one tool."""

@@ -1,0 +1,121 @@
+"""Fetches a calendar's documents: from the web, a CalDAV server or the tenant's workspace."""
+
+import asyncio
+from datetime import datetime
+
+import msgspec
+
+from gatepost import REFERENCE_PREFIX, CallContext, ToolFailure
+from gatepost_packs.calendar.cache import CacheKey, DocumentCache
+from gatepost_packs.calendar.caldav import CalDav, basic, checked
+from gatepost_packs.calendar.settings import Calendar, CalendarSettings
+
+MOST_FILES = 500
+REDIRECTS = 5
+CACHE = DocumentCache()
+
+
+class CalendarDocuments(msgspec.Struct, frozen=True):
+    """The fetched documents of one calendar."""
+
+    name: str
+    """Its name for agents; `NAME/calendar` for one of several in a CalDAV home."""
+    zone: str
+    data: list[bytes]
+
+
+class CalendarSource:
+    """One configured calendar, fetched for one call of one tenant."""
+
+    def __init__(
+        self, ctx: CallContext, name: str, calendar: Calendar, settings: CalendarSettings
+    ) -> None:
+        self._ctx, self._calendar, self._settings = ctx, calendar, settings
+        self.name = name
+        self.zone = calendar.zone or settings.zone
+
+    async def fetch(
+        self, start: datetime, end: datetime, part: str = ""
+    ) -> list[CalendarDocuments]:
+        """Return its documents, or those of its *part*; ToolFailure if that fails."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await self._fetch(start, end, part)
+        except TimeoutError:
+            limit_s = self._settings.timeout_s
+            message = f"its server did not answer within {limit_s:g} seconds"
+            raise ToolFailure("timeout", message) from None
+
+    async def _fetch(self, start: datetime, end: datetime, part: str) -> list[CalendarDocuments]:
+        if self._calendar.caldav:
+            return await self._from_caldav(start, end, part)
+        if part:
+            raise self._no_part(part, [])
+        if self._calendar.url:
+            return [self._made(await self._from_web())]
+        return [self._made(await self._from_workspace())]
+
+    def _made(self, data: list[bytes]) -> CalendarDocuments:
+        return CalendarDocuments(self.name, self.zone, data)
+
+    async def _from_web(self) -> list[bytes]:
+        url = await self._ctx.secret(self._calendar.url, field="calendar")
+        user, password = await self._signs_in(url)
+        key = CacheKey(self._ctx.caller.tenant_id, url, user)
+        reply = await self._ctx.http.send(
+            "GET",
+            url,
+            headers={"accept": "text/calendar, */*;q=0.1"}
+            | basic(user, password)
+            | CACHE.asking(key),
+            max_bytes=self._settings.max_bytes,
+            timeout_s=self._settings.timeout_s,
+            redirects=REDIRECTS,
+            confidential=self._calendar.url.startswith(REFERENCE_PREFIX),
+        )
+        reply = CACHE.take(key, reply)
+        return [checked(reply, wanted=200).body]
+
+    async def _from_workspace(self) -> list[bytes]:
+        workspace, path = self._ctx.workspace, self._calendar.path
+        item = await workspace.stat(path)
+        names = [path]
+        if item.type == "folder":
+            listing = await workspace.entries(path, limit=MOST_FILES)
+            names = [one.path for one in listing.items if one.path.lower().endswith(".ics")]
+        left, data = self._settings.max_bytes, []
+        for name in names:
+            data.append(await workspace.read(name, limit=max(left, 1)))
+            left -= len(data[-1])
+        return data
+
+    async def _from_caldav(
+        self, start: datetime, end: datetime, part: str
+    ) -> list[CalendarDocuments]:
+        url = await self._ctx.secret(self._calendar.caldav, field="calendar")
+        user, password = await self._signs_in(url)
+        server = CalDav(self._ctx.http, url, user=user, password=password)
+        collections = await server.collections()
+        chosen = [one for one in collections if one.answers_to(part)]
+        if not chosen or (part and not chosen[0].name):
+            raise self._no_part(part, [one.name for one in collections if one.name])
+        found, left = [], self._settings.max_bytes
+        for one in chosen:
+            data = await server.events(one.url, start, end, max(left, 1))
+            left -= sum(len(document) for document in data)
+            name = f"{self.name}/{one.name}" if one.name else self.name
+            found.append(CalendarDocuments(name, self.zone, data))
+        return found
+
+    async def _signs_in(self, url: str) -> tuple[str, str]:
+        """Return the credentials for *url*, which always come from the operator."""
+        user, password = [
+            await self._ctx.secret(one, field="calendar", to=url, fixed=True)
+            for one in (self._calendar.user, self._calendar.password)
+        ]
+        return user, password
+
+    def _no_part(self, part: str, names: list[str]) -> ToolFailure:
+        there = ", ".join(f"{self.name}/{name}" for name in names) or f"{self.name} alone"
+        message = f"There is no calendar {self.name}/{part}. There are: {there}."
+        return ToolFailure("not_found", message, field="calendar")

@@ -1,0 +1,207 @@
+"""Reads events from all calendars of the tenant (`calendar_read`)."""
+
+import asyncio
+import base64
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo
+
+import recurring_ical_events  # type: ignore[import-untyped]  # noqa: F401  # or it is left out
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, Pack, ToolFailure
+from gatepost_packs.calendar.settings import CalendarSettings
+from gatepost_packs.calendar.source import CalendarDocuments, CalendarSource
+from gatepost_packs.calendar.times import window
+from gatepost_packs.child.process import WorkerFailed, ask
+
+pack = Pack("calendar")
+
+WORKER = Path(__file__).with_name("worker.py")
+WORK_SHARE = 0.6
+"""The share of the reading time for expanding recurrences; the rest is for parsing."""
+MOST_GAPS = 20
+
+
+class CalendarEvent(BaseModel):
+    """One occurrence of an event; what recurs is one event for each time."""
+
+    calendar: str
+    summary: str
+    start: str
+    """With offset; a day where it is for whole days; without offset where it names no zone."""
+    end: str
+    """The time or, for whole days, the day at which it is over."""
+    all_day: bool
+    zone: str | None
+    """Of `start`: a name of the IANA database, or the calendar's own; null for none."""
+    recurring: bool
+    uid: str | None
+    status: str | None
+    """`confirmed`, `tentative`, `cancelled`: a cancelled event does not take place."""
+    location: str | None
+    description: str | None
+    organizer: str | None
+    url: str | None
+
+
+class Gap(BaseModel):
+    """A calendar or an event that could not be read."""
+
+    reason: str
+    calendar: str | None = None
+    summary: str | None = None
+    """Of the event that is missing; null for a whole calendar, or a document of it."""
+
+
+class Agenda(BaseModel):
+    """The events in a period."""
+
+    start: str
+    end: str
+    events: list[CalendarEvent]
+    """By their start."""
+    total: int
+    """All that there are; more than are listed where `truncated`."""
+    truncated: bool
+    missing: list[Gap]
+
+
+@pack.tool(
+    title="Read calendars",
+    scopes={"calendar:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=True,
+    timeout_s=130,
+    untrusted="calendar",
+)
+async def calendar_read(
+    ctx: CallContext,
+    start: Annotated[
+        str, Field(description="ISO 8601 date or time, for example 2026-03-01 or 2026-03-01T09:00")
+    ],
+    end: Annotated[
+        str, Field(description="ISO 8601 date (that whole day) or time (until before it)")
+    ],
+    calendar: Annotated[
+        str | None, Field(description="Name of a calendar; leave it out for all of them")
+    ] = None,
+    query: Annotated[
+        str | None,
+        Field(description="Words that summary, description or location hold, all of them"),
+    ] = None,
+    limit: Annotated[int, Field(description="Events at most", ge=1, le=1000)] = 100,
+) -> Agenda:
+    """Read calendar events in a time range; recurring events are listed once for each time."""
+    settings = ctx.settings(CalendarSettings)
+    sources, part = _chosen(ctx, settings, calendar)
+    zone = ZoneInfo(sources[0].zone if len(sources) == 1 else settings.zone)
+    begins, ends = window(start, end, zone, max_days=settings.max_days)
+    fetched = await asyncio.gather(*(_fetched(one, begins, ends, part) for one in sources))
+    await ctx.progress(1, 2, "The calendars are fetched.")
+    if all(isinstance(one, ToolFailure) for one in fetched):
+        raise next(one for one in fetched if isinstance(one, ToolFailure))
+    gaps = [
+        Gap(calendar=source.name, reason=one.failure.message)
+        for source, one in zip(sources, fetched, strict=True)
+        if isinstance(one, ToolFailure)
+    ]
+    documents = [one for found in fetched if isinstance(found, list) for one in found]
+    question = {
+        "start": begins.isoformat(),
+        "end": ends.isoformat(),
+        "words": (query or "").casefold().split(),
+        "limit": limit,
+        "seconds": settings.timeout_s * WORK_SHARE,
+        "calendars": [_asked(one) for one in documents],
+    }
+    read = await _read(question, settings.timeout_s)
+    return _told(begins, ends, read, gaps)
+
+
+def _chosen(
+    ctx: CallContext, settings: CalendarSettings, calendar: str | None
+) -> tuple[list[CalendarSource], str]:
+    """Return the tenant's calendars, or the one of that name and its selected part."""
+    tenant = ctx.caller.tenant_id
+    theirs = {
+        name: one
+        for name, one in settings.calendars.items()
+        if not one.tenants or tenant in one.tenants
+    }
+    if not theirs:
+        message = (
+            "No calendar is set up for you. "
+            "An administrator names them in [packs.calendar.calendars]."
+        )
+        raise ToolFailure("not_found", message)
+    if calendar is None:
+        return [CalendarSource(ctx, name, one, settings) for name, one in theirs.items()], ""
+    name, _, part = calendar.partition("/")
+    if name not in theirs:
+        message = f"There is no calendar {calendar!r}. There are: {', '.join(theirs)}."
+        raise ToolFailure("not_found", message, field="calendar")
+    return [CalendarSource(ctx, name, theirs[name], settings)], part
+
+
+async def _fetched(
+    source: CalendarSource, begins: datetime, ends: datetime, part: str
+) -> list[CalendarDocuments] | ToolFailure:
+    """
+    Return the calendar's documents, or a gap: an unreadable calendar must not hide the others.
+    """
+    try:
+        return await source.fetch(begins, ends, part)
+    except ToolFailure as error:
+        if error.failure.field == "calendar":
+            return error
+        reason = error.failure.message.rstrip(".")
+        message = f"The calendar {source.name} cannot be read: {reason}."
+        return ToolFailure(error.failure.kind, message)
+
+
+def _asked(documents: CalendarDocuments) -> dict[str, Any]:
+    return {
+        "name": documents.name,
+        "zone": documents.zone,
+        "documents": [base64.b64encode(one).decode() for one in documents.data],
+    }
+
+
+async def _read(question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    narrower = "Ask for one calendar, or for a shorter period."
+    try:
+        read: dict[str, Any] = await ask(WORKER, question, timeout_s=timeout_s)
+    except TimeoutError:
+        message = (
+            f"The calendars were fetched, but could not be parsed within {timeout_s:g} s. "
+            f"{narrower}"
+        )
+        raise ToolFailure("timeout", message) from None
+    except WorkerFailed:
+        message = f"The calendars take too much memory or time to parse. {narrower}"
+        raise ToolFailure("timeout", message) from None
+    return read
+
+
+def _told(begins: datetime, ends: datetime, read: dict[str, Any], gaps: list[Gap]) -> Agenda:
+    unreadable, left_out = read["unreadable"], read["left_out"]
+    if unreadable and not read["readable"] and not gaps:
+        named, reason = unreadable[0]["calendar"], unreadable[0]["reason"]
+        message = f"The calendar {named} cannot be read: {reason}."
+        raise ToolFailure("validation", message)
+    gaps += [Gap(**one) for one in (*unreadable, *left_out)]
+    if len(gaps) > MOST_GAPS:
+        more = Gap(reason=f"{len(gaps) - MOST_GAPS} more are missing as well")
+        gaps = [*gaps[:MOST_GAPS], more]
+    return Agenda(
+        start=begins.isoformat(),
+        end=ends.isoformat(),
+        events=[CalendarEvent(**event) for event in read["events"]],
+        total=read["total"],
+        truncated=read["total"] > len(read["events"]),
+        missing=gaps,
+    )

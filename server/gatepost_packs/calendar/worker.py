@@ -1,0 +1,281 @@
+"""
+Parses iCalendar documents and expands recurrences; runs in a child process (`packs.child`).
+
+The people who can write to a calendar choose its rules, and one line can take forever
+(`FREQ=SECONDLY` since 1970, a 30th of February). Each series therefore has a share of the time and
+is left out if it needs more, and so has each calendar. Time zones that a document defines stay in
+this process, which reads no document of another tenant.
+"""
+
+import base64
+import signal
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import recurring_ical_events  # type: ignore[import-untyped]
+from icalendar import Calendar
+from icalendar.timezone import tzp
+
+SERIES_S = 0.5
+"""Seconds that one series may take: some ten thousand occurrences."""
+LEAST_S = 0.005
+MOST_NESTED = 32
+"""Nesting depth of components; RFC 5545 has three."""
+TEXT_CHARS = 1_000
+"""Characters of a description, or of any other text, that are kept."""
+
+Found = tuple[tuple[Any, ...], dict[str, Any]]
+"""The sort key of an occurrence, and its shown form."""
+
+# Exceptions that the libraries raise for hostile or broken documents.
+ODD = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class Overdue(BaseException):
+    """Time is up. Not an Exception, so that no library swallows it."""
+
+
+class NoCalendar(ValueError):
+    """A text has no calendar in it; its message says so."""
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return the sorted occurrences in a period, of all documents of all calendars.
+
+    *question* has `start` and `end` (ISO 8601 with offset), `words`, `limit`, `seconds`, and
+    `calendars`, each with `name`, `zone` and `documents` (base64).
+    """
+    signal.signal(signal.SIGVTALRM, _overdue)
+    reading = CalendarReader(question)
+    for number, calendar in enumerate(question["calendars"]):
+        # Equal shares of the time; a calendar passes on what it leaves, and a hostile one hides no
+        # other.
+        share = reading.left_s / (len(question["calendars"]) - number)
+        reading.read(calendar, share)
+    found = sorted(reading.found, key=lambda one: one[0])
+    return {
+        "events": [event for _, event in found[: question["limit"]]],
+        "total": len(found),
+        "readable": reading.readable,
+        "left_out": reading.left_out,
+        "unreadable": reading.unreadable,
+    }
+
+
+def _overdue(signum: int, frame: object) -> None:
+    raise Overdue
+
+
+class CalendarReader:
+    """One question while its calendars are read."""
+
+    def __init__(self, question: dict[str, Any]) -> None:
+        self.start = datetime.fromisoformat(question["start"])
+        self.end = datetime.fromisoformat(question["end"])
+        self.words: list[str] = question["words"]
+        self.left_s: float = question["seconds"]
+        self.share_s = 0.0
+        self.found: list[Found] = []
+        self.readable = 0
+        self.left_out: list[dict[str, str]] = []
+        self.unreadable: list[dict[str, str]] = []
+
+    def read(self, calendar: dict[str, Any], share_s: float) -> None:
+        """Collect the events of one calendar, expanding for at most *share_s*."""
+        self.share_s = share_s
+        for encoded in calendar["documents"]:
+            try:
+                text = _text(base64.b64decode(encoded))
+                self._document(calendar["name"], ZoneInfo(calendar["zone"]), text)
+                self.readable += 1
+            except (*ODD, MemoryError) as error:
+                said = {"calendar": calendar["name"], "reason": _reason(error)}
+                self.unreadable.append(said)
+
+    def _document(self, name: str, zone: ZoneInfo, text: str) -> None:
+        # Zones that a document defines are kept by name, so each document starts anew.
+        tzp.use_default()
+        # As bytes: a text of one line would be taken for the path of a file and read.
+        for document in Calendar.from_ical(self._shortened(text).encode(), multiple=True):
+            for series in _series(document):
+                self._series(name, zone, series)
+
+    def _shortened(self, text: str) -> str:
+        """
+        Return the document without plain events of other times, because parsing takes longest.
+        """
+        head, *blocks = text.split("\nBEGIN:VEVENT")
+        kept = [head]
+        for block in blocks:
+            event, ended, rest = block.partition("\nEND:VEVENT")
+            known = ended and not self._may_count(event.upper())
+            kept.append(rest.rstrip("\r\n") if known else f"\nBEGIN:VEVENT{block}")
+        return "".join(kept)
+
+    def _may_count(self, event: str) -> bool:
+        if any(word in event for word in ("RRULE", "RDATE", "RECURRENCE-ID", "DURATION")):
+            return True
+        starts = _day(event, "DTSTART")
+        ends = _day(event, "DTEND") if "\nDTEND" in event else starts
+        if starts is None or ends is None:
+            return True
+        # Two days: zones never differ by more.
+        days = timedelta(2)
+        return starts <= self.end.date() + days and ends >= self.start.date() - days
+
+    def _series(self, name: str, zone: ZoneInfo, series: Any) -> None:
+        events = series.walk("VEVENT")
+        if self.words and not any(_matches(event, self.words) for event in events):
+            return
+        if self.share_s < LEAST_S:
+            self._leave_out(name, events[0], "parsing the calendars took too long")
+            return
+        try:
+            self.found += self._within_time(name, zone, series)
+        except Overdue:
+            self._leave_out(name, events[0], "it recurs more often than can be listed")
+        except ODD:
+            self._leave_out(name, events[0], "it is not valid iCalendar")
+
+    def _within_time(self, name: str, zone: ZoneInfo, series: Any) -> list[Found]:
+        most = min(SERIES_S, self.share_s / 2)  # half, so that there is always time left
+        signal.setitimer(signal.ITIMER_VIRTUAL, most)
+        try:
+            return self._expanded(name, zone, series)
+        finally:
+            left, _ = signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            self.share_s -= most - left
+            self.left_s -= most - left
+
+    def _expanded(self, name: str, zone: ZoneInfo, series: Any) -> list[Found]:
+        query = recurring_ical_events.of(series)
+        between = query.between(self.start.astimezone(zone), self.end.astimezone(zone))
+        recurring = any(event.get("RRULE") or event.get("RDATE") for event in series.walk("VEVENT"))
+        found = []
+        for occurrence in between:
+            if _matches(occurrence, self.words):
+                shown = _shown(name, occurrence, recurring)
+                found.append((_order(occurrence, zone, shown), shown))
+        return found
+
+    def _leave_out(self, name: str, event: Any, reason: str) -> None:
+        said = {"calendar": name, "summary": _cut(event, "SUMMARY", 200) or "", "reason": reason}
+        self.left_out.append(said)
+
+
+def _text(data: bytes) -> str:
+    text = data.decode("utf-8-sig", errors="replace")
+    deep = 0
+    for line in text.split("\n"):
+        deep += line[:6].upper() == "BEGIN:"
+        deep -= line[:4].upper() == "END:"
+        if deep > MOST_NESTED:
+            raise ValueError("nested")
+    if "BEGIN:VCALENDAR" not in text:
+        raise NoCalendar("there is no VCALENDAR in it")
+    return text
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "it is too large"
+    return str(error) if isinstance(error, NoCalendar) else "it is not valid iCalendar"
+
+
+def _series(document: Any) -> Iterator[Any]:
+    """Return the components that belong together, by UID, each group as its own document."""
+    series: dict[str, Any] = {}
+    for number, event in enumerate(document.walk("VEVENT")):
+        uid = str(event.get("UID", f"no-uid-{number}"))
+        if uid not in series:
+            series[uid] = Calendar()
+            zone = str(document.get("X-WR-TIMEZONE", ""))
+            if zone and tzp.timezone(zone) is not None:
+                series[uid].add("X-WR-TIMEZONE", zone)
+        series[uid].add_component(event)
+    # Series that can take long come last, so that they use up no other's time.
+    yield from sorted(series.values(), key=_frequency_rank)
+
+
+def _frequency_rank(series: Any) -> int:
+    rules = " ".join(str(event.get("RRULE", "")) for event in series.walk("VEVENT")).upper()
+    ranks = [
+        1 + rank for rank, word in enumerate(("HOURLY", "MINUTELY", "SECOND")) if word in rules
+    ]
+    return max(ranks, default=0)
+
+
+def _day(event: str, field: str) -> date | None:
+    """Return the day of a date property if it is plain to see."""
+    _, found, after = event.partition(f"\n{field}")
+    value = after.partition("\n")[0].rpartition(":")[2][:8]
+    if not found or not value.isdigit():
+        return None
+    try:
+        return datetime.strptime(value, "%Y%m%d").replace(tzinfo=UTC).date()
+    except ValueError:
+        return None
+
+
+def _matches(event: Any, words: list[str]) -> bool:
+    text = " ".join(str(event.get(f, "")) for f in ("SUMMARY", "DESCRIPTION", "LOCATION"))
+    return all(word in text.casefold() for word in words)
+
+
+def _shown(calendar: str, event: Any, recurring: bool) -> dict[str, Any]:
+    written = event["DTSTART"].dt, event["DTEND"].dt if "DTEND" in event else event["DTSTART"].dt
+    start, end = _real(written[0]), _real(written[1])
+    if end <= start and written[1] > written[0]:
+        # It begins in the hour that the clocks skip, and would end before it begins.
+        end = (start.astimezone(UTC) + (written[1] - written[0])).astimezone(end.tzinfo)
+    shown = {
+        "calendar": calendar,
+        "summary": _cut(event, "SUMMARY", 200) or "",
+        "start": start.isoformat(),
+        "end": end.isoformat(),
+        "all_day": not isinstance(start, datetime),
+        "zone": _zone(event, start),
+        "recurring": recurring,
+        "uid": _cut(event, "UID", 200),
+    }
+    for field in ("STATUS", "LOCATION", "DESCRIPTION", "ORGANIZER", "URL"):
+        shown[field.lower()] = _cut(event, field, TEXT_CHARS)
+    if shown["status"]:
+        shown["status"] = shown["status"].lower()
+    return shown
+
+
+def _real(when: Any) -> Any:
+    """
+    Return a local time that the clocks skip as the time after the change (RFC 5545 section 3.3.5).
+    """
+    if isinstance(when, datetime) and when.tzinfo is not None:
+        return when.astimezone(UTC).astimezone(when.tzinfo)
+    return when
+
+
+def _zone(event: Any, start: Any) -> str | None:
+    if not isinstance(start, datetime) or start.tzinfo is None:
+        return None
+    named = event["DTSTART"].params.get("TZID")
+    return str(named) if named else str(start.tzname() or "UTC")
+
+
+def _order(event: Any, zone: ZoneInfo, shown: dict[str, Any]) -> tuple[Any, ...]:
+    start = event["DTSTART"].dt
+    if not isinstance(start, datetime):
+        start = datetime.combine(start, time())
+    if start.tzinfo is None:
+        start = start.replace(tzinfo=zone)
+    return (start.timestamp(), not shown["all_day"], shown["calendar"], shown["summary"])
+
+
+def _cut(event: Any, field: str, most: int) -> str | None:
+    value = event.get(field)
+    if value is None:
+        return None
+    text = str(value[0] if isinstance(value, list) and value else value)
+    return text if len(text) <= most else f"{text[: most - 6]} [cut]"

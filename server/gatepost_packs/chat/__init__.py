@@ -1,0 +1,1 @@
+"""Messages to people, through the providers that Apprise supports."""

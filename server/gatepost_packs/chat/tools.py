@@ -1,0 +1,196 @@
+"""Sends messages to people (`chat_send`)."""
+
+import asyncio
+import mimetypes
+from pathlib import Path
+from typing import Annotated, Any
+
+import apprise  # noqa: F401  # the extra is there, or the pack is left out
+import msgspec
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, FailureKind, Pack, ToolFailure
+from gatepost_authz import Network
+from gatepost_packs.chat.address import refusal
+from gatepost_packs.chat.settings import ChatSettings
+from gatepost_packs.child.connections import WorkerConnections
+from gatepost_packs.child.process import WorkerFailed, ask
+
+pack = Pack("chat")
+
+WORKER = Path(__file__).with_name("worker.py")
+HANDLE = 3
+"""The file descriptor of the worker's only way out."""
+MOST_CHARACTERS = 20_000
+MOST_TITLE = 250
+
+
+class Delivered(BaseModel):
+    """One place that took the message."""
+
+    service: str
+    """The provider's name."""
+    parts: int
+    """How many messages it became."""
+
+
+class Undelivered(BaseModel):
+    """One place that did not take it, or not all of it."""
+
+    service: str
+    reason: str
+
+
+class Sent(BaseModel):
+    """Where a message went."""
+
+    channel: str
+    delivered: list[Delivered]
+    failed: list[Undelivered]
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """Why a destination did not take a message."""
+
+    kind: FailureKind
+    service: str
+    reason: str
+    partly: bool = False
+    """Whether a part of it was sent."""
+
+
+@pack.tool(
+    title="Send a message",
+    scopes={"chat:send"},
+    read_only=False,
+    destructive=False,
+    idempotent=False,
+    open_world=True,
+    timeout_s=75,
+)
+async def chat_send(
+    ctx: CallContext,
+    channel: Annotated[str, Field(description="Name of a configured channel")],
+    message: Annotated[
+        str, Field(description="The text, sent as it is", min_length=1, max_length=MOST_CHARACTERS)
+    ],
+    title: Annotated[
+        str | None,
+        Field(description="A title, where the provider shows one", max_length=MOST_TITLE),
+    ] = None,
+) -> Sent:
+    """Send a message to a chat channel, as plain text."""
+    settings = ctx.settings(ChatSettings)
+    if channel not in settings.channels:
+        there = ", ".join(settings.channels) or "none; an administrator adds them in packs.chat"
+        text = f"There is no channel {channel!r}. There are: {there}."
+        raise ToolFailure("not_found", text, field="channel")
+    if not message.strip():
+        raise ToolFailure("validation", "`message` is empty.", field="message")
+    # All are checked before any is sent: a missing secret must not be found half way.
+    urls = [await _checked(ctx, channel, place) for place in settings.places(channel)]
+    trusted = await asyncio.to_thread(_trusted, ctx.settings(Network).ca_bundle)
+    texts = {"body": message, "title": title or "", "ca": trusted, "max_parts": settings.max_parts}
+    went = await asyncio.gather(*(_send(ctx, url, texts, settings.timeout_s) for url in urls))
+    delivered = [one for one in went if isinstance(one, Delivered)]
+    unsent = [one for one in went if isinstance(one, Unsent)]
+    if unsent and not delivered and not any(one.partly for one in unsent):
+        raise _failure(channel, unsent)
+    return Sent(
+        channel=channel,
+        delivered=delivered,
+        failed=[Undelivered(service=one.service, reason=one.reason) for one in unsent],
+    )
+
+
+async def _checked(ctx: CallContext, channel: str, place: str) -> str:
+    url = await ctx.secret(place, field="channel")
+    if problem := refusal(url):
+        text = f"The channel {channel} cannot be used: {problem}. An operator can set another URL."
+        raise ToolFailure("denied", text)
+    return url
+
+
+def _trusted(bundle: str) -> str:
+    return Path(bundle).read_text(encoding="ascii", errors="ignore") if bundle else ""
+
+
+async def _send(
+    ctx: CallContext, url: str, texts: dict[str, Any], timeout_s: float
+) -> Delivered | Unsent:
+    """Send to one destination; a reported failure holds no part of the URL."""
+    connections = WorkerConnections(ctx.http, ctx.settings(Network))
+    async with connections.open():
+        question = texts | {"url": url, "handle": HANDLE}
+        try:
+            said = await ask(
+                WORKER,
+                question,
+                timeout_s=timeout_s,
+                handles=((connections.handle, HANDLE),),
+                reads=tuple(str(path) for path in mimetypes.knownfiles),
+            )
+        except TimeoutError:
+            reason = (
+                f"it did not answer within {timeout_s:g} seconds; it may have received the message"
+            )
+            return Unsent("timeout", "the provider", reason)
+        except WorkerFailed:
+            reason = "sending to it broke off; it may have received the message"
+            return Unsent("timeout", "the provider", reason)
+    if "problem" in said:
+        return _problem(said, texts["max_parts"])
+    if said["parts"] == said["of"] > 0:
+        return Delivered(service=said["service"], parts=said["parts"])
+    return _refused(said, connections.failures)
+
+
+def _problem(said: dict[str, Any], most: int) -> Unsent:
+    if said["problem"] == "long":
+        reason = (
+            f"the message would become {said['of']} messages there, and at most {most} are sent"
+        )
+        return Unsent("validation", said["service"], reason)
+    reason = "Apprise cannot use the URL of the channel; an operator can correct it"
+    return Unsent("denied", "the provider", reason)
+
+
+def _refused(said: dict[str, Any], failures: list[ToolFailure]) -> Unsent:
+    status: int | None = said["status"]
+    partly = said["parts"] > 0
+    kind, reason = _told(status)
+    if failures:
+        kind, reason = failures[-1].failure.kind, "it cannot be reached"
+        if kind == "denied":
+            reason = (
+                "messages may not be sent to its server; allowed are encrypted connections to "
+                "the internet, and hosts that an operator names in [network] allow_hosts"
+            )
+    if partly:
+        reason = f"{said['parts']} of {said['of']} parts were sent, then {reason}"
+    return Unsent(kind, said["service"], reason, partly)
+
+
+def _told(status: int | None) -> tuple[FailureKind, str]:
+    if status is None:
+        # Connected, but without an answer that Apprise understood: a retry could send it twice.
+        return "timeout", "it did not answer, or not as expected; it may have received the message"
+    if status == 429:
+        return "rate_limit", "it accepts no more messages for now (HTTP 429)"
+    if status >= 500:
+        return "upstream_unavailable", f"it fails at the moment (HTTP {status})"
+    if status in {400, 413, 422}:
+        return "validation", f"it refuses this message (HTTP {status}); a shorter one may work"
+    return "denied", (
+        f"it refuses the request (HTTP {status}); an operator can check the channel's URL"
+    )
+
+
+def _failure(channel: str, unsent: list[Unsent]) -> ToolFailure:
+    told = "; ".join(f"{one.service}: {one.reason}" for one in unsent)
+    kinds = [one.kind for one in unsent]
+    # Some kinds invite a retry, and a destination that did not answer may have the message.
+    kind = "timeout" if "timeout" in kinds else kinds[0]
+    field = "message" if kind == "validation" else None
+    what = "It is unknown whether the message was sent" if kind == "timeout" else "Nothing was sent"
+    return ToolFailure(kind, f"{what} to {channel}. {told}.", field=field)

@@ -1,0 +1,1 @@
+"""Workers in child processes, for libraries that hostile input could make run forever."""

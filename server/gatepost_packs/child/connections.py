@@ -1,0 +1,115 @@
+"""Opens connections for a confined worker, under the rules for all tools, and hands them over."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ipaddress import ip_address
+
+import msgspec
+from httpcore2 import ProxyError
+
+from gatepost import Outbound, ToolFailure
+from gatepost_authz import Network, Tunnel, is_public
+
+CONNECT_S = 10.0
+ASKED_BYTES = 4_096
+
+
+class WantedConnection(msgspec.Struct, frozen=True):
+    """A worker's request for a connection, one JSON object per line."""
+
+    scheme: str
+    """The schemes of `Outbound.addresses`."""
+    host: str
+    port: int
+
+
+class WorkerConnections:
+    """
+    Answers a worker's requests for connections on one socket; `handle` is the worker's end.
+
+    Each answer is one byte: `+` with the connected socket, or `-`; *failures* then has the reason.
+    """
+
+    def __init__(self, http: Outbound, network: Network) -> None:
+        self._http, self._network = http, network
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self.failures: list[ToolFailure] = []
+
+    @property
+    def handle(self) -> int:
+        """The worker's end."""
+        return self._theirs.fileno()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["WorkerConnections"]:
+        """Answer requests for the time of a block."""
+        serving = asyncio.create_task(self._serve())
+        try:
+            yield self
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+            self._theirs.close()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        with self._ours:  # closed in any case: the worker would wait on
+            while line := await loop.sock_recv(self._ours, ASKED_BYTES):
+                try:
+                    made = await self._connected(msgspec.json.decode(line, type=WantedConnection))
+                except ToolFailure as failure:
+                    self.failures.append(failure)
+                    await loop.sock_sendall(self._ours, b"-")
+                    continue
+                with made:
+                    socket.send_fds(self._ours, [b"+"], [made.fileno()])
+
+    async def _connected(self, wanted: WantedConnection) -> socket.socket:
+        host, port = wanted.host, wanted.port
+        named = f"[{host}]" if ":" in host else host
+        for address in await self._http.addresses(wanted.scheme, named, port):
+            with contextlib.suppress(OSError, ProxyError, TimeoutError):
+                async with asyncio.timeout(CONNECT_S):
+                    return await self._reached(address, port)
+        raise ToolFailure("upstream_unavailable", f"{host} cannot be reached.")
+
+    async def _reached(self, address: str, port: int) -> socket.socket:
+        if not self._network.proxy or not is_public(ip_address(address)):
+            return await _dialled(address, port)
+        # Ask for the checked address: the proxy could resolve a name to any other.
+        # Not by the tunnel's own stream: its transport owns the socket, and the worker needs it.
+        tunnel = Tunnel(self._network.proxy, None)
+        if tunnel.scheme != "http" or not tunnel.host:
+            raise OSError("only http proxies can tunnel these connections")
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(tunnel.host, tunnel.port, type=socket.SOCK_STREAM)
+        with contextlib.ExitStack() as undoing:
+            made = undoing.enter_context(await _dialled(str(found[0][4][0]), tunnel.port))
+            await loop.sock_sendall(made, tunnel.request(address, port))
+            await _opened(made, tunnel)
+            undoing.pop_all()
+        return made
+
+
+async def _dialled(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.ExitStack() as undoing:
+        made = undoing.enter_context(socket.socket(family))
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, (address, port))
+        undoing.pop_all()
+    return made
+
+
+async def _opened(made: socket.socket, tunnel: Tunnel) -> None:
+    """Read a proxy's response and no byte more: the next one belongs to the target server."""
+    loop, head = asyncio.get_running_loop(), b""
+    while not tunnel.is_open(head):
+        part = await loop.sock_recv(made, 1)
+        if not part:
+            raise ProxyError("no answer to CONNECT")
+        head += part

@@ -1,0 +1,65 @@
+"""Runs a worker for one question: confined, and ended with the call."""
+
+import asyncio
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from gatepost.sandbox import SYSTEM, Confined, run
+
+START = str(Path(__file__).with_name("start.py"))
+MOST = 8
+"""Workers at once in one server process; further calls wait, within their time."""
+MEMORY_BYTES = 1_000_000_000
+MOST_ANSWER_BYTES = 20_000_000
+INTERPRETER = str(Path(sys.executable).resolve().parent)
+
+_workers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+class WorkerFailed(Exception):
+    """The worker ended without an answer: killed by its limits, or broken by its input."""
+
+
+async def ask(
+    worker: Path,
+    question: Any,
+    *,
+    timeout_s: float,
+    handles: tuple[tuple[int, int], ...] = (),
+    reads: tuple[str, ...] = (),
+) -> Any:
+    """
+    Return the result of `answer` in the file *worker* for *question*; both are JSON values.
+
+    The worker reads Python's own files and *reads*, writes no file, opens no connection, and
+    inherits only *handles*, each by its second number. Raises WorkerFailed, or TimeoutError after
+    *timeout_s*.
+    """
+    workers = _workers.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MOST))
+    # Not the server's working directory: the key ring may be there.
+    path = [one for one in sys.path if one.startswith(os.sep) and one != os.getcwd()]
+    seconds = math.ceil(timeout_s) + 1
+    program = Confined(
+        argv=(sys.executable, "-I", "-X", "utf8", START, str(worker), str(seconds)),
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        root="/",
+        reads=(*path, sys.prefix, sys.base_prefix, START, str(worker), *reads),
+        limits={"AS": MEMORY_BYTES, "CPU": seconds, "FSIZE": 0},
+        handles=handles,
+        runs=(*SYSTEM, INTERPRETER),
+    )
+    given = msgspec.json.encode({"path": path, "question": question})
+    async with asyncio.timeout(timeout_s), workers:
+        ended = await run(program, timeout_s=timeout_s, most=MOST_ANSWER_BYTES, given=given)
+    if ended.code != 0 or ended.cut[0]:
+        raise WorkerFailed(f"exit code {ended.code}")
+    try:
+        return msgspec.json.decode(ended.out)
+    except msgspec.DecodeError as error:
+        raise WorkerFailed("no answer") from error

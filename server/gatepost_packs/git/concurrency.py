@@ -1,0 +1,70 @@
+"""Limits concurrency: few programs at once, and one writer in a workspace."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from gatepost import ToolFailure
+from gatepost_packs.file_lock import taken
+
+WAIT_S = 20.0
+EVERY_S = 0.02
+MOST, MOST_OF_ONE = 16, 4
+"""Programs at once in one server process, and for one tenant."""
+
+
+class GitSlots:
+    """The semaphores of one event loop."""
+
+    def __init__(self) -> None:
+        self.all = asyncio.Semaphore(MOST)
+        self.tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, tenant: str) -> asyncio.Semaphore:
+        """Return the tenant's semaphore, which lives while it is held."""
+        return self.tenants.setdefault(tenant, asyncio.Semaphore(MOST_OF_ONE))
+
+
+_slots: WeakKeyDictionary[asyncio.AbstractEventLoop, GitSlots] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def slot(tenant: str) -> AsyncIterator[None]:
+    """Hold one of the tenant's slots, then one of all; ToolFailure after waiting too long."""
+    slots = _slots.setdefault(asyncio.get_running_loop(), GitSlots())
+    own = slots.of(tenant)
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await held.enter_async_context(own)
+                await held.enter_async_context(slots.all)
+        except TimeoutError:
+            message = "Too many git commands run at once. Try again."
+            raise ToolFailure("upstream_unavailable", message, retry_after=5) from None
+        yield
+
+
+@asynccontextmanager
+async def turn(home: Path) -> AsyncIterator[None]:
+    """
+    Hold the tenant's lock; ToolFailure if others hold it for too long.
+
+    What was checked (a remote's address, the configuration) must still hold when git reads it.
+    """
+    handle = os.open(home / "turn", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while True:
+                    if taken(handle):
+                        break
+                    await asyncio.sleep(EVERY_S)
+        except TimeoutError:
+            message = "Another git command is still running in this workspace. Try again."
+            raise ToolFailure("upstream_unavailable", message, retry_after=5) from None
+        yield
+    finally:
+        os.close(handle)  # which also releases the lock

@@ -1,0 +1,64 @@
+"""Parses git's progress lines: reported to the client, and left out of the answer."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+STAGES = (
+    *("Enumerating", "Counting", "Compressing", "Receiving", "Writing", "Resolving", "Unpacking"),
+    *("Updating", "Checking", "Filtering"),
+)
+LINE = re.compile(
+    rf"(?:remote: )?(?P<stage>{'|'.join(STAGES)})\b[\w ]*:\s+(?:(?P<percent>\d{{1,3}})%|\d+)[^\n]*"
+)
+TOTAL = float(100 * len(STAGES))
+MOST = 4096
+"""Bytes of an unfinished line that are kept."""
+
+Tell = Callable[[float, float, str], Awaitable[None]]
+
+
+class Progress:
+    """
+    Collects git's progress lines and reports the newest; older ones that were not reported are
+    dropped.
+    """
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._rest = ""
+        self._reached = 0.0
+        self._said = ""
+        self._news = asyncio.Event()
+
+    def hear(self, part: bytes) -> None:
+        """Take in more of git's output."""
+        lines = re.split(r"[\r\n]", self._rest + part.decode("utf-8", "replace"))
+        self._rest = lines.pop()[-MOST:]
+        for line in lines:
+            found = LINE.match(line)
+            if found is None:
+                continue
+            at = 100.0 * STAGES.index(found["stage"]) + float(found["percent"] or 0)
+            # It only grows, as MCP requires; git starts to count again for each remote.
+            if at > self._reached:
+                self._reached, self._said = at, found[0].strip()
+                self._news.set()
+
+    async def report(self) -> None:
+        """Report new progress until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._tell(self._reached, TOTAL, self._said)
+
+
+def without(text: str) -> str:
+    """Return *text* without the progress lines."""
+    kept = []
+    for line in text.split("\n"):
+        last = [part for part in line.split("\r") if part.strip()][-1:]
+        if last and LINE.fullmatch(last[0].strip()):
+            continue
+        kept.append(last[0].rstrip() if last else "")
+    return "\n".join(kept)

@@ -1,0 +1,217 @@
+"""The permitted commands and their options, as a table that `policy` follows."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+Kind = Literal["revision", "path", "remote", "refspec", "url", "folder", "own"]
+"""The kind of an argument that is not an option; `own` is checked by the command's own rule."""
+
+NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+REF = re.compile(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]{0,254}")
+TEXT = re.compile(r"[^\s].{0,1000}")
+LEASE = re.compile(r"[^\s~^?*\[\\:-][^\s~^?*\[\\:]{0,254}(?::[0-9a-f]{4,64})?")
+MODE = re.compile(r"[+-]x")
+UNTRACKED = re.compile(r"no|normal|all")
+VERSION = re.compile(r"v?[12]")
+DATES = re.compile(r"relative|local|iso|iso-strict|rfc|short|raw|human|unix|default")
+FILTER = re.compile(r"[A-Za-z]{1,10}")
+
+
+class CommandRule(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The permitted arguments of one command.
+
+    Options must match exactly. Git itself also accepts abbreviated long options (`--upload-p=…`)
+    and several short ones in one word.
+    """
+
+    most: int
+    """Most arguments after the command."""
+    flags: frozenset[str] = frozenset()
+    values: Mapping[str, re.Pattern[str]] = {}
+    """Options with a value: `--name=value`, `--name value`, or `-n value`."""
+    optional: Mapping[str, re.Pattern[str]] = {}
+    """Long options whose value is optional and never a separate argument."""
+    numbers: frozenset[str] = frozenset()
+    """Short options with a number in the same word; `-` alone is one."""
+    message: frozenset[str] = frozenset()
+    """Options with a text of any characters and lines."""
+    kinds: tuple[Kind, ...] = ()
+    """
+    Kinds of the arguments that are not options, in order; the last applies to all further ones.
+    """
+    operands: int = 50
+    separator: bool = False
+    """Whether `--` may come before paths."""
+    forced: tuple[str, ...] = ()
+    """Options that are always passed."""
+    network: bool = False
+    reads: bool = False
+    """Whether it never changes anything."""
+
+
+def _flags(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Neither programs that a repository's configuration names nor other repositories take part.
+_PLAIN_DIFF = ("--no-ext-diff", "--no-textconv")
+_NOT_BELOW = "--ignore-submodules=all"
+
+_SHOWN = "--stat --shortstat --numstat --summary --name-only --name-status --patch -p --no-patch -s"
+_LOOKS = {"--format": TEXT, "--pretty": TEXT, "--date": DATES, "--diff-filter": FILTER}
+
+RULES: Mapping[str, CommandRule] = {
+    "clone": CommandRule(
+        most=10,
+        flags=_flags("--single-branch --no-single-branch --no-tags --no-checkout --quiet -q"),
+        values={"--depth": NUMBER, "--branch": REF, "-b": REF},
+        kinds=("url", "folder"),
+        operands=2,
+        forced=("--template=", "--no-recurse-submodules", "--no-local"),
+        network=True,
+    ),
+    "pull": CommandRule(
+        most=5,
+        flags=_flags(
+            "--ff-only --ff --no-ff --rebase --no-rebase --autostash --no-autostash --prune "
+            "--tags --no-tags --quiet -q"
+        ),
+        kinds=("remote", "refspec"),
+        forced=("--no-recurse-submodules", "--no-edit"),
+        network=True,
+    ),
+    "fetch": CommandRule(
+        most=10,
+        flags=_flags("--all --prune -p --tags -t --no-tags --unshallow --dry-run --quiet -q"),
+        values={"--depth": NUMBER, "--deepen": NUMBER},
+        kinds=("remote", "refspec"),
+        forced=("--no-recurse-submodules", "--no-auto-maintenance"),
+        network=True,
+    ),
+    "status": CommandRule(
+        most=5,
+        flags=_flags("--short -s --branch -b -sb --long --ignored --show-stash -uno -uall"),
+        optional={"--porcelain": VERSION, "--untracked-files": UNTRACKED},
+        kinds=("path",),
+        separator=True,
+        forced=(_NOT_BELOW,),
+        reads=True,
+    ),
+    "log": CommandRule(
+        most=10,
+        flags=_flags(
+            f"{_SHOWN} --oneline --all --graph --decorate --no-decorate --reverse --merges "
+            "--no-merges --first-parent --follow --abbrev-commit --branches --tags -i"
+        ),
+        values={
+            **_LOOKS,
+            **{"--max-count": NUMBER, "-n": NUMBER, "--skip": NUMBER},
+            **{"--since": TEXT, "--after": TEXT, "--until": TEXT, "--before": TEXT},
+            **{"--author": TEXT, "--grep": TEXT},
+        },
+        numbers=frozenset({"-", "-n"}),
+        kinds=("revision",),
+        separator=True,
+        forced=_PLAIN_DIFF,
+        reads=True,
+    ),
+    "diff": CommandRule(
+        most=10,
+        flags=_flags(
+            f"{_SHOWN} --cached --staged --merge-base --word-diff --ignore-all-space -w "
+            "--ignore-space-change -b --exit-code --quiet --minimal"
+        ),
+        values={"--diff-filter": FILTER, "--unified": NUMBER},
+        numbers=frozenset({"-U"}),
+        kinds=("revision",),
+        separator=True,
+        forced=(*_PLAIN_DIFF, _NOT_BELOW),
+        reads=True,
+    ),
+    "show": CommandRule(
+        most=5,
+        flags=_flags(f"{_SHOWN} --oneline --quiet -q --abbrev-commit --first-parent"),
+        values=_LOOKS,
+        kinds=("revision",),
+        separator=True,
+        forced=_PLAIN_DIFF,
+        reads=True,
+    ),
+    "branch": CommandRule(
+        most=10,
+        flags=_flags(
+            "--list -l --all -a --remotes -r -v -vv --verbose --show-current --merged --no-merged "
+            "--contains --no-contains -d --delete -D -m --move -M -f --force --unset-upstream -q "
+            "--quiet --no-track"
+        ),
+        values={"--set-upstream-to": REF, "-u": REF, "--format": TEXT, "--sort": REF},
+        kinds=("revision",),
+    ),
+    "checkout": CommandRule(
+        most=5,
+        flags=_flags(
+            "--ours --theirs --detach --force -f --quiet -q --track -t --no-track --no-guess"
+        ),
+        values={"-b": REF, "-B": REF, "--orphan": REF},
+        kinds=("revision",),
+        separator=True,
+        forced=("--no-recurse-submodules",),
+    ),
+    "add": CommandRule(
+        most=50,
+        flags=_flags(
+            "-A --all -u --update -f --force -n --dry-run -v --verbose -N --intent-to-add"
+        ),
+        values={"--chmod": MODE},
+        kinds=("path",),
+        separator=True,
+    ),
+    "reset": CommandRule(
+        most=5,
+        flags=_flags("--soft --mixed --hard --keep --merge --quiet -q"),
+        kinds=("revision",),
+        separator=True,
+        forced=("--no-recurse-submodules",),
+    ),
+    "commit": CommandRule(
+        most=10,
+        flags=_flags(
+            "--amend --all -a --signoff -s --no-edit --allow-empty --dry-run --quiet -q --only "
+            "--include --reset-author"
+        ),
+        message=frozenset({"-m", "--message", "-am"}),
+        kinds=("path",),
+        separator=True,
+        forced=("--no-gpg-sign",),
+    ),
+    "push": CommandRule(
+        most=10,
+        flags=_flags(
+            "--all --force -f --tags --follow-tags --set-upstream -u --delete -d --dry-run -n "
+            "--prune --porcelain --quiet -q"
+        ),
+        optional={"--force-with-lease": LEASE},
+        kinds=("remote", "refspec"),
+        forced=("--recurse-submodules=no", "--no-signed"),
+        network=True,
+    ),
+    "remote": CommandRule(most=10, flags=_flags("-v --verbose"), kinds=("own",)),
+    "config": CommandRule(
+        most=5,
+        flags=_flags("--global --local --list -l --get --get-all --unset"),
+        kinds=("own",),
+    ),
+    "init": CommandRule(
+        most=5,
+        flags=_flags("--bare --quiet -q"),
+        values={"--initial-branch": REF, "-b": REF},
+        kinds=("folder",),
+        operands=1,
+        forced=("--template=",),
+    ),
+}
+"""The commands of Octoprox, each with its options there and a few similar ones."""

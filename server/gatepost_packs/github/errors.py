@@ -1,0 +1,120 @@
+"""Turns GitHub's error responses into failures that a model can act on."""
+
+import math
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from gatepost import OutboundReply, ToolFailure
+from gatepost_packs.retry_after import retry_after
+
+WAIT_S = 60.0
+"""Seconds to wait for a limit that does not say when it ends (GitHub's own advice)."""
+MOST_WAIT_S = 3_600.0
+MOST_SAID = 500
+
+
+class FieldError(msgspec.Struct, frozen=True):
+    """One member of `errors` in an error response."""
+
+    resource: str = ""
+    field: str = ""
+    code: str = ""
+    message: str | None = None
+
+    def __str__(self) -> str:
+        what = self.message or self.code.replace("_", " ") or "wrong"
+        return f"`{self.field}`: {what}" if self.field else what
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of an error response."""
+
+    message: str = ""
+    errors: list[FieldError | str] = []
+
+
+def refusal(reply: OutboundReply, repo: str, *, wrote: bool) -> ToolFailure:
+    """
+    Return the failure for an unexpected response; *wrote*: the request may have changed something.
+    """
+    said, waits = _said(reply), _wait(reply.headers)
+    match reply.status:
+        case 401:
+            message = f"GitHub refuses the token ({said}). An operator must set a valid one."
+            return ToolFailure("denied", message)
+        case 403 | 429 if reply.status == 429 or _is_limit(reply, said):
+            message = f"GitHub accepts no more requests for now: {said}"
+            return ToolFailure("rate_limit", message, retry_after=waits)
+        case 403:
+            return ToolFailure("denied", f"The token lacks a permission for this in {repo}: {said}")
+        case 404:
+            message = (
+                f"There is no repository {repo}, or the token may not see it. "
+                "Write it as owner/name, as in its URL."
+            )
+            return ToolFailure("not_found", message, field="repo")
+        case 410:
+            return ToolFailure("not_found", f"{repo} has no issues: {said}", field="repo")
+        case 422:
+            return ToolFailure("validation", f"GitHub refuses this: {said}")
+        case 301 | 302 | 307 | 308:
+            message = f"{repo} has moved. Look up its new name and use that."
+            return ToolFailure("not_found", message, field="repo")
+        case status if status >= 500:
+            return _outage(status, wrote=wrote, waits=waits)
+        case status:
+            return ToolFailure("validation", f"GitHub answered {status}: {said}")
+
+
+def unread(*, wrote: bool) -> ToolFailure:
+    """Return the failure for a response that does not match the API's description."""
+    if wrote:
+        message = (
+            "GitHub's response cannot be read. The change may have been made: check before you "
+            "repeat it."
+        )
+        return ToolFailure("internal", message)
+    message = (
+        "The server at packs.github.api_url is not GitHub's API. The operator can correct the URL."
+    )
+    return ToolFailure("upstream_unavailable", message, retry_after=WAIT_S)
+
+
+def _outage(status: int, *, wrote: bool, waits: float) -> ToolFailure:
+    if wrote and status != 503:
+        message = (
+            f"GitHub failed ({status}). The change may have been made: check before you repeat it."
+        )
+        return ToolFailure("internal", message)
+    message = f"GitHub fails at the moment ({status})."
+    return ToolFailure("upstream_unavailable", message, retry_after=waits)
+
+
+def _said(reply: OutboundReply) -> str:
+    try:
+        said = msgspec.json.decode(reply.body, type=ErrorBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return f"status {reply.status}"
+    text = "; ".join([said.message or f"status {reply.status}", *map(str, said.errors)])
+    return " ".join(text.split())[:MOST_SAID]
+
+
+def _is_limit(reply: OutboundReply, said: str) -> bool:
+    """Return whether a 403 means a rate limit; it also means a missing permission."""
+    return (
+        reply.headers.get("x-ratelimit-remaining") == "0"
+        or "retry-after" in reply.headers
+        or "rate limit" in said.lower()
+    )
+
+
+def _wait(headers: Mapping[str, str]) -> float:
+    """Return the seconds until a retry makes sense (GitHub, rate limits for the REST API)."""
+    after, reset = retry_after(headers), headers.get("x-ratelimit-reset", "")
+    if after is not None:
+        return min(after, MOST_WAIT_S)
+    if reset.isdecimal() and reset.isascii() and headers.get("x-ratelimit-remaining") == "0":
+        return min(max(math.ceil(float(reset[:12]) - time.time()), 1.0), MOST_WAIT_S)
+    return WAIT_S

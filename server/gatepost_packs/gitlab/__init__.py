@@ -1,0 +1,1 @@
+"""GitLab's REST API with the interface of Octoprox (`gitlab_*`)."""

@@ -1,0 +1,1 @@
+"""OpenAPI descriptions as tools: `openapi_*`, and one tool per operation."""

@@ -1,0 +1,151 @@
+"""Calls operations: `openapi_call`."""
+
+import asyncio
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, OutboundReply, Sending, ToolFailure
+from gatepost_packs.openapi import credential, store
+from gatepost_packs.openapi.description.operation import Operation
+from gatepost_packs.openapi.description.request import (
+    Misuse,
+    OperationInput,
+    request_body,
+    request_headers,
+    request_target,
+)
+from gatepost_packs.openapi.description.response import (
+    PROMPT_BYTES,
+    READ_BYTES,
+    shown_body,
+    shown_headers,
+)
+from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
+from gatepost_packs.openapi.lookup import described
+from gatepost_packs.openapi.pack import pack
+
+MOST_RESPONSE = 2_000_000
+MOST_S = 300
+REDIRECTS = 5
+ACCEPT = "application/json, */*;q=0.5"
+READS = frozenset({"GET", "HEAD"})
+
+
+class ApiResponse(BaseModel):
+    """What the API answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+    truncated: bool
+
+
+class CallTarget(NamedTuple):
+    """The target of a call."""
+
+    base: str
+    home: str
+    """The API's own base URL; an operation may have another."""
+
+
+def _only_reads(arguments: Any) -> bool:
+    return str(arguments.get("method", "")).upper() in READS
+
+
+@pack.tool(
+    title="Call an API operation",
+    scopes={"openapi:call"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=True,
+    timeout_s=MOST_S + 20,
+    read_only_form=_only_reads,
+    untrusted="HTTP API",
+)
+async def openapi_call(  # noqa: PLR0913  # its page has so many
+    ctx: CallContext,
+    name: Annotated[str, Field(description="API name")],
+    path: Annotated[str, Field(description="Path with `{param}` placeholders")],
+    method: Annotated[str, Field(description="HTTP method")],
+    path_params: Annotated[
+        dict[str, Any] | None, Field(description="Path parameter values")
+    ] = None,
+    query_params: Annotated[dict[str, Any] | None, Field(description="Query parameters")] = None,
+    headers: Annotated[dict[str, Any] | None, Field(description="Additional headers")] = None,
+    body: Annotated[
+        Any,
+        Field(
+            description="Request body; a file of a multipart form is an object with `filename`, "
+            "`data_base64` and `content_type`"
+        ),
+    ] = None,
+    timeout_s: Annotated[int, Field(description="Request timeout", ge=1, le=MOST_S)] = 30,
+    max_response_bytes: Annotated[
+        int, Field(description="Max response size", ge=1, le=MOST_RESPONSE)
+    ] = 100_000,
+) -> ApiResponse:
+    """
+    Call an API operation with the loaded OpenAPI spec.
+
+    The API's own refusals (404, 422…) are answers too: look at `status`.
+    """
+    record, document = await store.found(ctx, name)
+    operation = await described(document, path, method, api=name)
+    place = _place(record, document, operation)
+    given = OperationInput(
+        path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
+    )
+    target, options = _drafted(operation, given, record)
+    url = place.base + target
+    auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
+    options["headers"] = {**options.get("headers", {}), **auth}
+    options["timeout_s"] = timeout_s
+    options["max_bytes"] = max(READ_BYTES, max_response_bytes)
+    options["redirects"] = REDIRECTS if operation.entry.method in READS else 0
+    reply = await ctx.http.send(operation.entry.method, url, **options)
+    if len(reply.body) > PROMPT_BYTES:
+        return await asyncio.to_thread(_answered, reply, max_response_bytes)
+    return _answered(reply, max_response_bytes)
+
+
+def _place(record: store.ApiRecord, document: Any, operation: Operation) -> CallTarget:
+    try:
+        home = base_url(document, override=record.base_url, spec_url=record.spec_url)
+        if record.base_url:
+            # An override of the base URL applies to every operation.
+            return CallTarget(home, home)
+        own = operation_base(operation.source.get("servers"), spec_url=record.spec_url or home)
+    except NoServerUrl as error:
+        raise ToolFailure("validation", str(error), field="name") from None
+    return CallTarget(own or home, home)
+
+
+def _drafted(
+    operation: Operation, given: OperationInput, record: store.ApiRecord
+) -> tuple[str, Sending]:
+    try:
+        headers = request_headers(operation, given)
+        own = record.credential
+        if (own.sealed or own.reference) and own.header.lower() in headers:
+            message = f"The header {own.header} carries the API's credential and cannot be given."
+            raise Misuse(message, "headers")
+        options = request_body(operation, given, headers.get("content-type"))
+        target = request_target(operation, given)
+    except Misuse as misuse:
+        raise ToolFailure("validation", str(misuse), field=misuse.field) from None
+    options["headers"] = {"accept": ACCEPT, **headers, **options.get("headers", {})}
+    return target, options
+
+
+def _answered(reply: OutboundReply, most: int) -> ApiResponse:
+    shown = shown_body(
+        reply.body, reply.headers.get("content-type", ""), truncated=reply.truncated, most=most
+    )
+    return ApiResponse(
+        status=reply.status,
+        headers=shown_headers(reply.headers),
+        body=shown.body,
+        truncated=shown.cut,
+    )

@@ -1,0 +1,172 @@
+"""Replaces references by their targets, as far as the result is finite and small enough."""
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost_packs.openapi.description.document import ApiDescription, Unresolvable
+from gatepost_packs.openapi.description.reading import DescriptionUnreadable
+
+Place = Literal["node", "map", "examples", "example", "data"]
+
+MOST_BYTES = 1_500_000
+"""Bytes of JSON that references may add to one operation."""
+SMALLEST = 100
+"""Bytes that following any reference costs, so that their number is bounded too."""
+DEPTH = 100
+"""Levels below which no reference is followed."""
+
+OUTSIDE = re.compile(rb'"\$ref":"(?!#)')
+DATA = frozenset(
+    {"example", "default", "enum", "const", "value", "mapping", "required", "security"}
+)
+"""Members that hold values of the API, in which `$ref` is an ordinary word."""
+MAPS = frozenset(
+    {
+        "properties",
+        "patternProperties",
+        "dependentSchemas",
+        "$defs",
+        "definitions",
+        "schemas",
+        "responses",
+        "parameters",
+        "requestBodies",
+        "headers",
+        "content",
+        "encoding",
+        "callbacks",
+        "links",
+        "pathItems",
+        "paths",
+        "securitySchemes",
+    }
+)
+"""Members whose own members are names that an author chose, not words of OpenAPI."""
+NOTES = frozenset(
+    {"description", "summary", "title", "default", "deprecated", "example", "nullable"}
+)
+"""Members that may stand beside a reference and override its target."""
+
+
+def refuse_outside(document: ApiDescription) -> None:
+    """Raise Unreadable if the description refers to another file or server."""
+    if not OUTSIDE.search(document.data):
+        return
+    for container, _ in _walk(msgspec.json.decode(document.data)):
+        reference = container.get("$ref") if isinstance(container, dict) else None
+        if isinstance(reference, str) and not reference.startswith("#"):
+            raise DescriptionUnreadable(
+                f"The description refers to {reference[:200]!r}, which is outside the description "
+                "and is not fetched. Bundle it into one file first (for example with `redocly "
+                "bundle`)."
+            )
+
+
+def resolved(document: ApiDescription, value: Any) -> Any:
+    """
+    Return *value*, changed in place, with every local reference replaced by its target.
+
+    A reference that leads back to itself, has no target, or would make the result too large is
+    replaced by an object that says so (`x-circular-ref`, `x-unresolved-ref`, `x-omitted-ref`). The
+    object is valid wherever a reference was.
+    """
+    holder = [value]
+    left = MOST_BYTES
+    # Level by level, so that the deepest parts are left out.
+    queue: deque[tuple[Any, Any, Place, tuple[str, ...], int]] = deque([(holder, 0, "node", (), 0)])
+    while queue:
+        container, key, place, chain, depth = queue.popleft()
+        for _ in range(DEPTH):
+            reference = _reference(container[key], place)
+            if reference is None:
+                break
+            room = left if depth < DEPTH else 0
+            found, brought = _followed(document, container[key], reference, chain, room)
+            container[key] = found
+            left -= brought
+            chain = (*chain, reference)
+        if place != "example":
+            queue.extend(
+                (container[key], inner, inside, chain, depth + 1)
+                for inner, inside in _inner(container[key], place)
+            )
+    return holder[0]
+
+
+def _reference(value: Any, place: Place) -> str | None:
+    if place not in ("node", "example") or not isinstance(value, dict):
+        return None
+    reference = value.get("$ref")
+    return reference if isinstance(reference, str) else None
+
+
+def _followed(
+    document: ApiDescription,
+    value: dict[str, Any],
+    reference: str,
+    chain: tuple[str, ...],
+    room: int,
+) -> tuple[dict[str, Any], int]:
+    """Return the replacement of a reference, and how many bytes it added."""
+    if reference in chain:
+        name = reference.rpartition("/")[2]
+        told = f"Circular: the same as {name}, of which this is a part."
+        return {"description": told, "x-circular-ref": reference}, 0
+    told = "The description does not define this."
+    try:
+        raw = document.at(reference)
+    except Unresolvable:
+        return {"description": told, "x-unresolved-ref": reference}, SMALLEST
+    size = max(len(memoryview(raw)), SMALLEST)
+    if size > room:
+        told = "Left out: with this, the operation would be too large to show."
+        return {"description": told, "x-omitted-ref": reference}, 0
+    found = msgspec.json.decode(raw)
+    if not isinstance(found, dict):
+        return {"description": told, "x-unresolved-ref": reference}, size
+    beside = {name: inner for name, inner in value.items() if name != "$ref"}
+    if document.dialect != "3.1":
+        # OpenAPI 3.0 ignores the members beside a reference; notes are useful all the same.
+        beside = {name: inner for name, inner in beside.items() if name in NOTES}
+    if beside.keys() - NOTES and beside.keys() & found.keys() - NOTES:
+        return {"allOf": [found, beside]}, size
+    return {**found, **beside}, size
+
+
+def _inner(value: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+    """Return the keys of the members to look into, and the kind of each."""
+    if isinstance(value, list):
+        for at, inner in enumerate(value):
+            if isinstance(inner, dict | list):
+                yield at, place
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            if isinstance(inner, dict | list):
+                inside = _place_of(name, inner, place)
+                if inside != "data":
+                    yield name, inside
+
+
+def _place_of(name: str, value: Any, place: Place) -> Place:
+    if place == "examples":
+        return "example"
+    if place == "map":
+        return "node"
+    if name in DATA or name.startswith("x-"):
+        return "data"
+    if name == "examples":
+        return "examples" if isinstance(value, dict) else "data"
+    return "map" if name in MAPS and isinstance(value, dict) else "node"
+
+
+def _walk(value: Any) -> Iterator[tuple[Any, Place]]:
+    stack: list[tuple[Any, Place]] = [(value, "node")]
+    while stack:
+        container, place = stack.pop()
+        yield (container, place) if place in ("node", "example") else ({}, place)
+        if place != "example":
+            stack.extend((container[key], inside) for key, inside in _inner(container, place))

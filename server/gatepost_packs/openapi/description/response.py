@@ -1,0 +1,157 @@
+"""Shows an API's response as a value that stays valid JSON after truncation."""
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import webencodings
+
+from gatepost_packs.openapi.description.operation import is_json
+
+READ_BYTES = 4_000_000
+"""
+Bytes of a response that are read at most. Truncated JSON stays valid, so more is read than shown.
+"""
+PROMPT_BYTES = 100_000
+"""Longer values are shown in a thread: shortening a deeply nested one takes long."""
+DEPTH = 60
+LEAST = 4
+"""Least bytes of a shortened part: those of `null`."""
+HIDDEN = frozenset(
+    {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
+)
+"""Response headers that concern only the connection or a session."""
+TEXT = re.compile(
+    r"text/|application/(?:xml|yaml|x-yaml|javascript|graphql|x-ndjson)|.*\+(?:xml|yaml)"
+)
+CHARSET = re.compile(r"charset=\"?([\w.:-]+)", re.ASCII)
+
+_encode = msgspec.json.encode
+
+
+class Shown(NamedTuple):
+    """A body as it is shown."""
+
+    body: Any
+    cut: bool
+
+
+def shown_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the response headers that are worth showing."""
+    return {name: value for name, value in headers.items() if name not in HIDDEN}
+
+
+def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) -> Shown:
+    """
+    Return a body as JSON of about *most* bytes: JSON as itself, text as text, else `{"base64": …}`.
+
+    *truncated* says that *data* is only the beginning.
+    """
+    if not data:
+        return Shown(None, truncated)
+    if not truncated and (is_json(content_type) or not content_type):
+        try:
+            value = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            return shortened(value, most)
+    text = _text(data, content_type, truncated=truncated)
+    if text is not None:
+        kept = shortened(text, most)
+        return Shown(kept.body, kept.cut or truncated)
+    room = max(most // 4 * 3 // 3 * 3, 3)
+    encoded = base64.b64encode(data[:room]).decode()
+    return Shown({"base64": encoded}, truncated or len(data) > room)
+
+
+def shortened(value: Any, most: int, depth: int = 0) -> Shown:
+    """
+    Return *value* in about *most* bytes of JSON.
+
+    A text or list is cut at its end. An object keeps its small members, so that a count beside a
+    long list stays.
+    """
+    try:
+        if len(_encode(value)) <= most:
+            return Shown(value, False)
+    except (RecursionError, UnicodeEncodeError):
+        return Shown(None, True)
+    if depth >= DEPTH or most < 2:
+        return Shown(None, True)
+    if isinstance(value, str):
+        return Shown(_beginning(value, most), True)
+    if isinstance(value, list):
+        return Shown(_first_items(value, most, depth), True)
+    if isinstance(value, dict):
+        return Shown(_members(value, most, depth), True)
+    return Shown(None, True)
+
+
+def _first_items(value: list[Any], most: int, depth: int) -> list[Any]:
+    kept: list[Any] = []
+    room = most - 2
+    for item in value:
+        size = len(_encode(item)) + 1
+        if size > room:
+            if not kept and room >= LEAST and isinstance(item, dict | list | str):
+                kept.append(shortened(item, room, depth + 1).body)
+            break
+        kept.append(item)
+        room -= size
+    return kept
+
+
+def _members(value: dict[str, Any], most: int, depth: int) -> dict[str, Any]:
+    room = most - 2
+    sizes = {name: len(_encode({name: inner})) for name, inner in value.items()}
+    kept: dict[str, Any] = {}
+    # The smallest first: each may have an equal part of the rest, and few need all of it.
+    for at, name in enumerate(sorted(sizes, key=sizes.__getitem__)):
+        share = room // (len(sizes) - at)
+        if sizes[name] <= share:
+            kept[name] = value[name]
+            room -= sizes[name]
+            continue
+        overhead = len(_encode(name)) + 2
+        if share - overhead < LEAST:
+            continue
+        kept[name] = shortened(value[name], share - overhead, depth + 1).body
+        room -= min(len(_encode({name: kept[name]})), room)
+    return {name: kept[name] for name in value if name in kept}
+
+
+def _beginning(text: str, most: int) -> str:
+    low, high = 0, min(len(text), most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(_encode(text[:middle])) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+def _text(data: bytes, content_type: str, *, truncated: bool) -> str | None:
+    told = CHARSET.search(content_type)
+    # Only the web's character sets: Python knows more codecs, and some of them take minutes.
+    encoding = (told and webencodings.lookup(told[1])) or webencodings.UTF8
+    bare = content_type.partition(";")[0].strip().lower()
+    try:
+        errors = "ignore" if truncated else "strict"
+        text, _ = encoding.codec_info.decode(data, errors)
+    except UnicodeDecodeError:
+        return data.decode("utf-8", errors="replace") if TEXT.match(bare) else None
+    if "\0" in text or (told is None and not bare.startswith("text/") and _is_binary(bare)):
+        return None
+    return text
+
+
+def _is_binary(bare: str) -> bool:
+    return bare.startswith(("image/", "audio/", "video/", "font/")) or bare in (
+        "application/pdf",
+        "application/zip",
+        "application/gzip",
+    )

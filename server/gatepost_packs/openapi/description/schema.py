@@ -1,0 +1,157 @@
+"""Converts a description's schemas to JSON Schema 2020-12 for validators and models."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gatepost_packs.openapi.description.document import Dialect
+
+TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+DEPTH = 20
+"""Levels of a schema that are kept; a model reads no deeper, and any value is accepted below."""
+MOST_PARTS = 2_000
+MOST_CHOICES = 500
+"""Values of one enum that are kept; models read no more, and the API checks them anyway."""
+LONGEST = 2_000
+"""Characters of a description."""
+
+
+class Simplified:
+    """
+    One conversion with its limits: parts that are too deep or too many accept any value.
+
+    *drops* is `readOnly` for requests and `writeOnly` for responses. *lenient* leaves out
+    `additionalProperties: false`, which servers often break in their responses.
+    """
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        drops: str = "readOnly",
+        lenient: bool = False,
+        plain: bool = False,
+    ) -> None:
+        self.left = MOST_PARTS
+        self._old = dialect != "3.1"
+        self._drops, self._lenient, self._plain = drops, lenient, plain
+
+    def schema(self, written: Any, depth: int = 0) -> dict[str, Any]:
+        """Return the schema as JSON Schema; all references must be resolved."""
+        if not isinstance(written, Mapping) or depth >= DEPTH:
+            return {}
+        made: dict[str, Any] = {}
+        for word, keep in KEPT.items():
+            if word in written and keep(written[word]):
+                made[word] = written[word]
+        if self._plain:
+            made.pop("pattern", None)
+        if "description" in made:
+            made["description"] = made["description"].strip()[:LONGEST]
+        self._types(written, made)
+        self._objects(written, made, depth)
+        for word in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            if isinstance(written.get(word), list) and self._room(len(written[word])):
+                made[word] = [self.schema(one, depth + 1) for one in written[word]]
+        for word in ("items", "not", "contains", "propertyNames", "if", "then", "else"):
+            if isinstance(written.get(word), Mapping) and self._room(1):
+                made[word] = self.schema(written[word], depth + 1)
+        return self._nullable(made) if self._old and written.get("nullable") is True else made
+
+    def _room(self, parts: int) -> bool:
+        """Return whether there is room for so many parts, and take it."""
+        if not 0 < parts <= self.left:
+            return False
+        self.left -= parts
+        return True
+
+    def _types(self, written: Mapping[str, Any], made: dict[str, Any]) -> None:
+        told = written.get("type")
+        if told == "file":
+            told = "string"
+        listed = [one for one in told if one in TYPES] if isinstance(told, list) else []
+        if isinstance(told, str) and told in TYPES:
+            made["type"] = told
+        elif listed:
+            made["type"] = listed
+        for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            exclusive = written.get(word)
+            if exclusive is True and limit in made:
+                made[word] = made.pop(limit)
+            elif _is_number(exclusive):
+                made[word] = exclusive
+
+    def _objects(self, written: Mapping[str, Any], made: dict[str, Any], depth: int) -> None:
+        properties = written.get("properties")
+        dropped: set[str] = set()
+        if isinstance(properties, Mapping) and self._room(len(properties)):
+            dropped = {name for name, one in properties.items() if self._is_dropped(one)}
+            made["properties"] = {
+                name: self.schema(one, depth + 1)
+                for name, one in properties.items()
+                if name not in dropped
+            }
+        required = written.get("required")
+        if isinstance(required, list):
+            kept = {one for one in required if isinstance(one, str)} - dropped
+            if kept:
+                made["required"] = sorted(kept)
+        more = written.get("additionalProperties")
+        if isinstance(more, Mapping) and self._room(1):
+            made["additionalProperties"] = self.schema(more, depth + 1)
+        elif isinstance(more, bool) and not (self._lenient and more is False):
+            made["additionalProperties"] = more
+
+    def _is_dropped(self, schema: Any) -> bool:
+        return isinstance(schema, Mapping) and schema.get(self._drops) is True
+
+    @staticmethod
+    def _nullable(made: dict[str, Any]) -> dict[str, Any]:
+        """Translate OpenAPI 3.0's own way to allow null."""
+        if isinstance(made.get("enum"), list) and None not in made["enum"]:
+            made["enum"] = [*made["enum"], None]
+        if isinstance(made.get("type"), str):
+            return {**made, "type": [made["type"], "null"]}
+        if not made.keys() & {"allOf", "anyOf", "oneOf", "enum"}:
+            return made
+        told = {"description": made.pop("description")} if "description" in made else {}
+        return {**told, "anyOf": [made, {"type": "null"}]}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_pattern(value: Any) -> bool:
+    """Return whether the pattern is valid in Python; the validator accepts few others."""
+    try:
+        return isinstance(value, str) and len(value) < 1000 and re.compile(value) is not None
+    except (re.error, RecursionError, OverflowError):
+        return False
+
+
+KEPT: Mapping[str, Callable[[Any], bool]] = {
+    "description": lambda value: isinstance(value, str) and bool(value.strip()),
+    "format": lambda value: isinstance(value, str),
+    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MOST_CHOICES,
+    "const": lambda _: True,
+    "default": lambda _: True,
+    "deprecated": lambda value: value is True,
+    "minimum": _is_number,
+    "maximum": _is_number,
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "minLength": _is_count,
+    "maxLength": _is_count,
+    "pattern": _is_pattern,
+    "minItems": _is_count,
+    "maxItems": _is_count,
+    "uniqueItems": lambda value: value is True,
+    "minProperties": _is_count,
+    "maxProperties": _is_count,
+    "contentEncoding": lambda value: isinstance(value, str),
+}
+"""Keywords with the same meaning in every version, and the types that their values need."""

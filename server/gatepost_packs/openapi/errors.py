@@ -1,0 +1,88 @@
+"""Turns an API's error responses into failures that a model can act on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost import FailureKind, OutboundReply, ToolFailure
+from gatepost_packs.retry_after import retry_after
+
+KINDS: Mapping[int, FailureKind] = {
+    401: "denied",
+    403: "denied",
+    404: "not_found",
+    410: "not_found",
+    409: "conflict",
+    412: "conflict",
+    423: "conflict",
+    408: "timeout",
+    429: "rate_limit",
+}
+SHOWN = 600
+WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
+"""Members that hold an API's message (RFC 9457 has `detail` and `title`), the best first."""
+
+
+def refusal_of(reply: OutboundReply, what: str) -> ToolFailure:
+    """Return the failure for a response other than 2xx; *what* names the operation."""
+    status = reply.status
+    kind: FailureKind = KINDS.get(status, "validation")
+    if status >= 500:
+        kind = "upstream_unavailable"
+    if 300 <= status < 400:
+        message = f"{what} answered {status}: it has moved, and only reads follow redirects."
+        return ToolFailure("not_found", message)
+    said, field = _said(reply.body)
+    message = f"{what} answered {status}" + (f": {said}" if said else ".")
+    wait = retry_after(reply.headers) if kind in ("rate_limit", "upstream_unavailable") else None
+    return ToolFailure(
+        kind, message, field=field if kind == "validation" else None, retry_after=wait
+    )
+
+
+def _said(body: bytes) -> tuple[str, str | None]:
+    """Return the API's own message, and the argument that it names, if any."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = body[: SHOWN * 4].decode("utf-8", errors="replace").strip()
+        return ("" if text.startswith("<") else text[:SHOWN]), None
+    sentence, field = _sentence(value)
+    if not sentence and value not in (None, {}, [], ""):
+        sentence = msgspec.json.encode(value).decode()
+    return sentence[:SHOWN], field
+
+
+def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
+    if isinstance(value, str):
+        return value.strip(), None
+    if depth > 3:
+        return "", None
+    if isinstance(value, list):
+        found = [_sentence(one, depth + 1) for one in value[:5]]
+        fields = [field for _, field in found if field]
+        return " ".join(text for text, _ in found if text), fields[0] if fields else None
+    if not isinstance(value, dict):
+        return "", None
+    field = _field(value)
+    for word in WORDS:
+        if word in value:
+            sentence, inner = _sentence(value[word], depth + 1)
+            if sentence:
+                named = field or inner
+                place = f"{named}: " if field and depth and field not in sentence else ""
+                return f"{place}{sentence}", named
+    return "", field
+
+
+def _field(value: Mapping[str, Any]) -> str | None:
+    """
+    Return the argument in `{"field": "priority"}` or FastAPI's `{"loc": ["body", "priority"]}`.
+    """
+    if isinstance(value.get("field"), str):
+        return str(value["field"])
+    place = value.get("loc")
+    if isinstance(place, list) and place and isinstance(place[-1], str):
+        return place[-1]
+    return None

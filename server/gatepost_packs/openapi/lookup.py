@@ -1,0 +1,85 @@
+"""Finds an operation by path and method, or suggests similar ones."""
+
+import asyncio
+import difflib
+
+from gatepost import ToolFailure
+from gatepost_packs.openapi.description.document import (
+    ApiDescription,
+    OperationSummary,
+    Unresolvable,
+)
+from gatepost_packs.openapi.description.operation import Operation, read_operation
+
+SHOWN = 5
+MOST_COMPARED = 2_000
+MOST_LIKE = 40
+"""Templates that are compared letter by letter; crafted ones take longest."""
+LONGEST = 200
+CUTOFF = 0.7
+
+
+async def described(
+    document: ApiDescription,
+    path: str,
+    method: str,
+    *,
+    api: str,
+    shows: str = "openapi_list_endpoints",
+) -> Operation:
+    """
+    Return the operation of that path and method; ToolFailure names similar ones and the tool that
+    *shows* all.
+    """
+    entry = document.entry(path, method)
+    if entry is None:
+        # In a thread: the author of the templates may have made them expensive to compare.
+        raise await asyncio.to_thread(_unknown, document, path, method, api, shows)
+    try:
+        return await asyncio.to_thread(read_operation, document, entry)
+    except Unresolvable as error:
+        message = f"The description of {api} has a reference without a target: {error}."
+        raise ToolFailure("not_found", message, field="path") from None
+
+
+def _unknown(document: ApiDescription, path: str, method: str, api: str, shows: str) -> ToolFailure:
+    message = f"There is no {method.upper()[:10]} {path[:200]} in {api}."
+    methods = [entry.method for entry in document.entries if entry.path == path]
+    if methods:
+        message += f" That path has {', '.join(methods)}."
+        return ToolFailure("not_found", message, field="method")
+    near = _near(document.entries, path)
+    if near:
+        message += f" Similar paths are: {', '.join(near)}. Pass them with their placeholders."
+    message += f" {shows} lists all."
+    return ToolFailure("not_found", message, field="path")
+
+
+def _near(entries: tuple[OperationSummary, ...], path: str) -> list[str]:
+    """Return the templates that the path fills in, or else similar ones."""
+    path = path[:500].partition("?")[0]
+    steps = path.split("/")
+    templates = list(dict.fromkeys(entry.path for entry in entries))[:MOST_COMPARED]
+    filled = [template for template in templates if _fills(steps, template.split("/"))]
+    return filled[:SHOWN] or _alike(path, templates)
+
+
+def _alike(path: str, templates: list[str]) -> list[str]:
+    matcher = difflib.SequenceMatcher(b=path[:LONGEST])
+    ranked: list[tuple[float, str]] = []
+    for template in templates:
+        if len(template) <= LONGEST:
+            matcher.set_seq1(template)
+            if matcher.real_quick_ratio() >= CUTOFF and (rank := matcher.quick_ratio()) >= CUTOFF:
+                ranked.append((rank, template))
+    # Compare by set of letters first, so that few templates are compared in full.
+    likely = [template for _, template in sorted(ranked, reverse=True)[:MOST_LIKE]]
+    return difflib.get_close_matches(path[:LONGEST], likely, n=SHOWN, cutoff=CUTOFF)
+
+
+def _fills(steps: list[str], template: list[str]) -> bool:
+    # Step by step, not as a regular expression: a stranger wrote the template.
+    return len(steps) == len(template) and all(
+        step == wanted or ("{" in wanted and step)
+        for step, wanted in zip(steps, template, strict=True)
+    )

@@ -1,0 +1,147 @@
+"""The APIs that a tenant has loaded: stored for every replica, cached in this process."""
+
+import asyncio
+import secrets
+import time
+import zlib
+from collections import OrderedDict
+
+import msgspec
+
+from gatepost import CallContext, ToolFailure
+from gatepost_packs.openapi.credential import Credential, forget
+from gatepost_packs.openapi.description.document import ApiDescription
+from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
+from gatepost_packs.openapi.settings import OpenapiSettings
+
+RECORDS, DOCUMENTS = "apis", "api_documents"
+"""Two subjects, so that listing the names does not fetch megabytes of descriptions."""
+AT_HAND = 64_000_000
+"""Bytes of descriptions that one process caches."""
+SMALL = 200_000
+"""Descriptions up to this size are parsed at once, larger ones in a thread."""
+TRIES = 5
+
+
+class ApiRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One loaded API without its description."""
+
+    name: str
+    title: str
+    version: str
+    endpoint_count: int
+    document: str
+    """The key of its description; a new one each time that it is loaded."""
+    spec_url: str = ""
+    base_url: str = ""
+    """Replaces the server of the description."""
+    credential: Credential = Credential()
+
+
+class ApiStore:
+    """
+    The most recently used descriptions of all tenants, by tenant; tenants do not share entries.
+    """
+
+    def __init__(self, most: int = AT_HAND) -> None:
+        self._most = most
+        self._weight = 0
+        self._open: OrderedDict[tuple[str, str], ApiDescription] = OrderedDict()
+
+    def get(self, tenant: str, key: str) -> ApiDescription | None:
+        """Return the description if it is cached."""
+        document = self._open.get((tenant, key))
+        if document is not None:
+            self._open.move_to_end((tenant, key))
+        return document
+
+    def put(self, tenant: str, key: str, document: ApiDescription) -> None:
+        """Cache it, and drop the least recently used ones beyond the limit."""
+        if (tenant, key) in self._open:
+            return
+        self._open[tenant, key] = document
+        self._weight += document.weight
+        while self._weight > self._most and len(self._open) > 1:
+            _, oldest = self._open.popitem(last=False)
+            self._weight -= oldest.weight
+
+
+CACHE = ApiStore()
+
+
+async def keep(ctx: CallContext, record: ApiRecord, data: bytes) -> ApiRecord:
+    """Store an API, replacing the one of its name; ToolFailure at the tenant's limit."""
+    records, documents = ctx.entries(RECORDS), ctx.entries(DOCUMENTS)
+    record = msgspec.structs.replace(record, document=secrets.token_hex(16))
+    packed = await asyncio.to_thread(zlib.compress, data)
+    await documents.put(record.document, packed, now=time.time(), revision=0)
+    for _ in range(TRIES):
+        before = await records.get(record.name)
+        most = ctx.settings(OpenapiSettings).apis_per_tenant
+        if before is None and len(await records.all()) >= most:
+            break
+        revision = before.revision if before is not None else 0
+        encoded = msgspec.msgpack.encode(record)
+        if await records.put(record.name, encoded, now=time.time(), revision=revision):
+            if before is not None:
+                old = msgspec.msgpack.decode(before.value, type=ApiRecord)
+                await documents.delete(old.document)
+                await forget(ctx, old.credential)
+            return record
+    await documents.delete(record.document)
+    await forget(ctx, record.credential)
+    if before is None:
+        names = ", ".join(sorted(entry.key for entry in await records.all()))
+        message = (
+            f"There are {most} APIs already, the most that are allowed. Replace one of: {names}."
+        )
+        raise ToolFailure("denied", message, field="name")
+    message = f"Other calls are loading the API {record.name!r}. Try again."
+    raise ToolFailure("conflict", message, field="name")
+
+
+async def shelved(ctx: CallContext) -> list[ApiRecord]:
+    """Return every API of the tenant, by name."""
+    entries = await ctx.entries(RECORDS).all()
+    return [msgspec.msgpack.decode(entry.value, type=ApiRecord) for entry in entries]
+
+
+async def found(ctx: CallContext, name: str) -> tuple[ApiRecord, ApiDescription]:
+    """Return the API of that name and its description; ToolFailure names the loaded ones."""
+    for _ in range(TRIES):
+        entry = await ctx.entries(RECORDS).get(name)
+        if entry is None:
+            break
+        record = msgspec.msgpack.decode(entry.value, type=ApiRecord)
+        document = await _document(ctx, record)
+        if document is not None:
+            return record, document
+        # Another call loaded it anew between the two reads.
+    names = ", ".join(record.name for record in await shelved(ctx))
+    told = f"Loaded are: {names}." if names else "None is loaded yet."
+    message = f"API {name[:100]!r} not found. {told} openapi_load loads one."
+    raise ToolFailure("not_found", message, field="name")
+
+
+async def _document(ctx: CallContext, record: ApiRecord) -> ApiDescription | None:
+    tenant = ctx.caller.tenant_id
+    document = CACHE.get(tenant, record.document)
+    if document is None:
+        entry = await ctx.entries(DOCUMENTS).get(record.document)
+        if entry is None:
+            return None
+        packed = entry.value
+        if len(packed) < SMALL:
+            document = _unpacked(packed)
+        else:
+            document = await asyncio.to_thread(_unpacked, packed)
+        CACHE.put(tenant, record.document, document)
+    return document
+
+
+def _unpacked(packed: bytes) -> ApiDescription:
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(packed, MOST_BYTES * 4)
+    if unpacking.unconsumed_tail:
+        raise DescriptionUnreadable("The stored description exceeds the size limit.")
+    return ApiDescription(data)

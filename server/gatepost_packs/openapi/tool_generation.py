@@ -1,0 +1,254 @@
+"""Makes a tool of each operation of the configured descriptions."""
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gatepost import (
+    CallContext,
+    OutboundReply,
+    Outcome,
+    Pack,
+    SettingFault,
+    ToolFailure,
+    validator_of,
+)
+from gatepost_authz import origin_of
+from gatepost_packs.openapi import credential
+from gatepost_packs.openapi.credential import Credential
+from gatepost_packs.openapi.description.arguments import OperationArguments, arguments_of
+from gatepost_packs.openapi.description.document import (
+    ApiDescription,
+    OperationSummary,
+    Unresolvable,
+)
+from gatepost_packs.openapi.description.naming import tool_names
+from gatepost_packs.openapi.description.operation import Operation, answer_schema, read_operation
+from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
+from gatepost_packs.openapi.description.request import (
+    Misuse,
+    request_body,
+    request_headers,
+    request_target,
+)
+from gatepost_packs.openapi.description.response import PROMPT_BYTES, READ_BYTES, shown_body
+from gatepost_packs.openapi.description.schema import Simplified
+from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
+from gatepost_packs.openapi.errors import refusal_of
+from gatepost_packs.openapi.settings import Api, OpenapiSettings
+from gatepost_packs.openapi.source import described
+
+Fetch = Callable[[str], bytes]
+"""Return the bytes at a URL; raise ToolFailure."""
+
+LONGEST = 2_000
+SHOWN_BYTES = 2_000_000
+MARGIN_S = 10.0
+READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+IDEMPOTENT = READS | {"PUT", "DELETE"}
+CHANGES = frozenset({"PUT", "PATCH", "DELETE"})
+
+
+def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingFault]:
+    """Return a pack for each API of the configuration, or the problem that prevents it."""
+    for name, api in table.apis.items():
+        if not any(table.faults_of(name, api)):
+            try:
+                document = described(_read(api.document, fetch))
+                yield _pack(name, api, document)
+            except (DescriptionUnreadable, ToolFailure, OSError) as error:
+                told = error.strerror if isinstance(error, OSError) else str(error)
+                message = f"{api.document} cannot be used: {told}"
+                yield SettingFault(
+                    f"apis.{name}.document", message, "name a file or a URL that is there"
+                )
+            except NoServerUrl as error:
+                yield SettingFault(f"apis.{name}.base_url", str(error), "name the API's URL here")
+            except ValueError as error:
+                yield SettingFault(f"apis.{name}", str(error))
+
+
+def _read(place: str, fetch: Fetch) -> bytes:
+    if place.startswith(("http://", "https://")):
+        return fetch(place)
+    path = Path(place)
+    if path.stat().st_size > MOST_BYTES:
+        raise DescriptionUnreadable(f"it has more than {MOST_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _pack(name: str, api: Api, document: ApiDescription) -> Pack:
+    pack = Pack(name)
+    spec_url = api.document if api.document.startswith("http") else ""
+    home = base_url(document, override=api.base_url, spec_url=spec_url)
+    names = tool_names(document.entries, api.prefix)
+    for entry in document.entries:
+        if not _is_wanted(entry, api):
+            continue
+        try:
+            operation = read_operation(document, entry)
+            servers = None if api.base_url else operation.source.get("servers")
+            own = operation_base(servers, spec_url=spec_url or home)
+        except Unresolvable as error:
+            raise ValueError(
+                f"{entry.method} {entry.path} has a reference without a target: {error}"
+            ) from None
+        offered = Offered(api, operation, own or home, home)
+        _add(pack, names[entry.path, entry.method], offered)
+    if not pack.tools:
+        wanted = "tags, paths and methods" if document.entries else "any filter"
+        raise ValueError(f"no operation of {api.document} matches {wanted}")
+    return pack
+
+
+def _is_fixed(api: Api, home: str) -> bool:
+    """Return whether the operator chose the API's address, not the server of its description."""
+    fetched = api.document.startswith(("http://", "https://"))
+    return bool(api.base_url) or not fetched or origin_of(api.document) == origin_of(home)
+
+
+def _is_wanted(entry: OperationSummary, api: Api) -> bool:
+    return (
+        (not api.tags or bool(set(api.tags) & set(entry.tags)))
+        and (not api.paths or any(fnmatchcase(entry.path, one) for one in api.paths))
+        and (not api.methods or entry.method.lower() in api.methods)
+    )
+
+
+def _add(pack: Pack, name: str, offered: "Offered") -> None:
+    """Add the tool; a pattern that no validator accepts is dropped rather than the tool."""
+    operation, method = offered.operation, offered.operation.entry.method
+    schema = offered.arguments.schema()
+    try:
+        validator_of(schema)
+    except ValueError:
+        offered.simplify()
+        schema = offered.arguments.schema()
+    pack.add(
+        name,
+        description=_description(operation),
+        input_schema=schema,
+        invoke=offered.invoke,
+        output_schema=offered.answer,
+        title=operation.entry.summary[:100] or name,
+        scopes=frozenset(offered.api.scopes),
+        read_only=method in READS,
+        destructive=method in CHANGES,
+        idempotent=method in IDEMPOTENT,
+        open_world=True,
+        untrusted="HTTP API",
+        timeout_s=offered.api.timeout_s + MARGIN_S,
+    )
+
+
+def _description(operation: Operation) -> str:
+    entry = operation.entry
+    told = operation.source.get("description")
+    description = told.strip() if isinstance(told, str) else ""
+    # The title is the summary already; place and method are added to a short description.
+    kept = [description] if len(description) > len(entry.summary) else [entry.summary, description]
+    kept = [text for text in kept if text]
+    return "\n\n".join([*kept, f"({entry.method} {entry.path})"])[:LONGEST]
+
+
+class Offered:
+    """One operation as a tool: its arguments, its result, and the call."""
+
+    def __init__(self, api: Api, operation: Operation, base: str, home: str) -> None:
+        self.api, self.operation = api, operation
+        self._base, self._home = base, home
+        self._credential = Credential(
+            header=api.auth_header,
+            scheme=api.auth_scheme,
+            reference=api.auth,
+            fixed=_is_fixed(api, home),
+        )
+        self._hidden = frozenset({api.auth_header.lower()} if api.auth else ())
+        self.arguments: OperationArguments = arguments_of(operation, hidden=self._hidden)
+        self.answer, self._validator = _answer(operation)
+
+    def simplify(self) -> None:
+        """Drop the patterns, which the validator does not accept."""
+        self.arguments = arguments_of(self.operation, hidden=self._hidden, plain=True)
+
+    async def invoke(self, ctx: CallContext, arguments: Mapping[str, Any]) -> Outcome:
+        """Call the operation with arguments that match the schema; ToolFailure on errors."""
+        entry = self.operation.entry
+        given = self.arguments.given(arguments)
+        try:
+            target = request_target(self.operation, given)
+            options = request_body(self.operation, given, self.arguments.media_type)
+            headers = request_headers(self.operation, given)
+        except Misuse as misuse:
+            raise ToolFailure("validation", str(misuse)) from None
+        url = self._base + target
+        auth = await credential.headers(ctx, self._credential, url=url, home=self._home)
+        options["headers"] = {**headers, **options.get("headers", {}), **auth}
+        options["timeout_s"] = self.api.timeout_s
+        options["max_bytes"] = READ_BYTES
+        options["redirects"] = 5 if entry.method in READS else 0
+        reply = await ctx.http.send(entry.method, url, **options)
+        if not 200 <= reply.status < 300:
+            raise refusal_of(reply, f"{entry.method} {entry.path}")
+        if len(reply.body) > PROMPT_BYTES:
+            return await asyncio.to_thread(self._outcome, reply)
+        return self._outcome(reply)
+
+    def _outcome(self, reply: OutboundReply) -> Outcome:
+        kind = reply.headers.get("content-type", "")
+        if kind.startswith("image/") and not reply.truncated:
+            data = base64.b64encode(reply.body).decode()
+            image = {"type": "image", "data": data, "mimeType": kind.partition(";")[0]}
+            return Outcome((image,))
+        shown = shown_body(reply.body, kind, truncated=reply.truncated, most=SHOWN_BYTES)
+        if self._validator is not None:
+            self._hold(reply, shown.body, cut=shown.cut)
+        if isinstance(shown.body, str):
+            text = shown.body
+        elif shown.body is None:
+            text = f"Done ({reply.status})."
+        else:
+            text = msgspec.json.encode(shown.body).decode()
+        blocks = [{"type": "text", "text": text}]
+        if shown.cut:
+            blocks.append({"type": "text", "text": "[The response was cut. Ask for less.]"})
+        is_whole = isinstance(shown.body, dict)
+        return Outcome(tuple(blocks), shown.body if is_whole else msgspec.UNSET)
+
+    def _hold(self, reply: OutboundReply, body: Any, *, cut: bool) -> None:
+        """
+        Raise ToolFailure for a response that does not match the schema: clients would drop it.
+        """
+        if isinstance(body, dict) and self._validator.is_valid(body):
+            return
+        place = f"{self.operation.entry.method} {self.operation.entry.path}"
+        why = (
+            ("a response longer than is read")
+            if cut
+            else "not the answer that it is described with"
+        )
+        text = msgspec.json.encode(body).decode()[:LONGEST]
+        message = f"{place} was done ({reply.status}), with {why}: {text}"
+        raise ToolFailure("internal", message)
+
+
+def _answer(operation: Operation) -> tuple[Mapping[str, Any] | None, Any]:
+    """Return the output schema if the description has one that can be enforced."""
+    written = answer_schema(operation)
+    if written is None:
+        return None, None
+    for plain in (False, True):
+        simplified = Simplified(operation.dialect, drops="writeOnly", lenient=True, plain=plain)
+        schema = simplified.schema(written)
+        if schema.get("type") != "object" or not schema.get("properties"):
+            return None, None
+        try:
+            return schema, validator_of(schema)
+        except ValueError:
+            continue
+    return None, None

@@ -1,0 +1,155 @@
+"""Finds scripts, in the operator's folder, then in the tenant's own, and says which are allowed."""
+
+import asyncio
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from gatepost import FoundScripts, Script, ToolFailure, Workspace
+from gatepost_packs.scripts.settings import ALLOWED, NAME, ScriptsSettings
+
+EXEC = re.compile(r"exec-[0-9a-f]{16}", re.ASCII)
+"""The names of code without a file; no file may have one."""
+
+
+def is_name(name: str) -> bool:
+    """Return whether a file may have this name."""
+    return NAME.fullmatch(name) is not None and EXEC.fullmatch(name) is None
+
+
+def from_code(code: bytes) -> Script:
+    """Return code without a file as a script, whose name is made of its content."""
+    return Script(f"exec-{hashlib.sha256(code).hexdigest()[:16]}", code, "code")
+
+
+def is_allowed(script: Script, settings: ScriptsSettings) -> bool:
+    """Return whether the configuration lets the script run without an approval."""
+    if script.place == "code":
+        return settings.exec == "free"
+    for entry in settings.allow:
+        match = ALLOWED.fullmatch(entry)
+        if match is None or match[1] != script.name:
+            continue
+        if match[2] is None:
+            # A name alone must not allow code of a caller that can write to a workspace.
+            if script.place == "server":
+                return True
+        elif match[2] == hashlib.sha256(script.content).hexdigest():
+            return True
+    return False
+
+
+SUFFIX = ".star"
+
+
+class ScriptFolders:
+    """
+    The scripts of one tenant.
+
+    Every lookup reads the files, so that all replicas see the same. Each file is read once, and the
+    bytes that were read are checked and run.
+    """
+
+    def __init__(self, settings: ScriptsSettings, workspace: Workspace) -> None:
+        self._settings = settings
+        self._workspace = workspace
+
+    async def find(self, name: str) -> Script | None:
+        """Return the script of that name; ToolFailure if it is too large or not a plain file."""
+        if not is_name(name):
+            return None
+        if self._settings.folder:
+            content = await asyncio.to_thread(self._read, name)
+            if content is not None:
+                return Script(name, self._bounded(name, content), "server")
+        if not self._settings.workspace_folder:
+            return None
+        try:
+            head = await self._workspace.head(self._path(name), limit=self._most)
+        except ToolFailure as missing:
+            if missing.failure.kind == "not_found":
+                return None
+            raise
+        return Script(name, self._bounded(name, head.data), "workspace")
+
+    async def all(self) -> FoundScripts:
+        """Return all scripts by name, without those that cannot be read."""
+        names: set[str] = set()
+        cut = False
+        most = self._settings.max_scripts
+        if self._settings.folder:
+            here = await asyncio.to_thread(self._names)
+            cut = len(here) > most
+            names.update(sorted(here)[:most])
+        if self._settings.workspace_folder:
+            theirs = await self._theirs()
+            cut = cut or len(theirs) > most
+            names.update(sorted(theirs)[:most])
+        found = [script for name in sorted(names) if (script := await self._found(name))]
+        return FoundScripts(tuple(found), cut)
+
+    def allowed_by(self, script: Script) -> str | None:
+        """Return the setting that lets a script run without an approval, if one does."""
+        return "packs.scripts.allow" if is_allowed(script, self._settings) else None
+
+    @property
+    def _most(self) -> int:
+        return self._settings.max_code_bytes + 1
+
+    def _path(self, name: str) -> str:
+        return f"{self._settings.workspace_folder}/{name}{SUFFIX}"
+
+    async def _found(self, name: str) -> Script | None:
+        try:
+            return await self.find(name)
+        except ToolFailure:
+            return None
+
+    async def _theirs(self) -> list[str]:
+        folder, most = self._settings.workspace_folder, self._settings.max_scripts
+        try:
+            # Other files may lie among them; beyond the limit some are not looked at.
+            listing = await self._workspace.entries(folder, limit=10 * most)
+        except ToolFailure as missing:
+            if missing.failure.kind != "not_found":
+                raise
+            return []
+        files = (item.path for item in listing.items if item.type == "file")
+        return list(_names(path.rpartition("/")[2] for path in files))
+
+    def _names(self) -> list[str]:
+        try:
+            return list(_names(os.listdir(self._settings.folder)))
+        except OSError:
+            return []
+
+    def _read(self, name: str) -> bytes | None:
+        # The operator may use links (Kubernetes mounts folders so); opening a pipe would hang.
+        path = Path(self._settings.folder) / f"{name}{SUFFIX}"
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            return file.read(self._most)
+
+    def _bounded(self, name: str, content: bytes) -> bytes:
+        if len(content) == self._most:
+            message = (
+                f"Script '{name}{SUFFIX}' is larger than the {self._most - 1} bytes allowed "
+                "(packs.scripts.max_code_bytes). Split it up."
+            )
+            raise ToolFailure("validation", message, field="name")
+        return content
+
+
+def _names(files: "Iterator[str] | list[str]") -> Iterator[str]:
+    for file in files:
+        name = file.removesuffix(SUFFIX)
+        if name != file and is_name(name):
+            yield name

@@ -1,0 +1,267 @@
+"""Runs a script in a worker process, and always ends the process."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import starlark
+
+from gatepost.sandbox import LAUNCHER
+from gatepost_packs.scripts import worker
+from gatepost_packs.scripts.settings import MOST_OUTPUT, ScriptsSettings
+
+COMMAND = (
+    sys.executable,
+    *("-I", "-S", "-B", "-X", "utf8"),
+    str(Path(worker.__file__).resolve()),
+    str(Path(starlark.__file__).resolve().parents[1]),
+    str(Path(LAUNCHER).resolve().parent),
+)
+"""No site module, environment or working directory: the interpreter's files and two modules."""
+
+# JSON writes one character as six at most; a worker that sends more is compromised.
+MOST_FRAME = 6 * MOST_OUTPUT + 65_536
+MOST_DEPTH = 64
+"""The nesting limit of requests, so that any value of a script can be sent on."""
+PROGRESS_S = 1.0
+MEGABYTE = 1 << 20
+
+_encode = msgspec.json.encode
+
+
+class Printed(msgspec.Struct, frozen=True, tag_field="type", tag="print"):
+    """A script printed something."""
+
+    text: str
+
+
+class ToolRequested(msgspec.Struct, frozen=True, tag_field="type", tag="call"):
+    """A script calls a tool."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+class ScriptValue(msgspec.Struct, frozen=True, tag_field="type", tag="done"):
+    """A script has its value."""
+
+    value: Any
+
+
+class Failed(msgspec.Struct, frozen=True, tag_field="type", tag="failed"):
+    """A script failed; ``reason`` is a key of `words.REASONS`."""
+
+    reason: str
+    message: str = ""
+
+
+Frame = Printed | ToolRequested | ScriptValue | Failed
+_frames: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
+
+
+class ScriptJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's job."""
+
+    file: str
+    code: str
+    function: str | None
+    args: list[Any]
+
+
+class ScriptFailed(Exception):
+    """The script has no value; `Failed` has the reasons."""
+
+    def __init__(self, reason: str, message: str = "", printed: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.message = message
+        self.printed = printed
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """The result of a script."""
+
+    value: Any
+    printed: str
+
+
+class Host(msgspec.Struct, frozen=True):
+    """The parts of the server that a script reaches."""
+
+    call: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+    """Calls a tool; returns {"ok": …} or {"error": …}."""
+    tell: Callable[[float, str], Awaitable[None]]
+    """Gets the seconds so far, and what the script has done."""
+
+
+class ScriptProcess:
+    """One worker process and its messages; `run` drives it."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, host: Host, settings: ScriptsSettings
+    ) -> None:
+        self._process = process
+        self._out = cast(asyncio.StreamWriter, process.stdin)
+        self._in = cast(asyncio.StreamReader, process.stdout)
+        self._host = host
+        self._settings = settings
+        self._printed: list[str] = []
+        self._printed_bytes = 0
+        self._calls = 0
+
+    async def run(self, job: ScriptJob) -> Ran:
+        """Send the job and serve the script until it has its value; raise Ended."""
+        telling = asyncio.create_task(self._tell_always())
+        clock = asyncio.timeout(self._settings.timeout_s)
+        try:
+            async with clock:
+                value = await self._serve(job)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise ScriptFailed("wall", printed=self.printed) from None
+        except ScriptFailed as ended:
+            ended.printed = self.printed
+            raise
+        finally:
+            telling.cancel()
+        return Ran(value, self.printed)
+
+    @property
+    def printed(self) -> str:
+        """Return the printed text."""
+        return "".join(self._printed)
+
+    async def _serve(self, job: ScriptJob) -> Any:
+        await self._send({**msgspec.structs.asdict(job), "limits": limits_of(self._settings)})
+        while True:
+            frame = await self._frame()
+            if isinstance(frame, ScriptValue):
+                if depth_of(frame.value) > MOST_DEPTH:
+                    raise ScriptFailed("depth")
+                return frame.value
+            if isinstance(frame, Failed):
+                raise ScriptFailed(frame.reason, frame.message[: 2 * worker.MOST_MESSAGE])
+            if isinstance(frame, Printed):
+                self._print(frame.text)
+                # Data that has arrived is read without waiting, which would delay others.
+                await asyncio.sleep(0)
+            else:
+                await self._call(frame)
+
+    def _print(self, text: str) -> None:
+        self._printed_bytes += len(text.encode())
+        if self._printed_bytes > self._settings.max_output_bytes:
+            raise ScriptFailed("output")
+        self._printed.append(text)
+
+    async def _call(self, asked: ToolRequested) -> None:
+        self._calls += 1
+        if self._calls > self._settings.max_calls:
+            raise ScriptFailed("calls")
+        if depth_of(asked.arguments) > MOST_DEPTH:
+            raise ScriptFailed("depth")
+        await self._send(await self._host.call(asked.tool, asked.arguments))
+
+    async def _send(self, frame: Mapping[str, Any]) -> None:
+        data = _encode(frame)
+        # Reading notices that a worker is gone.
+        with contextlib.suppress(ConnectionError):
+            self._out.write(len(data).to_bytes(4, "big") + data)
+            await self._out.drain()
+
+    async def _frame(self) -> Frame:
+        try:
+            size = int.from_bytes(await self._in.readexactly(4), "big")
+            if size > MOST_FRAME:
+                raise ScriptFailed("output")
+            data = await self._in.readexactly(size)
+        except asyncio.IncompleteReadError:
+            raise ScriptFailed(end_of(await self._process.wait())) from None
+        try:
+            return _frames.decode(data)
+        except RecursionError:
+            raise ScriptFailed("depth") from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise ScriptFailed("crash") from None
+
+    async def _tell_always(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            so_far = f"{self._calls} calls of tools, {self._printed_bytes} bytes printed"
+            await self._host.tell(loop.time() - began, so_far)
+
+
+async def perform(
+    job: ScriptJob, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
+) -> Ran:
+    """
+    Run a script in a process of its own; raise Ended if it has no value.
+
+    The process has ended when this returns or raises.
+    """
+    async with _worker(command) as process:
+        return await ScriptProcess(process, host, settings).run(job)
+
+
+@contextlib.asynccontextmanager
+async def _worker(command: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def limits_of(settings: ScriptsSettings) -> dict[str, Any]:
+    """Return the limits that a worker enforces itself."""
+    return {
+        "wall_s": settings.timeout_s,
+        "cpu_s": settings.cpu_s,
+        "memory": settings.memory_mb * MEGABYTE,
+        "steps": settings.max_steps,
+        "output": settings.max_output_bytes,
+    }
+
+
+ENDS = {
+    -signal.SIGXCPU: "cpu",
+    -signal.SIGALRM: "wall",
+    -signal.SIGABRT: "memory",
+    -signal.SIGSEGV: "stack",
+    -signal.SIGBUS: "stack",
+    -signal.SIGKILL: "killed",
+    -signal.SIGTERM: "killed",
+}
+
+
+def end_of(code: int) -> str:
+    """Return why a process ended without a message, by its exit code."""
+    return ENDS.get(code, "crash")
+
+
+def depth_of(value: Any) -> int:
+    """Return the nesting depth of a JSON value, without recursion."""
+    depth, level = 0, [value]
+    while holders := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [i for one in holders for i in (one.values() if isinstance(one, dict) else one)]
+    return depth

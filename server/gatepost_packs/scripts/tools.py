@@ -1,0 +1,309 @@
+"""The pack `scripts`: its four tools."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, Outcome, Pack, Script, ScriptApprovals, ToolFailure
+from gatepost_packs.scripts.catalog import ScriptCatalog
+from gatepost_packs.scripts.concurrency import queue
+from gatepost_packs.scripts.errors import failure_of
+from gatepost_packs.scripts.folders import ScriptFolders, from_code, is_allowed
+from gatepost_packs.scripts.outline import outline_of
+from gatepost_packs.scripts.process import (
+    MOST_DEPTH,
+    Host,
+    ScriptFailed,
+    ScriptJob,
+    depth_of,
+    perform,
+)
+from gatepost_packs.scripts.settings import LONGEST_S, ScriptsSettings
+from gatepost_packs.scripts.worker import HOST_FUNCTIONS
+from gatepost_packs.text import encoded
+
+pack = Pack("scripts")
+
+# The longest configured time, and as long again in a queue of busy workers.
+TIMEOUT_S = 2 * LONGEST_S
+RAN: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "value": {"description": "The value, whatever JSON it is"},
+        "printed": {"type": "string", "description": "What the script printed"},
+    },
+    "required": ["value", "printed"],
+}
+"""The output schema of a script's result: only the script knows the type of its value."""
+PENDING = (
+    "Error: Script '{file}' is pending approval. An administrator must review and approve this "
+    "script before it can be executed."
+)
+REJECTED = (
+    "Error: Script '{file}' was rejected by {by}, so it was not run.{reason} Do not call it again "
+    "as it is: change it, or ask your user."
+)
+
+
+class RunnableFunction(BaseModel):
+    """A function that `script_run` can call."""
+
+    name: str
+    parameters: list[str]
+
+
+class ListedScript(BaseModel):
+    """One script; `source` is whose folder it lies in."""
+
+    name: str
+    description: str
+    functions: list[RunnableFunction]
+    approved: bool
+    source: Literal["server", "workspace"]
+
+
+class ScriptList(BaseModel):
+    """What scripts there are."""
+
+    scripts: list[ListedScript]
+    truncated: bool
+
+
+class Reloaded(BaseModel):
+    """
+    What changed since the last reload, by name; `unapproved` waits for an administrator, or was
+    rejected.
+    """
+
+    new: list[str]
+    changed: list[str]
+    gone: list[str]
+    unapproved: list[str]
+
+
+@pack.tool(
+    title="List scripts",
+    scopes={"scripts:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    untrusted="script files",
+)
+async def script_list(ctx: CallContext) -> ScriptList:
+    """List available scripts: name, functions, description, and whether they may run."""
+    settings = ctx.settings(ScriptsSettings)
+    found = await ScriptFolders(settings, ctx.workspace).all()
+    listed = []
+    for script in found.scripts:
+        outline = outline_of(script.content.decode(errors="replace"))
+        listed.append(
+            ListedScript(
+                name=script.name,
+                description=outline.description,
+                functions=[
+                    RunnableFunction(name=one.name, parameters=list(one.parameters))
+                    for one in outline.functions
+                ],
+                approved=await may_run(ctx, settings, script),
+                source="server" if script.place == "server" else "workspace",
+            )
+        )
+    return ScriptList(scripts=listed, truncated=found.cut)
+
+
+@pack.tool(
+    title="Run a script",
+    scopes={"scripts:run"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=True,
+    timeout_s=TIMEOUT_S,
+    output_schema=RAN,
+)
+async def script_run(
+    ctx: CallContext,
+    name: Annotated[
+        str, Field(description="Name of the script (without .star extension)", max_length=200)
+    ],
+    function: Annotated[
+        str | None, Field(description="Optional function name to call; without it, main")
+    ] = None,
+    args: Annotated[
+        list[Any], Field(description="Optional arguments to pass to the function, in order")
+    ] = [],  # noqa: B006  # the model sees this default; nobody changes it
+) -> Outcome:
+    """Execute a Starlark script that an administrator approved, and answer its function's value."""
+    settings = ctx.settings(ScriptsSettings)
+    script = await ScriptFolders(settings, ctx.workspace).find(name.removesuffix(".star"))
+    if script is None:
+        raise ToolFailure("not_found", f"Error: script '{name}' not found", field="name")
+    if depth_of(args) > MOST_DEPTH:
+        message = f"`args` is nested more than {MOST_DEPTH} levels deep."
+        raise ToolFailure("validation", message, field="args")
+    await _require(ctx, settings, script)
+    return await _run(ctx, settings, script, function=function or "main", args=args)
+
+
+@pack.tool(
+    title="Execute Starlark code",
+    scopes={"scripts:exec"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=True,
+    timeout_s=TIMEOUT_S,
+    output_schema=RAN,
+)
+async def script_exec(
+    ctx: CallContext,
+    code: Annotated[str, Field(description="Starlark source; its last expression is the answer")],
+) -> Outcome:
+    """
+    Execute Starlark code, and answer its last value and what it printed.
+
+    The code can call other tools: `call("tool_name", argument=value)` answers what the tool
+    answers, `try_call(…)` answers {"ok": value} or {"error": message}. Unless the server is
+    configured otherwise, an administrator has to approve exactly this code first.
+    """
+    settings = ctx.settings(ScriptsSettings)
+    if settings.exec == "off":
+        message = "script_exec is turned off here (packs.scripts.exec). Use script_run."
+        raise ToolFailure("denied", message)
+    content = encoded(code, "code")
+    if len(content) > settings.max_code_bytes:
+        message = (
+            f"`code` has {len(content)} bytes and may have {settings.max_code_bytes} "
+            "(packs.scripts.max_code_bytes)."
+        )
+        raise ToolFailure("validation", message, field="code")
+    script = from_code(content)
+    await _require(ctx, settings, script)
+    return await _run(ctx, settings, script)
+
+
+@pack.tool(
+    title="Reload scripts",
+    scopes={"scripts:run"},
+    read_only=False,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    untrusted="script files",
+)
+async def script_reload(ctx: CallContext) -> Reloaded:
+    """
+    Reload scripts from disk: what is new, changed and gone since the last reload, and what waits
+    for an administrator's approval before it can run.
+    """
+    settings = ctx.settings(ScriptsSettings)
+    found = await ScriptFolders(settings, ctx.workspace).all()
+    unapproved = [one for one in found.scripts if not await may_run(ctx, settings, one)]
+    await _submit(ctx, settings, *unapproved)
+    turned = await ScriptCatalog(ctx.entries(ScriptCatalog.SUBJECT)).take(found.scripts)
+    return Reloaded(
+        new=turned.new,
+        changed=turned.changed,
+        gone=turned.gone,
+        unapproved=[script.name for script in unapproved],
+    )
+
+
+async def may_run(ctx: CallContext, settings: ScriptsSettings, script: Script) -> bool:
+    """Return whether the configuration or an administrator lets exactly this script run."""
+    if is_allowed(script, settings):
+        return True
+    return await ScriptApprovals.of(ctx).holds(script)
+
+
+async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) -> None:
+    if await may_run(ctx, settings, script):
+        return
+    rejection = await ScriptApprovals.of(ctx).rejection(script)
+    if rejection is not None:
+        told = REJECTED.format(
+            file=script.file, by=rejection.by.shown, reason=rejection.reason_sentence
+        )
+        raise ToolFailure("denied", told)
+    await _submit(ctx, settings, script)
+    raise ToolFailure("denied", PENDING.format(file=script.file))
+
+
+async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
+    await ScriptApprovals.of(ctx).request(scripts, caller=ctx.caller, most=settings.max_pending)
+
+
+async def _run(
+    ctx: CallContext,
+    settings: ScriptsSettings,
+    script: Script,
+    *,
+    function: str | None = None,
+    args: list[Any] | None = None,
+) -> Outcome:
+    code = script.text
+    if code is None:
+        raise ToolFailure("validation", f"Script '{script.file}' is not UTF-8 text.")
+    if function in HOST_FUNCTIONS:
+        raise _without(function, script, code)
+    # A script cannot ask a person: it would run again from its start, with all it did.
+    quiet = ctx.without_client()
+
+    sources: set[str] = set()
+
+    async def call(tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        outcome = await quiet.call(tool, arguments)
+        if outcome.untrusted:
+            sources.add(outcome.untrusted)
+        return _told(outcome)
+
+    async def tell(seconds: float, so_far: str) -> None:
+        await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {so_far}")
+
+    job = ScriptJob(file=script.file, code=code, function=function, args=args or [])
+    try:
+        async with queue().admitted(ctx.caller.tenant_id, settings, patient=ctx.depth == 0):
+            ran = await perform(job, Host(call, tell), settings)
+    except ScriptFailed as ended:
+        if ended.reason == "function":
+            raise _without(function, script, code) from None
+        failure = failure_of(ended, script.file, settings)
+        failure.untrusted = _label(sources)
+        raise failure from None
+    return msgspec.structs.replace(_answer(ran.value, ran.printed), untrusted=_label(sources))
+
+
+def _label(sources: set[str]) -> str | None:
+    """Return the label for the result: the sources of the tools that the script called."""
+    return ", ".join(sorted(sources)) or None
+
+
+def _without(function: str | None, script: Script, code: str) -> ToolFailure:
+    names = [one.name for one in outline_of(code).functions]
+    have = f"It has: {', '.join(names)}." if names else "It has none."
+    message = f"Script '{script.file}' has no function '{function}'. {have}"
+    return ToolFailure("not_found", message, field="function")
+
+
+def _told(outcome: Outcome) -> Mapping[str, Any]:
+    """Return a tool's result as a script gets it: its value, else its text."""
+    if outcome.failure is not None:
+        return {"error": outcome.failure.message, "kind": outcome.failure.kind}
+    if outcome.structured is not msgspec.UNSET:
+        return {"ok": outcome.structured}
+    texts = (str(block["text"]) for block in outcome.content if block.get("type") == "text")
+    return {"ok": "\n\n".join(texts)}
+
+
+def _answer(value: Any, printed: str) -> Outcome:
+    """
+    Return the value as text (JSON unless it is a string), then the printed text; both as data, too.
+    """
+    shown = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    blocks = [{"type": "text", "text": shown}]
+    if printed:
+        blocks.append({"type": "text", "text": f"Printed:\n{printed}"})
+    return Outcome(tuple(blocks), {"value": value, "printed": printed})

@@ -1,0 +1,235 @@
+"""The front matter of a note: YAML between two lines of `---`, read as JSON, changed in place."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+MOST_BYTES = 64_000
+"""Bytes of a front matter; a longer one is text."""
+MOST_CHANGED_BYTES = 3 * MOST_BYTES
+"""
+Bytes of changes as JSON, which is never three times as long as YAML; more cannot fit, and YAML
+takes a second for each megabyte.
+"""
+MOST_DEPTH = 16
+MOST_NODES = 10_000
+"""Values in it after expanding anchors: nine lines of YAML can mean a billion."""
+
+OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
+CLOSING = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE)
+LINE_BREAK = re.compile(r"\r?\n")
+
+
+class FrontMatter(msgspec.Struct, frozen=True):
+    """A note's front matter and its text."""
+
+    values: Mapping[str, Any] | None
+    """None: there is none, or it cannot be read."""
+    yaml: str
+    """The text between the two lines, as it was written."""
+    raw: str
+    """All that precedes the text, the two lines included."""
+    body: str
+    problem: str | None = None
+    """Why the front matter was not read, as a sentence; it is then part of the text."""
+
+
+class FrontMatterError(ValueError):
+    """The front matter is invalid; the message is the end of a sentence about it."""
+
+
+def split(text: str) -> FrontMatter:
+    """Split a note; if its front matter cannot be read, all of it is text."""
+    opening = OPENING.match(text)
+    closing = CLOSING.search(text, opening.end(), opening.end() + MOST_BYTES) if opening else None
+    if opening is None or closing is None:
+        return FrontMatter(None, "", "", text)
+    inside = text[opening.end() : closing.start()]
+    try:
+        values = values_of(inside)
+    except FrontMatterError as error:
+        return FrontMatter(
+            None, inside, "", text, f"The front matter {error}, so it is shown as text."
+        )
+    return FrontMatter(values, inside, text[: closing.end()], text[closing.end() :])
+
+
+def values_of(text: str) -> dict[str, Any]:
+    """Return the names and values of a YAML text as JSON has them; raise Unreadable."""
+    try:
+        _vet(text)
+        read = yaml.load(text, Loader=Loader)  # noqa: S506  # a SafeLoader without dates
+        plain = _JsonConverter().of({} if read is None else read)
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        where = f" (line {place.line + 2})" if place is not None else ""
+        raise FrontMatterError(f"is not YAML{where}") from None
+    except (ValueError, TypeError, OverflowError) as error:
+        told = str(error) if isinstance(error, FrontMatterError) else "holds an invalid value"
+        raise FrontMatterError(told) from None
+    if not isinstance(plain, dict):
+        raise FrontMatterError("does not consist of names and values")
+    return plain
+
+
+def merged(old: FrontMatter, changes: Mapping[str, Any]) -> str:
+    """
+    Return the front matter with *changes*: a value replaces, null removes.
+
+    Unchanged lines stay as they were written, comments included. Raises Unreadable if the values
+    cannot be written, or if the present front matter cannot be read.
+    """
+    if old.problem is not None:
+        raise FrontMatterError(old.problem)
+    if len(msgspec.json.encode(changes)) > MOST_CHANGED_BYTES:
+        raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
+    before = dict(old.values or {})
+    gone = {name for name, value in changes.items() if value is None}
+    wanted = _JsonConverter().of({k: v for k, v in {**before, **changes}.items() if k not in gone})
+    line = "\r\n" if "\r\n" in old.raw else "\n"
+    text = _in_place(old.yaml, before, changes)
+    if text is None or _reread(text) != wanted:
+        text = _written(wanted)
+        if _reread(text) != wanted:
+            raise FrontMatterError("holds a value that YAML cannot express")
+    if not wanted and not text.strip():
+        return ""
+    whole = LINE_BREAK.sub(line, f"---\n{text}---\n")
+    if len(whole.encode()) > MOST_BYTES:
+        raise FrontMatterError(f"would have more than {MOST_BYTES} bytes")
+    return whole
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # C where there is one
+    """YAML's JSON part: a date stays the text that its author wrote."""
+
+
+class Dumper(yaml.SafeDumper):
+    """Writes text that Loader reads back: a text that looks like a date needs no quotes."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every value in full, without anchors."""
+        return True
+
+
+# `<<` is a plain name, too: eight lines of mappings that each merge another ten times are a hundred
+# million entries before Gatepost sees them. Other parsers merge, so it is written with quotes.
+for _kind, _left_out in ((Loader, {"timestamp", "merge"}), (Dumper, {"timestamp"})):
+    _kind.yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in _left_out]
+        for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _vet(text: str) -> None:
+    """
+    Check the parser's events before anything is built from them.
+
+    The fast loader recurses in C, where thousands of brackets overflow the stack and end the
+    process; and a tag builds whatever it names.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MOST_DEPTH:
+            raise FrontMatterError(f"is deeper than {MOST_DEPTH} levels")
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!"):
+            raise FrontMatterError(f"has a tag ({tag[:40]}), which is not read")
+
+
+class _JsonConverter:
+    """Turns YAML values into JSON, with a limit on their size."""
+
+    def __init__(self) -> None:
+        self._left = MOST_NODES
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > MOST_DEPTH:
+            raise FrontMatterError("expands to more than a front matter may hold")
+        if isinstance(value, Mapping):
+            return {_name(key): self.of(inner, depth + 1) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.of(inner, depth + 1) for inner in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        if isinstance(value, int) and abs(value) >= 1 << 63:
+            return str(value)
+        if isinstance(value, str | int | float | bool | None):
+            return value
+        raise FrontMatterError(f"holds a {type(value).__name__}, which JSON cannot express")
+
+
+def _name(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return yaml.safe_dump(key).splitlines()[0]
+
+
+def _reread(text: str) -> dict[str, Any] | None:
+    try:
+        return values_of(text)
+    except FrontMatterError:
+        return None
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    if not values:
+        return ""
+    return yaml.dump(
+        dict(values),
+        Dumper=Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=1_000_000,
+    )
+
+
+def _in_place(text: str, before: Mapping[str, Any], changes: Mapping[str, Any]) -> str | None:
+    """
+    Return the text with the lines of changed names replaced; None if a name has no lines of its
+    own.
+    """
+    lines = [f"{line}\n" for line in LINE_BREAK.split(text)]
+    if lines and lines[-1] == "\n":
+        lines.pop()
+    try:
+        spans = dict(_spans(text, len(lines)))
+    except yaml.YAMLError:
+        return None
+    if set(spans) != set(before):
+        return None
+    for name, (start, end) in sorted(spans.items(), key=lambda span: -span[1][0]):
+        if name in changes:
+            while end > start + 1 and (not lines[end - 1].strip() or lines[end - 1][0] == "#"):
+                end -= 1  # the lines before the next name belong to that name
+            value = changes[name]
+            lines[start:end] = [] if value is None else [_written({name: value})]
+    fresh = {k: v for k, v in changes.items() if k not in before and v is not None}
+    return "".join(lines) + _written(fresh)
+
+
+def _spans(text: str, end: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Return the lines of each name and its value; nothing unless each name begins a line."""
+    root = yaml.compose(text, Loader=Loader)
+    if not isinstance(root, yaml.MappingNode) or root.flow_style:
+        return
+    starts = [key.start_mark for key, _ in root.value]
+    if any(mark.column for mark in starts):
+        return
+    for at, (key, _) in enumerate(root.value):
+        after = starts[at + 1].line if at + 1 < len(starts) else end
+        yield _name(_key_of(key)), (starts[at].line, after)
+
+
+def _key_of(node: Any) -> Any:
+    return yaml.load(yaml.serialize(node), Loader=Loader)  # noqa: S506  # see values_of

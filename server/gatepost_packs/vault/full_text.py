@@ -1,0 +1,132 @@
+"""
+Full-text search with SQLite: queries that are always valid, and excerpts for the hits.
+
+SQLite's own `snippet` compares each hit in a text with all others, and `highlight` copies the text
+for each; neither can be stopped meanwhile. A note with one word two hundred thousand times kept a
+thread busy for hours, and the server from stopping. So both only ever see a part of the note.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+from gatepost import ToolFailure
+
+MOST_TERMS = 32
+
+TERM = re.compile(r'(-?)(?:"([^"]*)"|([^\s"]+))')
+# Scripts without spaces between words: each character becomes a word, in notes and in queries, so
+# that words are found as phrases (Han, kana, and their half-width forms).
+SPACELESS = re.compile(
+    "([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff])"
+)
+SPACED = re.compile(
+    "(?<=[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff]) "
+    "| (?=[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff])"
+)
+
+
+class Query(NamedTuple):
+    """The same query in two forms: for all its words, and for any of them."""
+
+    all: str
+    any: str
+
+
+def query_of(text: str) -> Query:
+    """
+    Parse a query: words, "phrases", prefixes (`word*`) and excluded words (`-word`). Every other
+    character is a letter or a space.
+
+    ToolFailure if no word is left.
+    """
+    wanted: list[str] = []
+    unwanted: list[str] = []
+    for minus, phrase, word in TERM.findall(text):
+        term = _quoted(phrase or word.rstrip("*"))
+        if term is None:
+            continue
+        begins = not phrase and word.endswith("*")
+        (unwanted if minus else wanted).append(f"{term}*" if begins else term)
+    if not wanted:
+        message = (
+            '`query` holds no word to search for. Write words, "a phrase", prefixes (`meet*`), '
+            "and `-word` to exclude a word."
+        )
+        raise ToolFailure("validation", message, field="query")
+    # Each word once: its positions in a text are compared with those of every other.
+    without = "".join(f" NOT {term}" for term in [*dict.fromkeys(unwanted)][:MOST_TERMS])
+    wanted = [*dict.fromkeys(wanted)][:MOST_TERMS]
+    return Query(
+        f"({' AND '.join(wanted)}){without}",
+        f"({' OR '.join(wanted)}){without}",
+    )
+
+
+def spaced(text: str) -> str:
+    """Return the text with spaces around the characters of scripts without spaces."""
+    return text if text.isascii() else SPACELESS.sub(r" \1 ", text)
+
+
+def unspaced(text: str) -> str:
+    """Return the text without these spaces."""
+    if text.isascii():
+        return text
+    return SPACED.sub("", SPACED.sub("", text))
+
+
+def _quoted(text: str) -> str | None:
+    """Return a string of the full-text search, in which no character has a special meaning."""
+    words = spaced(text).replace('"', " ").replace("\0", " ")
+    if not any(character.isalnum() for character in words):
+        return None
+    return f'"{words}"'
+
+
+TOKENIZE = 'tokenize = "porter unicode61 remove_diacritics 2"'
+"""The tokenizer, the same as the index uses."""
+PART = 1_000
+"""Characters that are searched together."""
+MOST = 200_000
+"""Characters of one note that are searched."""
+BEGINNING = 200
+"""Characters that are shown of a note without a hit in its text."""
+FITS = (
+    "SELECT snippet(parts, 0, '**', '**', '…', 32) FROM parts WHERE parts MATCH ? "
+    "ORDER BY rank LIMIT 1"
+)
+
+
+def excerpts(expression: str, bodies: Iterable[str]) -> Iterator[str]:
+    """
+    Return an excerpt of each text, with `**` around the matches of *expression* and `…` where it is
+    cut.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as rows:
+        rows.execute(f"CREATE VIRTUAL TABLE parts USING fts5(part, {TOKENIZE})")
+        for body in bodies:
+            rows.execute("DELETE FROM parts")
+            rows.executemany("INSERT INTO parts VALUES (?)", ((part,) for part in _parts(body)))
+            found = rows.execute(FITS, (expression,)).fetchone()
+            yield found[0] if found is not None else _beginning(body)
+
+
+def _parts(body: str) -> Iterator[str]:
+    """Split the text into pieces that end between words if possible."""
+    at, most = 0, min(len(body), MOST)
+    while at < most:
+        end = min(at + PART, most)
+        if end < len(body):
+            end = max(body.rfind(" ", at + 1, end), body.rfind("\n", at + 1, end), -1)
+            end = end if end > 0 else at + PART
+        yield body[at:end]
+        at = end
+
+
+def _beginning(body: str) -> str:
+    if len(body) <= BEGINNING:
+        return body
+    cut = body.rfind(" ", 1, BEGINNING)
+    return f"{body[: cut if cut > 0 else BEGINNING]}…"

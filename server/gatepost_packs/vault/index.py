@@ -1,0 +1,291 @@
+"""The search index of a vault's notes in an SQLite file; the files always take precedence."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gatepost import Item, ToolFailure
+from gatepost_packs.file_lock import taken
+from gatepost_packs.vault.full_text import TOKENIZE, spaced
+from gatepost_packs.vault.names import is_note, key_of, name_of
+from gatepost_packs.vault.note import Note
+
+T = TypeVar("T")
+
+FILE = "vault.sqlite"
+VERSION = 1
+"""Version of the tables; an index of another version is rebuilt."""
+PAGE = 4096
+CACHE_KIB = 8_000
+BUSY_S = 20.0
+LOCK_EVERY_S = 0.01
+LOOK_EVERY = 10_000
+"""Steps of SQLite between two checks whether the call was abandoned."""
+
+SETTLED_S = 2.0
+"""A file that changed this recently may change again within one tick of its clock, unnoticed."""
+
+TABLES = f"""
+CREATE TABLE files (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL,
+    changed INTEGER NOT NULL, name TEXT NOT NULL, is_note INTEGER NOT NULL, title TEXT NOT NULL,
+    modified REAL NOT NULL
+);
+CREATE INDEX files_by_name ON files (name);
+CREATE TABLE tags (file INTEGER NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL);
+CREATE INDEX tags_by_key ON tags (key);
+CREATE INDEX tags_by_file ON tags (file);
+CREATE TABLE aliases (file INTEGER NOT NULL, key TEXT NOT NULL);
+CREATE INDEX aliases_by_key ON aliases (key);
+CREATE INDEX aliases_by_file ON aliases (file);
+CREATE TABLE links (
+    file INTEGER NOT NULL, name TEXT NOT NULL, target TEXT NOT NULL, relative INTEGER NOT NULL
+);
+CREATE INDEX links_by_name ON links (name);
+CREATE INDEX links_by_file ON links (file);
+CREATE VIRTUAL TABLE words USING fts5(
+    title, names, tags, body, {TOKENIZE}
+);
+"""
+GONE = tuple(
+    f"DELETE FROM {table} WHERE {column} = ?"  # noqa: S608  # names from this line
+    for table, column in (
+        ("files", "id"),
+        ("tags", "file"),
+        ("aliases", "file"),
+        ("links", "file"),
+        ("words", "rowid"),
+    )
+)
+
+WAITS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
+"""Fields of a stamp that say nothing about the file itself."""
+
+
+def _require_search() -> None:
+    with closing(sqlite3.connect(":memory:")) as rows:
+        try:
+            rows.execute("CREATE VIRTUAL TABLE words USING fts5(body)")
+        except sqlite3.OperationalError:
+            message = "this Python's SQLite has no FTS5, which the search needs"
+            raise ImportError(message) from None
+
+
+_require_search()  # reported by `gatepost check`, before the first search
+
+
+class IndexedFile(msgspec.Struct, frozen=True):
+    """One file of the vault, and its contents if it is a note."""
+
+    item: Item
+    note: Note | None = None
+    settled: bool = True
+    """Whether it stayed unchanged while, and shortly before, it was read."""
+
+
+Memory = Mapping[str, tuple[int, str]]
+"""By path: the row number, which is never used again, and the stamp at reading."""
+
+
+class Full(Exception):
+    """The index has no more room."""
+
+
+class BrokenIndex(Exception):
+    """The index was unusable and is removed; the caller may start again."""
+
+
+class Index:
+    """
+    The index of one tenant for blocking work; opened for each piece of work.
+
+    A writer holds a lock of its own, so that only one process writes at a time, even where SQLite's
+    locks do not work. A damaged or foreign file is removed.
+    """
+
+    def __init__(self, place: Path, stop: threading.Event, most_bytes: int) -> None:
+        self._file = place / FILE
+        self._stop = stop
+        self._pages = max(most_bytes // PAGE, 16)
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """
+        Return the result of *work*; raise Broken, or ToolFailure if others hold the index too long.
+
+        All its statements see the same state: a write between two statements could remove a row
+        that the first has found.
+        """
+        with self._judged():
+            with self._opened() as rows:
+                rows.execute("BEGIN")
+                if rows.execute("PRAGMA user_version").fetchone()[0] == VERSION:
+                    return work(rows)
+            self.write(lambda rows: None)
+            with self._opened() as rows:
+                rows.execute("BEGIN")
+                return work(rows)
+
+    def known(self) -> Memory:
+        """Return the stamps of the indexed files."""
+        return self.read(
+            lambda rows: {
+                path: (number, stamp)
+                for number, path, stamp in rows.execute("SELECT id, path, stamp FROM files")
+            }
+        )
+
+    def behind(self, known: Memory, items: Sequence[Item]) -> list[Item]:
+        """
+        Remove deleted files; return the new and changed ones.
+
+        *known* must be older than the listing *items*, so that files which another process has
+        found since do not count as deleted.
+        """
+        changed = [item for item in items if known.get(item.path, (0, ""))[1] != _stamp(item)]
+        there = {item.path for item in items}
+        gone = [number for path, (number, _) in known.items() if path not in there]
+        if gone:
+            self._drop(lambda rows: _forget(rows, gone))
+        return changed
+
+    def put(self, known: Memory, found: Sequence[IndexedFile]) -> bool:
+        """Store the contents of these files; return False if there is no room."""
+        before = [known[one.item.path][0] for one in found if one.item.path in known]
+        # In a transaction of its own: if the new contents have no room, the old ones must not be
+        # found either.
+        self._drop(lambda rows: _forget(rows, before))
+        try:
+            self.write(lambda rows: _keep(rows, found))
+        except Full:
+            return False
+        return True
+
+    def _drop(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Remove rows; if even that lacks room, remove the whole index."""
+        try:
+            self.write(work)
+        except Full:
+            self._clear()
+            raise BrokenIndex from None
+
+    def write(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """
+        Change the index as a whole or not at all; raise Full, Broken, or ToolFailure as `read`
+        does.
+        """
+        with self._judged(), self._alone(), self._opened() as rows:
+            rows.execute("BEGIN IMMEDIATE")
+            if rows.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                _make(rows)
+            work(rows)
+            rows.execute("COMMIT")
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._file, BUSY_S, isolation_level=None)) as rows:
+            rows.set_progress_handler(self._stop.is_set, LOOK_EVERY)
+            rows.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            rows.execute(f"PRAGMA max_page_count = {self._pages}")
+            rows.execute("PRAGMA trusted_schema = OFF")
+            yield rows
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        handle = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        until = time.monotonic() + BUSY_S
+        try:
+            while not taken(handle):
+                if self._stop.wait(LOCK_EVERY_S) or time.monotonic() > until:
+                    raise _busy()
+            yield
+        finally:
+            os.close(handle)  # which also releases the lock
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Tell a damaged file from a busy or full one."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if self._stop.is_set() or code in WAITS:
+                raise _busy() from None
+            if code == sqlite3.SQLITE_FULL:
+                raise Full from None
+            self._clear()
+            raise BrokenIndex from None
+
+    def _clear(self) -> None:
+        with self._alone():
+            # The journal first: the next database would take a left-over journal for its own.
+            for name in (f"{FILE}-journal", FILE):
+                self._file.with_name(name).unlink(missing_ok=True)
+
+
+def _make(rows: sqlite3.Connection) -> None:
+    if rows.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError("the tables are of another version")
+    for statement in TABLES.split(";\n")[:-1]:
+        rows.execute(statement)
+    rows.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _keep(rows: sqlite3.Connection, found: Sequence[IndexedFile]) -> None:
+    for one in found:
+        path, note, changed = one.item.path, one.note, one.item.stamp[-1]
+        newer = rows.execute("SELECT id, changed FROM files WHERE path = ?", (path,)).fetchone()
+        if newer is not None:
+            if newer[1] > changed:
+                continue  # another process has read the file after this one
+            _forget(rows, [newer[0]])
+        title = "" if note is None else note.title
+        stamp = _stamp(one.item) if one.settled else ""
+        number = rows.execute(
+            "INSERT INTO files (path, stamp, changed, name, is_note, title, modified) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (path, stamp, changed, name_of(path), is_note(path), title, one.item.modified),
+        ).lastrowid
+        if note is not None:
+            _keep_note(rows, number, one, note)
+
+
+def _keep_note(rows: sqlite3.Connection, number: int | None, one: IndexedFile, note: Note) -> None:
+    rows.executemany(
+        "INSERT INTO tags VALUES (?, ?, ?)", [(number, tag.casefold(), tag) for tag in note.tags]
+    )
+    rows.executemany(
+        "INSERT INTO aliases VALUES (?, ?)", [(number, key_of(alias)) for alias in note.aliases]
+    )
+    rows.executemany(
+        "INSERT INTO links VALUES (?, ?, ?, ?)",
+        {(number, name_of(link.target), link.target, link.relative) for link in note.links},
+    )
+    names = " ".join([*note.aliases, one.item.path])
+    rows.execute(
+        "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
+        (
+            number,
+            *map(spaced, (note.title, names, " ".join(note.tags), note.matter.body)),
+        ),
+    )
+
+
+def _forget(rows: sqlite3.Connection, numbers: Sequence[int]) -> None:
+    for statement in GONE:
+        rows.executemany(statement, [(number,) for number in numbers])
+
+
+def _stamp(item: Item) -> str:
+    return "-".join(map(str, item.stamp))
+
+
+def _busy() -> ToolFailure:
+    message = "The vault's index is busy with other changes. Try again."
+    return ToolFailure("upstream_unavailable", message, retry_after=1.0)

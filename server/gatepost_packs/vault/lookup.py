@@ -1,0 +1,198 @@
+"""Queries the index: which note a name means, where links lead, what a search finds."""
+
+import difflib
+import heapq
+import sqlite3
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from gatepost_packs.vault.full_text import Query, excerpts, unspaced
+from gatepost_packs.vault.names import beside, chosen, is_note, key_of, name_of
+from gatepost_packs.vault.note import NoteLink
+
+Rows = sqlite3.Connection
+
+MOST_FITTING = 1_000
+"""Most notes of one name, or links to one note, that are read."""
+MOST_COMPARED = 5_000
+"""Most names that are compared with a name that no note has."""
+MOST_NEAR = 20
+"""Most of them that are compared letter by letter."""
+
+BY_NAME = "SELECT path FROM files WHERE name = ? ORDER BY length(path), path LIMIT ?"
+BY_ALIAS = (
+    "SELECT path FROM files JOIN aliases ON aliases.file = files.id WHERE aliases.key = ? "
+    "ORDER BY length(path), path LIMIT ?"
+)
+LINKING = (
+    "SELECT DISTINCT files.path, files.title, links.target, links.relative FROM links "
+    "JOIN files ON files.id = links.file WHERE links.name = ? ORDER BY files.path LIMIT ?"
+)
+TAGGED = "SELECT file FROM tags WHERE key = ? OR (key >= ? AND key < ?)"
+# A word in a title says more about a note than one in its text.
+FOUND = (
+    "SELECT words.rowid, files.path, files.title, words.rank AS rank "
+    "FROM words JOIN files ON files.id = words.rowid "
+    "WHERE words MATCH ? AND rank MATCH 'bm25(10.0, 5.0, 5.0, 1.0)'"
+)
+BODY = "SELECT body FROM words WHERE rowid = ?"
+LISTED = "FROM files WHERE is_note AND path >= ? AND path < ?"
+
+
+class FoundNote(NamedTuple):
+    """One note that was found."""
+
+    path: str
+    title: str
+    snippet: str
+    score: float
+
+
+class NoteSummary(NamedTuple):
+    """One note in a list."""
+
+    path: str
+    title: str
+    modified: float
+    tags: list[str]
+
+
+def named(rows: Rows, target: str) -> list[str]:
+    """Return the notes of that name, the best match first, or else those with that alias."""
+    key = key_of(target.strip("/"))
+    paths = [path for (path,) in rows.execute(BY_NAME, (name_of(key), MOST_FITTING))]
+    found = chosen(key, filter(is_note, paths))
+    return found or [path for (path,) in rows.execute(BY_ALIAS, (key, MOST_FITTING))]
+
+
+def similar(rows: Rows, target: str) -> list[str]:
+    """Return names of notes that are similar."""
+    name = name_of(target)
+    names = [
+        name
+        for (name,) in rows.execute(
+            "SELECT DISTINCT name FROM files WHERE is_note LIMIT ?", (MOST_COMPARED,)
+        )
+    ]
+    # Comparing the sets of letters is fast. Comparing their order takes a hundredth of a second for
+    # crafted names, during which no other call is served.
+    letters = difflib.SequenceMatcher(b=name)
+
+    def shared(other: str) -> float:
+        letters.set_seq1(other)
+        return letters.quick_ratio()
+
+    near = heapq.nlargest(MOST_NEAR, names, key=shared)
+    return difflib.get_close_matches(name, near, n=3, cutoff=0.6)
+
+
+class Ways:
+    """
+    Resolves links for one query of the index.
+
+    The files of a name are read and compared once. Otherwise a thousand links to a name that a
+    thousand files share would mean a million paths to split.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._known: dict[str, list[tuple[str, str]]] = {}
+
+    def leads(self, source: str, target: str, *, relative: bool) -> str | None:
+        """Return the file that a link in a note means; None if there is none."""
+        files = self._files(name_of(target))
+        if relative or target.startswith(("./", "../")):
+            near = beside(source, target)
+            found = None if near is None else _at(key_of(near), files)
+            if found is not None:
+                return found
+            target = target.lstrip("./") if target.startswith(".") else target
+        key = key_of(target.lstrip("/"))
+        return _at(key, files) or next((p for k, p in files if k.endswith(f"/{key}")), None)
+
+    def _files(self, name: str) -> list[tuple[str, str]]:
+        """Return key and path of the files of that name, in the order of `chosen`."""
+        if name not in self._known:
+            paths = [path for (path,) in self._rows.execute(BY_NAME, (name, MOST_FITTING))]
+            self._known[name] = [(key_of(path), path) for path in chosen(name, paths)]
+        return self._known[name]
+
+
+def _at(key: str, files: Iterable[tuple[str, str]]) -> str | None:
+    return next((path for other, path in files if other == key), None)
+
+
+def links_of(
+    rows: Rows, source: str, links: Iterable[NoteLink]
+) -> list[tuple[NoteLink, str | None]]:
+    """Return each link with its target file."""
+    ways = Ways(rows)
+    return [(link, ways.leads(source, link.target, relative=link.relative)) for link in links]
+
+
+def backlinks(rows: Rows, path: str) -> tuple[list[tuple[str, str]], bool]:
+    """Return path and title of each note that links to this file, and whether there may be more."""
+    found: dict[str, str] = {}
+    ways = Ways(rows)
+    linking = rows.execute(LINKING, (name_of(path), MOST_FITTING + 1)).fetchall()
+    for source, title, target, relative in linking[:MOST_FITTING]:
+        leads = ways.leads(source, target, relative=bool(relative))
+        if source != path and leads == path:
+            found[source] = title
+    return list(found.items()), len(linking) > MOST_FITTING
+
+
+def tags_of(rows: Rows, path: str) -> list[str]:
+    """Return the tags of the note at that path."""
+    statement = (
+        "SELECT tag FROM tags JOIN files ON files.id = tags.file WHERE path = ? ORDER BY tag"
+    )
+    return [tag for (tag,) in rows.execute(statement, (path,))]
+
+
+def searched(rows: Rows, query: Query, tag: str | None, limit: int) -> tuple[list[FoundNote], bool]:
+    """Return the best notes for a query, and whether all its words are in them."""
+    within, values = _tagged(tag, "words.rowid")
+    statement = f"{FOUND}{within} ORDER BY rank LIMIT ?"
+    for every, expression in ((True, query.all), (False, query.any)):
+        found = rows.execute(statement, (expression, *values, limit)).fetchall()
+        if found or query.all == query.any:
+            return _hits(rows, query, found), every
+    return [], True
+
+
+def listed(
+    rows: Rows, folder: Sequence[str], tag: str | None, limit: int, offset: int
+) -> tuple[list[NoteSummary], int]:
+    """Return the notes below a folder by path, and their number."""
+    start = "".join(f"{name}/" for name in folder)
+    # Paths that begin with `a/` sort between `a/` and `a0`, because `0` follows `/`.
+    end = f"{start[:-1]}0" if start else "\U0010ffff"
+    within, tagged = _tagged(tag, "id")
+    values: list[Any] = [start, end, *tagged]
+    total = rows.execute(f"SELECT count(*) {LISTED}{within}", values).fetchone()[0]
+    page = rows.execute(
+        f"SELECT path, title, modified {LISTED}{within} ORDER BY path LIMIT ? OFFSET ?",
+        (*values, limit, offset),
+    ).fetchall()
+    return [
+        NoteSummary(path, title, modified, tags_of(rows, path)) for path, title, modified in page
+    ], total
+
+
+def _tagged(tag: str | None, column: str) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that limits a statement to a tag and its nested tags."""
+    if tag is None:
+        return "", ()
+    key = tag.strip().lstrip("#").strip("/").casefold()
+    return f" AND {column} IN ({TAGGED})", (key, f"{key}/", f"{key}0")
+
+
+def _hits(rows: Rows, query: Query, found: list[tuple[int, str, str, float]]) -> list[FoundNote]:
+    bodies = (rows.execute(BODY, (number,)).fetchone()[0] for number, *_ in found)
+    # A part of a note need not hold all words of the query.
+    shown = excerpts(query.any, bodies)
+    return [
+        FoundNote(path, title, unspaced(snippet).strip(), round(-rank, 3))
+        for (_, path, title, rank), snippet in zip(found, shown, strict=True)
+    ]

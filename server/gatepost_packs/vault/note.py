@@ -1,0 +1,258 @@
+"""Parses one note: its title, tags, aliases and links, ignoring code."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost_packs.vault.front_matter import FrontMatter, split
+from gatepost_packs.vault.names import of_markdown, stem
+
+MOST_LINKS = 2_000
+MOST_TAGS = 500
+MOST_READ = 500_000
+"""
+The characters of a text in which headings, tags and links are searched for. Hostile text of that
+length takes tenths of a second.
+"""
+STEP = 16_384
+"""The characters that are searched at once, while no other thread runs."""
+LONGEST = 10_000
+"""No tag and no link is longer: the patterns below limit each part."""
+
+FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})(.*)")
+CLOSED = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
+INDENTED = re.compile(r"(?: {4}| {0,3}\t)[ \t]*\S")
+LISTED = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+TICKS = re.compile(r"`(?<!\\`)`*")
+HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r]|\Z)")
+# Each begins with a character of its own, which is found faster than what may precede it.
+WIKI = re.compile(r"\[\[([^\[\]|\n]{1,500})(?:\|([^\[\]\n]{0,500}))?\]\]")
+MARKDOWN = re.compile(
+    r"\[(?<!\\\[)((?:[^\[\]\\\n]|\\.){0,500}+)\]\([ \t]{0,9}"
+    r"(<[^<>\n]{0,1000}>|[^\s()<>]{0,1000}(?:\([^\s()<>]{0,200}\)[^\s()<>]{0,1000}){0,5})"
+    r"(?:[ \t]{1,9}(?:\"[^\"\n]{0,500}\"|'[^'\n]{0,500}'))?[ \t]{0,9}\)"
+)
+DEFINED = re.compile(r"^ {0,3}\[(?!\^)[^\[\]\n]{1,200}\]:[ \t]{0,9}(\S{1,1000})", re.MULTILINE)
+# Obsidian accepts every character in a tag except blanks and punctuation.
+TAG = re.compile(
+    r"#(?<!\S#)([^\u2000-\u206f\u2e00-\u2e7f'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\\s]{1,200})"
+)
+
+
+class NoteLink(msgspec.Struct, frozen=True):
+    """A link from a note to another, or to a file."""
+
+    target: str
+    """The target as it is written, without the heading."""
+    heading: str = ""
+    text: str = ""
+    """The shown text, if the link has one."""
+    embed: bool = False
+    relative: bool = False
+    """Whether it is a Markdown link, which is relative to the note."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """The parsed contents of a note."""
+
+    title: str
+    matter: FrontMatter
+    tags: tuple[str, ...]
+    """As first written, without `#`."""
+    aliases: tuple[str, ...]
+    links: tuple[NoteLink, ...]
+
+
+def read_note(path: str, text: str) -> Note:
+    """Return the note of that path and text; never fails."""
+    matter = split(text)
+    values: Mapping[str, Any] = matter.values or {}
+    lines, heading = _prose(matter.body[:MOST_READ])
+    prose = _without_spans("\n".join(lines))
+    title = values.get("title")
+    return Note(
+        title=_line(title) if isinstance(title, str) and title.strip() else heading or stem(path),
+        matter=matter,
+        tags=_distinct([*_listed(values, "tags", "tag"), *_tags(prose)]),
+        aliases=tuple(dict.fromkeys(_listed(values, "aliases", "alias"))),
+        links=_links(prose),
+    )
+
+
+def section(body: str, heading: str) -> str | None:
+    """
+    Return the text below a heading, up to the next heading of its level; None if it is missing.
+    """
+    wanted = heading.rpartition("#")[2].strip().casefold()
+    found: list[str] = []
+    level = 0
+    lines = body.split("\n")
+    for line, seen in zip(lines, _prose(body)[0], strict=True):
+        depth, text = _heading(seen)
+        if level and 0 < depth <= level:
+            break
+        if depth and not level and text.casefold() == wanted:
+            level = depth
+        if level:
+            found.append(line)
+    return "\n".join(found) if level else None
+
+
+def _prose(body: str) -> tuple[list[str], str]:
+    """Return the lines without code, and the text of the first heading of level 1."""
+    kept: list[str] = []
+    title = fence = ""
+    blank, listed = True, False
+    for line in body.split("\n"):
+        if fence:
+            closed = CLOSED.fullmatch(line.rstrip("\r"))
+            if closed and closed[1].startswith(fence):
+                fence = ""
+            kept.append("")
+            continue
+        opened = FENCE.match(line)
+        if opened and not (opened[1][0] == "`" and "`" in opened[2]):
+            fence, blank = opened[1], False
+            kept.append("")
+            continue
+        listed = bool(LISTED.match(line)) or (listed and (not line.strip() or line[0] in " \t"))
+        is_code = blank and not listed and bool(INDENTED.match(line))
+        kept.append("" if is_code else line)
+        blank = is_code or not line.strip()
+        if not title and not is_code:
+            depth, text = _heading(line)
+            title = text if depth == 1 else ""
+    return kept, title
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """Return level and text of a heading; level 0 for any other line."""
+    match = HEADING.match(line)
+    if match is None:
+        return 0, ""
+    text = line[match.end() :].strip()
+    bare = text.rstrip("#")
+    if not bare or bare[-1] in " \t":
+        text = bare.strip()
+    return len(match[1]), _line(text)
+
+
+def _without_spans(prose: str) -> str:
+    """Return the text without code spans, paragraph by paragraph."""
+    if "`" not in prose:
+        return prose
+    return "\n\n".join(_without_ticks(part) for part in re.split(r"\n[ \t\r]*\n", prose))
+
+
+def _without_ticks(text: str) -> str:
+    runs = [(match.start(), match.end()) for match in TICKS.finditer(text)]
+    # Each run is closed by the next one of its length: found from the end, in one pass.
+    closing: dict[int, int] = {}
+    following: list[int | None] = [None] * len(runs)
+    for at in range(len(runs) - 1, -1, -1):
+        length = runs[at][1] - runs[at][0]
+        following[at] = closing.get(length)
+        closing[length] = at
+    parts: list[str] = []
+    done = at = 0
+    while at < len(runs):
+        end = following[at]
+        if end is None:
+            at += 1
+            continue
+        parts += [text[done : runs[at][0]], " "]
+        done, at = runs[end][1], end + 1
+    return "".join([*parts, text[done:]])
+
+
+def _tags(prose: str) -> Iterator[str]:
+    for match in _found(TAG, prose):
+        tag = match[1].strip("/")
+        if tag and not tag.replace("/", "").isdecimal():
+            yield tag
+
+
+def _listed(values: Mapping[str, Any], *names: str) -> list[str]:
+    """
+    Return the values of a name in the front matter: a list, or one text with commas (tags: or
+    blanks).
+    """
+    found: list[str] = []
+    for name in names:
+        value = values.get(name)
+        if isinstance(value, str):
+            pattern = r"[,\s]+" if name.startswith("tag") else r","
+            found += re.split(pattern, value)
+        elif isinstance(value, list):
+            found += [str(one) for one in value if isinstance(one, str | int)]
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found.append(str(value))
+    shown = (_line(one).lstrip("#").strip("/") for one in found)
+    return [one for one in shown if one][:MOST_TAGS]
+
+
+def _distinct(tags: list[str]) -> tuple[str, ...]:
+    first: dict[str, str] = {}
+    for tag in tags:
+        first.setdefault(tag.casefold(), tag)
+    return tuple(first.values())[:MOST_TAGS]
+
+
+def _links(prose: str) -> tuple[NoteLink, ...]:
+    found = [*_wiki_links(prose), *_markdown_links(prose)]
+    return tuple(link for _, link in sorted(dict.fromkeys(found), key=lambda one: one[0]))[
+        :MOST_LINKS
+    ]
+
+
+def _wiki_links(prose: str) -> Iterator[tuple[int, NoteLink]]:
+    for match in _found(WIKI, prose):
+        # In a table the bar before the alias is written `\|`.
+        target, _, heading = match[1].rstrip("\\").partition("#")
+        if target.strip():
+            link = NoteLink(
+                target.strip(),
+                heading.strip(),
+                (match[2] or "").strip(),
+                embed=_embeds(prose, match.start()),
+            )
+            yield match.start(), link
+
+
+def _markdown_links(prose: str) -> Iterator[tuple[int, NoteLink]]:
+    for match in _found(MARKDOWN, prose):
+        embed = _embeds(prose, match.start())
+        yield from _markdown_link(match.start(), match[2], match[1], embed=embed)
+    for match in _found(DEFINED, prose):
+        yield from _markdown_link(match.start(), match[1], "", embed=False)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield what `pattern.finditer` yields, in steps: one search lets no other thread run."""
+    start = 0
+    while start < len(text):
+        end, behind = start + STEP, start
+        for match in pattern.finditer(text, start, end + LONGEST):
+            if match.start() >= end:
+                break
+            yield match
+            behind = match.end()
+        start = max(end, behind)
+
+
+def _embeds(prose: str, at: int) -> bool:
+    return at > 0 and prose[at - 1] == "!"
+
+
+def _markdown_link(at: int, raw: str, text: str, *, embed: bool) -> Iterator[tuple[int, NoteLink]]:
+    place = raw.removeprefix("<").removesuffix(">")
+    target = of_markdown(place)
+    if target is not None:
+        heading = place.partition("#")[2]
+        yield at, NoteLink(target, heading, text.strip(), embed=embed, relative=True)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500]

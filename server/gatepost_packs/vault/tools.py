@@ -1,0 +1,353 @@
+"""The notes of the tenant's Obsidian vault as OpenPact serves them (`vault_*`)."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, FileHead, FileWrite, Pack, ToolFailure
+from gatepost_packs.text import encoded
+from gatepost_packs.vault import lookup
+from gatepost_packs.vault.catalog import MOST_NOTE_BYTES, VaultCatalog, text_of
+from gatepost_packs.vault.full_text import query_of
+from gatepost_packs.vault.names import SHOWN, asked, is_note
+from gatepost_packs.vault.note import Note, read_note, section
+from gatepost_packs.vault.writing import changed_by, content_after, place_of
+
+pack = Pack("vault")
+
+SHOWN_CHARACTERS = 300_000
+"""Characters of a note's text in an answer, which holds it twice, as a value and as text."""
+SHOWN_LINKS = 1_000
+MOST_BYTES = 4_000_000
+"""Bytes of a note that is changed."""
+MOST_OFFSET = 10_000_000
+INDEX_S = 300.0
+"""Indexing a large vault for the first time takes longer than other calls."""
+
+
+class Linked(BaseModel):
+    """A link in a note; without a `path` there is no such file yet."""
+
+    target: str
+    path: str | None
+    text: str
+    embed: bool
+
+
+class NoteReference(BaseModel):
+    """A note, by what a tool takes and what people call it."""
+
+    path: str
+    title: str
+
+
+class Noted(BaseModel):
+    """A note as it is."""
+
+    path: str
+    title: str
+    front_matter: dict[str, Any] | None
+    content: str
+    tags: list[str]
+    aliases: list[str]
+    links: list[Linked]
+    backlinks: list[NoteReference]
+    modified: str
+    truncated: bool
+    remarks: list[str]
+
+
+class SavedNote(BaseModel):
+    """What was written."""
+
+    path: str
+    bytes: int
+    created: bool
+    remarks: list[str]
+
+
+class VaultEntry(NoteReference):
+    """One note in a list."""
+
+    tags: list[str]
+    modified: str
+
+
+class VaultListing(BaseModel):
+    """Notes of a folder; `total` counts those that were left out too."""
+
+    notes: list[VaultEntry]
+    total: int
+    remarks: list[str]
+
+
+class VaultHit(NoteReference):
+    """One note that was found; the best has the highest score."""
+
+    snippet: str
+    score: float
+
+
+class Hits(BaseModel):
+    """What was found, and whether the notes hold all words or only some of them."""
+
+    hits: list[VaultHit]
+    matched: Literal["all words", "some words"]
+    remarks: list[str]
+
+
+Tag = Annotated[
+    str | None,
+    Field(
+        description="Only notes with this tag, or one nested in it (`a` finds `a/b`)",
+        max_length=200,
+    ),
+]
+
+
+@pack.tool(
+    title="Read a note",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+    untrusted="vault notes",
+)
+async def vault_read(
+    ctx: CallContext,
+    path: Annotated[
+        str,
+        Field(description="Path of the note in the vault, or its name as a wiki link has it"),
+    ],
+) -> Noted:
+    """
+    Read a note of the Obsidian vault: its front matter, text, tags, links, and what links to it.
+    """
+    catalog = VaultCatalog(ctx)
+    found, heading, remarks = await _found(catalog, path)
+    head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
+    item = await catalog.space.stat(found)
+    note, part = await catalog.space.apart(lambda place, stop: _parsed(found, head, heading))
+    (links, (back, more)), state = await catalog.ask(
+        lambda rows: (
+            lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),
+            lookup.backlinks(rows, found),
+        )
+    )
+    content, truncated = _shown(note.matter.body if part is None else part, head, remarks)
+    if heading and part is None:
+        remarks.append(f"The note has no heading {heading!r}; all of it is shown.")
+    if more or len(note.links) > SHOWN_LINKS:
+        remarks.append(f"Only {SHOWN_LINKS} links are listed.")
+    return Noted(
+        path=f"{SHOWN}{found}",
+        title=note.title,
+        front_matter=None if note.matter.values is None else dict(note.matter.values),
+        content=content,
+        tags=list(note.tags),
+        aliases=list(note.aliases),
+        links=[
+            Linked(
+                target=link.target + (f"#{link.heading}" if link.heading else ""),
+                path=None if leads is None else f"{SHOWN}{leads}",
+                text=link.text,
+                embed=link.embed,
+            )
+            for link, leads in links
+        ],
+        backlinks=[NoteReference(path=f"{SHOWN}{source}", title=title) for source, title in back],
+        modified=_time(item.modified),
+        truncated=truncated,
+        remarks=[*remarks, *filter(None, (note.matter.problem, state.remark))],
+    )
+
+
+@pack.tool(
+    title="Write a note",
+    scopes={"vault:write"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=False,
+    writes=FileWrite(path="path", text="content", place=place_of, after=content_after),
+)
+async def vault_write(
+    ctx: CallContext,
+    path: Annotated[str, Field(description="Path of the note in the vault; `.md` may be left out")],
+    content: Annotated[
+        str, Field(description="The text; it may begin with front matter of its own")
+    ],
+    front_matter: Annotated[
+        dict[str, Any] | None,
+        Field(description="Properties to set; null as a value removes one, the others stay"),
+    ] = None,
+    append: Annotated[bool, Field(description="Add to the end of what is there")] = False,
+) -> SavedNote:
+    """
+    Write a note of the Obsidian vault: replace its text or add to it. Front matter that is there
+    stays unless the new text brings its own; `front_matter` changes single properties of it.
+    """
+    encoded(content, "content")
+    change = changed_by(content, front_matter, append=append)
+    edited = await VaultCatalog(ctx).space.edit(_placed(path), change, limit=MOST_BYTES)
+    return SavedNote(
+        path=edited.path, bytes=edited.size, created=edited.is_new, remarks=change.remarks
+    )
+
+
+@pack.tool(
+    title="List notes",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+    untrusted="vault notes",
+)
+async def vault_list(
+    ctx: CallContext,
+    folder: Annotated[str, Field(description="Folder of the vault, with all below it")] = ".",
+    tag: Tag = None,
+    limit: Annotated[int, Field(description="Notes at most", ge=1, le=1_000)] = 200,
+    offset: Annotated[int, Field(description="Notes to leave out first", ge=0, le=MOST_OFFSET)] = 0,
+) -> VaultListing:
+    """List notes of the Obsidian vault by path: title, tags and time of the last change."""
+    catalog = VaultCatalog(ctx)
+    # Says what is wrong with a folder, and that there is none.
+    await catalog.space.entries(folder, limit=1)
+    names = folder.removeprefix(SHOWN).split("/") if folder != SHOWN[:-1] else ()
+    parts = [name for name in names if name not in ("", ".")]
+    (notes, total), state = await catalog.ask(
+        lambda rows: lookup.listed(rows, parts, tag, limit, offset)
+    )
+    return VaultListing(
+        notes=[
+            VaultEntry(
+                path=f"{SHOWN}{one.path}",
+                title=one.title,
+                tags=one.tags,
+                modified=_time(one.modified),
+            )
+            for one in notes
+        ],
+        total=total,
+        remarks=[*filter(None, (state.remark,))],
+    )
+
+
+@pack.tool(
+    title="Search notes",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+    untrusted="vault notes",
+)
+async def vault_search(
+    ctx: CallContext,
+    query: Annotated[
+        str,
+        Field(
+            description='Words, "a phrase", beginnings (`meet*`), `-word` for what must be absent',
+            max_length=1_000,
+        ),
+    ],
+    tag: Tag = None,
+    limit: Annotated[int, Field(description="Hits at most", ge=1, le=100)] = 20,
+) -> Hits:
+    """
+    Search the text, titles, aliases and tags of all notes of the Obsidian vault, best hits first.
+    """
+    wanted = query_of(query)
+    (hits, every), state = await VaultCatalog(ctx).ask(
+        lambda rows: lookup.searched(rows, wanted, tag, limit)
+    )
+    return Hits(
+        hits=[
+            VaultHit(
+                path=f"{SHOWN}{one.path}", title=one.title, snippet=one.snippet, score=one.score
+            )
+            for one in hits
+        ],
+        matched="all words" if every else "some words",
+        remarks=[*filter(None, (state.remark,))],
+    )
+
+
+async def _found(catalog: VaultCatalog, path: str) -> tuple[str, str, list[str]]:
+    """Return the path of the note that is meant, its heading, and remarks about the choice."""
+    exact, (target, heading) = await _standing(catalog, path)
+    if exact is not None and "/" in target:
+        return exact, heading, []
+    target = target.removeprefix(SHOWN)
+    found, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
+    if exact is not None:
+        found = [exact, *(other for other in found if other != exact)]
+    if not found:
+        near, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
+        hint = f" Similar names are: {', '.join(near)}." if near else ""
+        message = f"There is no note {target!r} in the vault.{hint} vault_search finds notes."
+        raise ToolFailure("not_found", message, field="path")
+    remarks = []
+    if len(found) > 1:
+        others = ", ".join(f"{SHOWN}{other}" for other in found[1:6])
+        remarks.append(
+            f"{len(found)} notes are called {target!r}; this is the one with the shortest path. "
+            f"Others: {others}."
+        )
+    return found[0], heading, remarks
+
+
+async def _standing(catalog: VaultCatalog, path: str) -> tuple[str | None, tuple[str, str]]:
+    """
+    Return the note at exactly that path or link, and the requested name and heading.
+
+    ToolFailure if it is not a path.
+    """
+    for meant in dict.fromkeys(((path, ""), asked(path))):
+        placed = _placed(meant[0])
+        try:
+            item = await catalog.space.stat(placed)
+        except ToolFailure as missing:
+            if missing.failure.kind != "not_found":
+                raise
+        else:
+            if item.type == "file":
+                return item.path, meant
+    return None, asked(path)
+
+
+def _placed(path: str) -> str:
+    """Return the path of a note with its `.md`; ToolFailure for files of Obsidian or git."""
+    *_, last = names = path.removeprefix(SHOWN).split("/")
+    if any(name.startswith(".") and name not in (".", "..") for name in names):
+        message = "The path holds a name with a leading dot; such files and folders are not notes."
+        raise ToolFailure("validation", message, field="path")
+    return path if last in ("", ".", "..") or is_note(path) else f"{path}.md"
+
+
+def _parsed(path: str, head: FileHead, heading: str) -> tuple[Note, str | None]:
+    """Return the note, or the requested part of it; in a thread if it is long."""
+    note = read_note(path, text_of(path, head))
+    return note, section(note.matter.body, heading) if heading else None
+
+
+def _shown(content: str, head: FileHead, remarks: list[str]) -> tuple[str, bool]:
+    if len(content) <= SHOWN_CHARACTERS and len(head.data) == head.size:
+        return content, False
+    content = content[:SHOWN_CHARACTERS]
+    remarks.append(
+        f"Cut after {len(content)} characters; the note has {head.size} bytes. "
+        "Name a heading (`Note#Heading`) for a part of it."
+    )
+    return content, True
+
+
+def _time(modified: float) -> str:
+    return datetime.fromtimestamp(int(modified), UTC).isoformat()

@@ -1,0 +1,15 @@
+"""Judges a URL by a robots.txt (RFC 9309); runs in a child process (`packs.child`)."""
+
+import re
+from typing import Any
+
+from protego import Protego
+
+VERSION = re.compile(r"^(\s*user-agent\s*:\s*[a-z_-]+)/.*", re.IGNORECASE | re.MULTILINE)
+"""What stands behind a product token: Protego would compare it (RFC 9309 section 2.2.1)."""
+
+
+def answer(question: dict[str, Any]) -> bool:
+    """Return whether `agent` may fetch `url` by the `rules`."""
+    rules = Protego.parse(VERSION.sub(r"\1", question["rules"]))
+    return bool(rules.can_fetch(question["url"], question["agent"]))

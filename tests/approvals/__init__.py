@@ -1,1 +1,0 @@
-"""People decide about calls: the policy, the desk, the stage and the front door."""

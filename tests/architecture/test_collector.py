@@ -1,0 +1,56 @@
+"""Structs that Python's collector does not see can hold no ring."""
+
+import importlib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tests.architecture.source import SOURCE_ROOTS, source_files
+
+PLAIN = (str, bytes, int, float, bool, types.NoneType, msgspec.Raw, msgspec.UnsetType)
+CONTAINERS = (tuple, frozenset, dict, Mapping)
+
+
+def unseen() -> Iterator[type[msgspec.Struct]]:
+    """Every struct that is declared with `gc=False`."""
+    for path in source_files():
+        if "gc=False" not in path.read_text(encoding="utf-8"):
+            continue
+        root = next(root for root in SOURCE_ROOTS.values() if path.is_relative_to(root))
+        name = ".".join(path.relative_to(root).with_suffix("").parts)
+        for one in vars(importlib.import_module(name)).values():
+            if is_unseen(one) and one.__module__ == name:
+                yield one
+
+
+def is_unseen(kind: Any) -> bool:
+    """Whether the collector does not look into objects of this type."""
+    struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return struct and not kind.__struct_config__.gc
+
+
+def holds_no_ring(kind: Any) -> bool:
+    """Whether values of this type lead to plain values only, however deep."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal or kind is Ellipsis or kind in PLAIN or is_unseen(kind):
+        return True
+    if origin in (typing.Union, types.UnionType) or origin in CONTAINERS:
+        return all(map(holds_no_ring, typing.get_args(kind)))
+    return False
+
+
+def test_what_the_collector_does_not_see_can_hold_no_ring() -> None:
+    """One reference to a client, an exception or a function is enough to keep a call for good."""
+    found = [*unseen()]
+    rings = [
+        f"{one.__module__}.{one.__name__}.{name}"
+        for one in found
+        for name, kind in typing.get_type_hints(one).items()
+        if not holds_no_ring(kind)
+    ]
+
+    assert len(found) > 10
+    assert rings == []

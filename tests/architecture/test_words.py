@@ -1,0 +1,97 @@
+"""Names and pages use the field's own words; docs/architecture.md and the pages read plainly."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT, module_name, source_files
+
+SAY_INSTEAD = {
+    "clerk": "record builder",
+    "courier": "outbox",
+    "crowd": "subscribers",
+    "desk": "approval service",
+    "door": "client, or sign-in step",
+    "errand": "task client",
+    "herald": "notifier",
+    "keeping": "retention",
+    "lending": "tool services",
+    "loser": "revoked caller",
+    "minutes": "approval audit",
+    "outcast": "revoked caller",
+    "pledge": "commit",
+    "pulse": "metrics sampler",
+    "reception": "submission",
+    "road": "remote access",
+    "scraping": "metrics server",
+    "seat": "admitted call",
+    "sheet": "layout, or batch",
+    "sight": "redacted arguments",
+    "somebody": "the caller, or the person",
+    "surroundings": "context",
+    "switchboard": "connections",
+    "till": "rate limits",
+    "underway": "running requests",
+    "utterance": "result",
+    "verbatim": "exact",
+    "vigil": "approval wait",
+    "whoever": "the caller, or the person",
+}
+"""Words that named modules, classes and functions once, with what the names say now."""
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+RIDDLES = re.compile(r"\b(?:whoever|somebody|of theirs)\b", re.IGNORECASE)
+
+
+def names(path: Path) -> list[str]:
+    """The module, its classes and its functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        module_name(path).rpartition(".")[2],
+        *(node.name for node in ast.walk(tree) if isinstance(node, kinds)),
+    ]
+
+
+def words_of(name: str) -> set[str]:
+    """`RecordBuilder` and `record_builder` → record, builder; a plural counts as its singular."""
+    words = re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower())
+    return {*words, *(word.removesuffix("s") for word in words)}
+
+
+def test_no_name_brings_a_metaphor_back() -> None:
+    """An engineer who has never seen the code guesses from a path what is in the file."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: say {SAY_INSTEAD[word]}, not {word}"
+        for path in source_files()
+        for name in names(path)
+        for word in sorted(words_of(name) & SAY_INSTEAD.keys())
+    ]
+
+    assert found == []
+
+
+def test_a_class_name_stands_once() -> None:
+    """Eight classes called Row had to be told apart by their files."""
+    count = Counter(
+        node.name
+        for path in source_files()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    )
+
+    assert [name for name, times in count.items() if times > 1] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_names_who_does_what(page: Path) -> None:
+    """Sentences about whoever and somebody have to be read twice."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+
+    assert [line for line in lines if RIDDLES.search(line)] == []

@@ -1,0 +1,131 @@
+"""What an adversary found between the requests of one connection; each stays found."""
+
+import gc
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
+
+import msgspec
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.edge import respond
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from tests.http.front import RULES, Front
+from tests.http.test_framing import END, app, post, told, warmed
+from tests.http.wire import connected, serving
+
+NAMED: ContextVar[str] = ContextVar("named", default="nobody")
+
+
+@pytest.fixture(scope="module")
+async def port() -> AsyncIterator[int]:
+    async with serving(app, HttptoolsProtocol) as port:
+        yield port
+
+
+@pytest.mark.requirement("P3")
+async def test_a_request_within_another_head_is_a_part_of_that(port: int) -> None:
+    """
+    Behind a request came half of the next head, and its end was taken for a request of its own:
+    the connection counts as idle once all that is whole is answered.
+    """
+    async with connected(port) as wire:
+        await warmed(wire)
+        await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
+        assert (await told(wire))["path"] == "/mcp"
+        await wire.send(post(b"first"))
+        found = await told(wire)
+
+    assert (found["path"], found["body"]) == ("/other", "first")
+    assert found["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
+
+
+@pytest.mark.requirement("P3")
+async def test_the_end_of_a_head_is_apart_from_the_next_request(port: int) -> None:
+    """A packet that ends one request and brings another one whole stands for both."""
+    parts = b"GET /other HTTP/1.1\r\nHost: h\r\nX-Part: ", b"1\r\n\r\n" + post(b"second")
+    async with connected(port) as wire:
+        await warmed(wire)
+        for _ in range(3):
+            await wire.send(post(b"first") + parts[0])
+            assert (await told(wire))["body"] == "first"
+            await wire.send(parts[1])
+            assert [(await told(wire))["path"] for _ in range(2)] == ["/other", "/mcp"]
+
+
+@pytest.mark.requirement("P3")
+async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -> None:
+    """
+    With line ends behind it, which the parser skips, its beginning was taken for the head's end:
+    the next such body took in as many bytes of the request behind it.
+    """
+    body, behind = b"ab\r\n\r\n{}", b"\r\n\r\n\r\n"
+    split = b"GET /o", b"ther HTTP/1.1\r\nHost: h\r\n\r\n"
+    assert len(split[0]) == len(behind) == body.index(b"{")
+
+    async with connected(port) as wire:
+        await warmed(wire)
+        await wire.send(post(body) + behind)
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(post(body))
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(post(body) + split[0])
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(split[1])
+        assert (await told(wire))["path"] == "/other"
+
+
+class Trace:
+    """Lies in a request's scope, and is gone when that is."""
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nobody looks for circles."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.requirement("P3")
+@pytest.mark.usefixtures("uncollected")
+async def test_nothing_of_a_request_outlives_its_connection() -> None:
+    """
+    What the checks made of a head led to the request, its body and token, and that to the head
+    again: a circle through a record that the collector does not follow. Each connection left a
+    quarter of a megabyte for ever. And nothing waits for the collector, which comes by after tens
+    of thousands of objects.
+    """
+    traces: weakref.WeakSet[Trace] = weakref.WeakSet()
+    front = Front(msgspec.structs.replace(RULES, origin="http://h", development=True))
+
+    async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["trace"] = trace = Trace()
+        traces.add(trace)
+        await respond(send, 200, END)
+
+    front.edge.app = leaves_one
+    async with serving(front.edge, HttptoolsProtocol) as port, connected(port) as wire:
+        for field in (b"X-A: 1", b"X-A: 1", b"X-A: 1", b"X-A: 2", b"X-A: 1"):
+            await wire.send(post(b"first", field))
+            await wire.until(END)
+        assert len(traces) == 1, "the connection has its last request, and no other"
+    await front.log.aclose()
+
+    assert len(traces) == 0
+
+
+@pytest.mark.requirement("P3")
+async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
+    """It was started by the answer ahead of it: its trace was a part of the other one's."""
+
+    async def names(scope: Scope, receive: Receive, send: Send) -> None:
+        found = NAMED.get()
+        NAMED.set(scope["path"])
+        await respond(send, 200, f"{found} {END.decode()}".encode())
+
+    async with serving(names, HttptoolsProtocol) as port, connected(port) as wire:
+        await wire.send(post(b"first") * 3)
+        for _ in range(3):
+            assert (await wire.until(END)).endswith(b"nobody " + END)

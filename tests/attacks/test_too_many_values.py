@@ -1,0 +1,288 @@
+"""What a body may hold, and what is said of one that holds more or is wrong all over."""
+
+import asyncio
+import json
+import time
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field
+
+from gatepost import CallContext, Outcome, Pack
+from gatepost.tools.forms import mistake_in
+from gatepost.tools.json_shape import MOST_DIGITS, MOST_VALUES, excess, most_values, outside_strings
+from gatepost.tools.raw_schema import checker
+from gatepost.tools.schema_branches import branching_of
+from tests.rest.inner import Inner
+from tests.support.door import modern
+from tests.support.mcp import JSON as JSON_BODY
+from tests.support.mcp import Client, Response, a_caller
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
+)
+pack = Pack("office")
+
+
+class Row(BaseModel):
+    """One line of a table."""
+
+    name: str
+    amount: int
+    paid: bool
+
+
+class Leaf(BaseModel):
+    """One of two alternatives, which holds both."""
+
+    kind: Literal["leaf"]
+    inner: "list[Leaf | Branch]" = []
+
+
+class Branch(BaseModel):
+    """The other, which does so too."""
+
+    kind: Literal["branch"]
+    inner: "list[Leaf | Branch]" = []
+
+
+class Sure(BaseModel):
+    """An alternative that is known by its kind."""
+
+    kind: Literal["sure"]
+    inner: "list[Annotated[Sure | Other, Field(discriminator='kind')]]" = []
+
+
+class Other(BaseModel):
+    """The other one."""
+
+    kind: Literal["other"]
+
+
+@pack.tool()
+async def save(ctx: CallContext, rows: list[Row], note: str = "") -> str:
+    """Save a table."""
+    return f"{len(rows)} rows, {len(note)} characters"
+
+
+@pack.tool()
+async def plant(ctx: CallContext, tree: Leaf | Branch) -> str:
+    """Plant a tree of alternatives that are tried."""
+    return "planted"
+
+
+@pack.tool()
+async def place(ctx: CallContext, tree: Sure) -> str:
+    """Place a tree of alternatives that are known."""
+    return "placed"
+
+
+async def _raw(ctx: CallContext, arguments: Any) -> Outcome:
+    return Outcome(({"type": "text", "text": "taken"},))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "value": {
+            "anyOf": [
+                {"type": "array", "items": {"type": kind}}
+                for kind in ("integer", "boolean", "null")
+            ]
+        }
+    },
+}
+pack.add(name="raw", description="Take a raw schema.", input_schema=SCHEMA, invoke=_raw)
+
+
+def _many(values: int) -> bytes:
+    return b"[" + b",".join([b"1"] * values) + b"]"
+
+
+def _body(tool: str, arguments: bytes) -> tuple[list[tuple[str, str]], bytes]:
+    fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
+    return [JSON_BODY, *fields], body.replace(b'"HERE"', arguments)
+
+
+async def _call(tool: str, arguments: bytes, client: Client | None = None) -> Response:
+    headers, body = _body(tool, arguments)
+    return await (client or Client(pack.tools.values())).send(body, headers)
+
+
+async def _said(tool: str, arguments: bytes) -> str:
+    response = await _call(tool, arguments)
+    assert response.status == 200, response
+    return str(response.json["result"]["content"][0]["text"])
+
+
+@given(JSON, st.sampled_from([None, 2]))
+def test_values_are_counted_as_a_parser_counts_them(value: Any, indent: int | None) -> None:
+    """Outside of strings exactly, but that empty objects and lists count twice; never too few."""
+
+    def count(one: Any) -> int:
+        inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+        return 1 + (isinstance(one, dict | list) and not one) + sum(count(each) for each in inner)
+
+    body = json.dumps(value, indent=indent, ensure_ascii=False).encode(errors="surrogatepass")
+    found = most_values(outside_strings(body))
+
+    assert found == count(value)
+    assert most_values(body) >= found
+    assert (excess(body, found - 1) is None) == (len(body) <= 2 * (found - 1))
+    assert excess(body, found) is None
+
+
+def test_a_long_number_is_refused_and_a_long_text_of_digits_is_not() -> None:
+    """The time to read a number grows with the square of its digits."""
+    digits = b"1" * (MOST_DIGITS + 1)
+
+    assert excess(b'{"n":%b}' % digits, 10) is not None
+    assert excess(b'{"n":"%b"}' % digits, 10) is None
+    assert excess(b'{"n":%b}' % digits[1:], 10) is None
+
+
+@pytest.mark.parametrize("tool", ["save", "raw"])
+async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> None:
+    """On the endpoint, where a client waits for the answer to its request."""
+    response = await _call(tool, b'{"value":%b}' % _many(MOST_VALUES))
+
+    assert response.error == (413, -32600)
+    assert response.json["id"] == json.loads(_body(tool, b"{}")[1])["id"]
+    assert "limits.max_body_values" in response.json["error"]["message"]
+
+
+async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
+    """In the words of that protocol."""
+    client = Client(pack.tools.values())
+    inner = Inner(client.runner, client.registry)
+    response = await inner.call(a_caller(), "save", {"rows": [1] * MOST_VALUES})
+
+    assert (response.status, response.json["error"]) == (413, "body_too_large")
+    assert "limits.max_body_values" in response.json["message"]
+
+
+async def test_what_is_large_for_a_reason_passes() -> None:
+    """Thousands of rows, and a document of several megabytes with all that stands in one."""
+    rows = json.dumps([{"name": 'a "b", {c}', "amount": 1, "paid": True}] * 5000).encode()
+    note = json.dumps('x, [y] {z} "q" \\ 1111\n' * 100_000).encode()
+
+    assert await _said("save", b'{"rows":%b}' % rows) == "5000 rows, 0 characters"
+    assert await _said("save", b'{"rows":[],"note":%b}' % note) == "0 rows, 2200000 characters"
+
+
+async def test_of_many_mistakes_some_are_told_and_where_they_are() -> None:
+    """Also of a document that is too long to list them all."""
+    rows = b'{"rows":[%b]}' % b",".join([b'{"name":1}'] * 10_000)
+    said = await _said("save", rows)
+    assert "`rows[0].name` should be a valid string (got 1)." in said
+    assert "`rows[0].amount` is required." in said
+
+    said = await _said("save", b'{"rows":[%b]}' % b",".join([b"{}"] * 500))
+    assert said.startswith("`rows[0].name` is required. `rows[0].amount` is required.")
+
+    wrong = [{"name": "a", "amount": 1, "paid": True}] * 5000 + [{"name": "b", "amount": 1}]
+    said = await _said("save", json.dumps({"rows": wrong[1:]}).encode())
+    assert said == "`rows[4999].paid` is required."
+    said = await _said("raw", b'{"value":[%b]}' % b",".join([b'"x"'] * 30_000))
+    assert "`value`" in said
+
+
+@pytest.mark.parametrize("depth", [12, 29])
+async def test_alternatives_that_multiply_are_not_tried(depth: int) -> None:
+    """Each level doubles the work, so that some hundred bytes would take for ever."""
+    before, after = b'{"kind":"branch","inner":[', b"]}"
+    tree = before * depth + b'{"kind":"none"}' + after * depth
+    said = await _said("plant", b'{"tree":%b}' % tree)
+    assert "nest it less deeply" in said
+
+    known = tree.replace(b"branch", b"sure").replace(b"none", b"other")
+    assert await _said("place", b'{"tree":%b}' % known) == "placed"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param({"$ref": "#"}, id="itself"),
+        pytest.param({"allOf": [{"anyOf": [{"$ref": "#"}]}]}, id="itself, on a way round"),
+        pytest.param(
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(30)
+                }
+                | {"a30": {"type": "string"}},
+            },
+            id="a billion of them",
+        ),
+    ],
+)
+def test_a_schema_with_too_many_alternatives_is_not_taken(schema: dict[str, Any]) -> None:
+    """When it is registered: no document could be checked by it."""
+    with pytest.raises(ValueError, match="the schema"):
+        checker({"type": "object", "properties": {"a": {}}, **schema})
+
+
+def test_alternatives_are_counted_where_they_stand() -> None:
+    """Below each other they multiply; beside each other only the larger number counts."""
+    text = {"type": "string"}
+    three = {"anyOf": [text, text, text]}
+    flat = {"properties": {"a": three, "b": text, "c": three}}
+    below = {"properties": {"a": {"anyOf": [{"items": three}, {"items": three}]}}}
+    tree = {"properties": {"inner": {"$ref": "#"}}}
+
+    assert branching_of({"properties": {"a": text}}).at(9)[0] == 1
+    assert branching_of(flat).at(9)[0] == 4
+    assert branching_of(below).at(9)[0] == 8
+    assert branching_of(tree).at(60)[0] == 2
+    assert branching_of({"anyOf": [tree, tree]}).at(60)[0] > 10**6
+
+
+def test_a_form_filled_in_wrong_all_over_costs_little() -> None:
+    """An answer is looked at up to its first mistake."""
+    schema = {
+        "type": "object",
+        "properties": {"days": {"type": "array", "items": {"enum": ["mon", "tue"]}}},
+        "required": ["days"],
+    }
+    answers = [{"days": ["never"] * MOST_VALUES}, {f"k{n}": 1 for n in range(MOST_VALUES)}]
+    began = time.thread_time()
+    json.loads(b"[" + b"1," * 2_000_000 + b"1]")
+    allowed = 2 * (time.thread_time() - began)
+    began = time.thread_time()
+    said = [mistake_in(schema, answer) for answer in answers]
+
+    assert said == ["`days.0` does not fit the form", "a required field is missing"]
+    assert time.thread_time() - began < allowed
+
+
+async def test_others_are_served_while_long_arguments_are_checked() -> None:
+    """
+    Between two turns of the loop its thread spends no more than it takes to read such a body: what
+    takes longer is done in another thread.
+    """
+    rows = json.dumps([{"name": "a", "amount": 1, "paid": True}] * 9_000 + [{}]).encode()
+    bodies = [
+        ("save", b'{"rows":%b}' % rows),
+        ("save", b'{"rows":[],"note":"%b"}' % (rb",\"" * 1_000_000)),
+        ("raw", b'{"value":%b}' % _many(MOST_VALUES - 100)),
+        ("save", b"{%b}" % b",".join(b'"k%d":1' % n for n in range(MOST_VALUES - 100))),
+    ]
+    began = time.thread_time()
+    for _ in range(2):
+        msgspec.json.decode(b"[" + b'"",' * 1_300_000 + b'""]')
+    allowed = 2 * (time.thread_time() - began)
+    client, longest = Client(pack.tools.values()), 0.0
+    for tool, arguments in bodies:
+        running = asyncio.create_task(_call(tool, arguments, client))
+        while not running.done():
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+        assert running.result().status == 200
+
+    assert longest < allowed, (longest, allowed)

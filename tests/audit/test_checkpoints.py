@@ -1,0 +1,128 @@
+"""Checkpoints of many tenants: signed a few at a time, beside calls that wait for their records."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.audit import retention as module
+from gatepost.audit.chain import WriteAttempt
+from gatepost.audit.record import RecordBody
+from gatepost.audit.record_builder import draft
+from gatepost.audit.retention import Retention
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.storage.audit import AuditDraft
+from gatepost.storage.backends import open_records
+from gatepost.storage.records import Records
+from tests.audit.audit_log import NOW, AuditLog
+
+SOON_S = 60
+
+
+def drafted(tenant: str) -> list[AuditDraft]:
+    return [draft(RecordBody(at=int(NOW), kind="call", tenant=tenant, outcome="success"), {})]
+
+
+async def grow(records: Records, keyring: KeyRing, tenants: int) -> None:
+    """Give so many tenants a record that no checkpoint covers."""
+    names = [f"t{number:05}" for number in range(tenants)]
+    for begin in range(0, tenants, 500):
+        batch = {name: drafted(name) for name in names[begin : begin + 500]}
+        await records.audit.write(batch, WriteAttempt(keyring).link)
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> KeyRing:
+    create(tmp_path / "keyring.json")
+    return KeyRing.load(f"file:{tmp_path}/keyring.json")
+
+
+@pytest.fixture
+async def audit_log(url: str, keyring: KeyRing) -> AsyncIterator[AuditLog]:
+    records = await open_records(url)
+    made = AuditLog(records, keyring)
+    yield made
+    await made.writer.aclose()
+    await records.aclose()
+
+
+def signed(logs: list[Any]) -> list[str]:
+    """The tenants of whom a checkpoint was told."""
+    return [one["tenant"] for one in logs if one["event"] == "audit_checkpoint"]
+
+
+CALLERS = 16
+RECORDS_A_CHECKPOINT = {"sqlite": 6, "postgresql": 2}
+"""
+Written meanwhile; in SQLite a transaction for each checkpoint leaves room for fewer than four.
+PostgreSQL is a process of its own, which a busy machine gives less time.
+"""
+
+
+@pytest.mark.parametrize(
+    "tenants", [200, pytest.param(2_000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+async def test_records_are_written_while_all_tenants_are_signed(
+    audit_log: AuditLog, url: str, tenants: int
+) -> None:
+    """Most of the time is the records': many are written for each checkpoint."""
+    await grow(audit_log.records, audit_log.keyring, tenants)
+    keeping = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
+    with capture_logs() as logs:
+        signing = asyncio.create_task(keeping.sign())
+
+        async def call(first: int) -> int:
+            written = 0
+            while not signing.done():
+                await audit_log.note(1, f"t{(first + 97 * written) % tenants:05}")
+                written += 1
+            return written
+
+        written = sum(await asyncio.gather(*map(call, range(CALLERS))))
+        await signing
+
+    assert len({*signed(logs)}) == tenants
+    assert written >= RECORDS_A_CHECKPOINT[url.partition(":")[0]] * len(signed(logs))
+
+
+async def test_a_checkpoint_is_of_what_is_there(audit_log: AuditLog) -> None:
+    """Also where a chain grows between the look at it and its checkpoint."""
+    await grow(audit_log.records, audit_log.keyring, 3)
+    store = audit_log.records.audit
+    keeping = Retention(audit_log.records, audit_log.keyring, audit_log.writer)
+    seen = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
+    await audit_log.note(2, "t00001")
+    await keeping._sign(seen)
+    left = await store.heads("", 99, unsigned=audit_log.keyring.current.id)
+
+    assert [head.tenant for head in seen] == ["t00000", "t00001", "t00002"]
+    assert left == []
+    checkpoints = await audit_log.records.of("t00001").trail.checkpoints()
+    assert [one.number for one in checkpoints] == [3]
+    assert not (await audit_log.verify("t00001")).problem
+
+
+async def test_a_stop_signs_for_a_while_and_a_start_the_rest(
+    audit_log: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever there is to sign; nothing has to be called for what is left to be signed."""
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "CLOSING_S", 0.0)
+    tenants = 3 * module.AT_ONCE
+    await grow(audit_log.records, audit_log.keyring, tenants)
+    with capture_logs() as logs:
+        async with Retention(audit_log.records, audit_log.keyring, audit_log.writer).running():
+            await audit_log.note(1)
+        stopped = len(signed(logs))
+        writer = audit_log.process(checkpoint_s=0.01)
+        async with Retention(audit_log.records, audit_log.keyring, writer).running():
+            async with asyncio.timeout(SOON_S):
+                while len(signed(logs)) <= tenants:
+                    await asyncio.to_thread(int)
+
+    assert stopped == module.AT_ONCE
+    assert "audit_left_unsigned" in [one["event"] for one in logs]
+    assert sorted({*signed(logs)})[1:] == [f"t{number:05}" for number in range(tenants)]

@@ -1,0 +1,295 @@
+"""Lost database connections: the server recovers by itself, and each call is recorded once."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.search import read
+from gatepost.audit.verify import verify
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.storage.backends import open_records
+from gatepost.storage.sql import database, sqlite
+from gatepost.storage.sql.records import SqlRecords
+from tests.support.door import Door
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.raw import RawAnswer
+from tests.support.tcp_proxy import tcp_proxy
+from tests.support.waiting import eventually
+from tests.tenancy.house import house, issuer
+
+WITHIN_S = 30
+KILLS = """
+CREATE SEQUENCE kills;
+CREATE FUNCTION end_this_backend() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('kills') <= {times} THEN
+        PERFORM pg_terminate_backend(pg_backend_pid());
+        PERFORM pg_sleep(10);
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE {kind} TRIGGER kill {when} FOR EACH ROW EXECUTE FUNCTION end_this_backend();
+"""
+MOMENTS = {
+    "before the first record": ("", "BEFORE INSERT ON audit_segments"),
+    "behind the last one": ("", "BEFORE INSERT OR UPDATE ON audit_heads"),
+    "at the commit": (
+        "CONSTRAINT",
+        "AFTER INSERT ON audit_segments DEFERRABLE INITIALLY DEFERRED",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+class Site:
+    """A server on a PostgreSQL, its callers, and what is on record of them."""
+
+    def __init__(self, door: Door, token: str, url: str, ring: Path) -> None:
+        self.door, self.token, self.url, self.ring = door, token, url, ring
+
+    def call(self) -> RawAnswer:
+        return self.door.call(self.token)
+
+    def is_ready(self) -> bool:
+        return self.door.send("GET", "/readyz").status == 200
+
+    def recovers(self) -> None:
+        """Without a call; then calls are served."""
+        eventually(self.is_ready, within=WITHIN_S)
+        assert self.call().status == 200
+
+    async def _recorded(self) -> list[str]:
+        records = await open_records(self.url)
+        keyring = KeyRing.load(f"file:{self.ring}")
+        verdict = await verify(records, "acme", public_keys(keyring), keyring, ())
+        found = await records.of("acme").trail.rows(0, 100_000)
+        await records.aclose()
+        assert not verdict.problem, verdict
+        return [read(row).request_id for row in found]
+
+    def recorded(self) -> list[str]:
+        """The request ids of all records, whose chain is whole."""
+        return asyncio.run(self._recorded())
+
+
+@contextlib.contextmanager
+def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterator[Site]:
+    """A server whose first call is served; *read_from*: another way to its database."""
+    ring = folder / "keyring.json"
+    if not ring.exists():
+        create(ring)
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "keys": {"ring": f"file:{ring}"},
+        "tenancy": {"create_on_first_use": True},
+        "workspace": {"root": str(folder / "workspaces")},
+    }
+    with house(idp, [issuer(idp)], **settings) as made:
+        site = Site(made.door, made.token(org_id="acme"), read_from or url, ring)
+        eventually(lambda: site.call().status == 200, within=WITHIN_S)
+        yield site
+
+
+def request_id(answer: RawAnswer) -> str:
+    found = answer.field("x-request-id")
+    # An answer that took the place of another one has it in its body alone.
+    return found or str(json.loads(answer.body)["error"]["data"]["request_id"])
+
+
+def name_of(url: str) -> str:
+    return url.rpartition("/")[2]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("times", [1, 2, 4])
+def test_a_backend_that_ends_within_a_commit(
+    idp: Idp,
+    postgres_server: Postgres,
+    migrated_postgres: str,
+    tmp_path: Path,
+    moment: str,
+    times: int,
+) -> None:
+    """One is not noticed; of several the server recovers without a call. Each is recorded once."""
+    kind, when = MOMENTS[moment]
+    with serving(idp, migrated_postgres, tmp_path) as site:
+        sql = KILLS.format(times=times, kind=kind, when=when)
+        postgres_server.sql(sql, name_of(migrated_postgres))
+        hit = site.call()
+        site.recovers()
+        found = site.recorded()
+
+    assert good(hit) is (times == 1), hit
+    assert found.count(request_id(hit)) == 1
+    assert len(found) == len({*found}) == 3
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_commit_whose_answer_is_lost(
+    idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path, lost: int
+) -> None:
+    """The batch is there, so it is not written again, and its call hears that all is well."""
+    with tcp_proxy(postgres_server.port) as proxy:
+        url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        with serving(idp, url, tmp_path, read_from=migrated_postgres) as site:
+            proxy.commits_to_lose = lost
+            hit = site.call()
+            site.recovers()
+            found = site.recorded()
+
+        assert good(hit)
+        assert proxy.commits_to_lose == 0
+        assert found.count(request_id(hit)) == 1
+        assert len(found) == len({*found}) == 3
+
+
+def test_a_network_that_swallows_packets(
+    idp: Idp,
+    postgres_server: Postgres,
+    migrated_postgres: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What hangs is given up; what was on its way meanwhile and arrives later counts once."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.5)
+    with tcp_proxy(postgres_server.port) as proxy:
+        url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
+        with serving(idp, url, tmp_path, read_from=migrated_postgres) as site:
+            proxy.passing.clear()
+            hit = site.call()
+            assert site.call().status == 503
+            proxy.passing.set()
+            site.recovers()
+            found = site.recorded()
+
+        assert b"was carried out" in hit.body
+        assert found.count(request_id(hit)) == 1
+        assert len(found) == len({*found})
+
+
+def test_a_server_that_only_reads_for_a_while(
+    idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
+) -> None:
+    """After a failover, connections that lead to the former primary are not used for ever."""
+    name = name_of(migrated_postgres)
+    with serving(idp, migrated_postgres, tmp_path) as site:
+        postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        end_backends(postgres_server, name)
+        site.call()
+        eventually(lambda: not site.is_ready(), within=WITHIN_S)
+        assert site.call().status == 503
+        postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
+        site.recovers()
+        found = site.recorded()
+
+    assert len(found) == len({*found}) >= 3
+
+
+# A session of a database that only reads could not note whom it ends.
+END_BACKENDS = """
+BEGIN READ WRITE;
+CREATE TEMP TABLE ended AS SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+SELECT count(pg_terminate_backend(pid)) FROM ended;
+DO $$ BEGIN
+    WHILE EXISTS (SELECT FROM pg_stat_activity JOIN ended USING (pid)) LOOP
+        PERFORM pg_sleep(0.001), pg_stat_clear_snapshot();
+    END LOOP;
+END $$;
+COMMIT;
+"""
+
+
+def end_backends(server: Postgres, name: str) -> int:
+    """End all connections to that database; return how many once they are over."""
+    return int(server.sql(END_BACKENDS, name))
+
+
+@contextlib.contextmanager
+def called(sites: list[Site], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
+    """What callers hear for the time of a block, four of each site, so often in all."""
+    heard: list[RawAnswer] = []
+    over = threading.Event()
+    pause = 4 * len(sites) / per_second if per_second else 0
+
+    def calls(site: Site) -> None:
+        while not over.wait(pause):
+            heard.append(site.call())
+
+    threads = [threading.Thread(target=calls, args=(site,)) for site in sites for _ in "1234"]
+    for thread in threads:
+        thread.start()
+    try:
+        yield heard
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(WITHIN_S)
+
+
+def good(answer: RawAnswer) -> bool:
+    return answer.status == 200 and b'"result"' in answer.body
+
+
+def test_backends_that_end_again_and_again(
+    idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
+) -> None:
+    """Calls are served again after each time; every call that ran is recorded, once."""
+    with serving(idp, migrated_postgres, tmp_path) as site:
+        with called([site]) as answers:
+            for _ in range(15):
+                end_backends(postgres_server, name_of(migrated_postgres))
+                eventually(lambda: good(site.call()), within=WITHIN_S, every=0.01)
+        site.recovers()
+        found = site.recorded()
+
+    assert len(found) == len({*found})
+    assert {request_id(one) for one in answers if one.status == 200} <= {*found}
+    assert {one.status for one in answers} <= {200, 503}
+
+
+async def pages(url: str) -> int:
+    """How large a new database is."""
+    records = await open_records(url)
+    assert isinstance(records, SqlRecords)
+    found = await records.database.look(
+        lambda one: one.exec_driver_sql("PRAGMA page_count").scalar()
+    )
+    await records.aclose()
+    return int(found or 0)
+
+
+def test_a_disk_that_is_full_for_a_while(
+    idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is written when there is room, and nothing twice."""
+    url = f"sqlite:///{tmp_path}/gatepost.db"
+    most = asyncio.run(pages(url)) + 3
+    roomy = sqlite.PRAGMAS
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**roomy, "max_page_count": most})
+    with serving(idp, url, tmp_path) as site:
+        answers = [site.call()]
+        while good(answers[-1]) and len(answers) < 200:
+            answers.append(site.call())
+        assert site.call().status == 503
+        assert not site.is_ready()
+        monkeypatch.setattr(sqlite, "PRAGMAS", roomy)
+        site.recovers()
+        found = site.recorded()
+
+    assert b"was carried out" in answers[-1].body
+    assert {request_id(one) for one in answers} <= {*found}
+    assert len(found) == len({*found}) == len(answers) + 2

@@ -1,0 +1,288 @@
+"""What drafts say, however they are put together."""
+
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.audit import record_builder as builder_module
+from gatepost.audit.record import (
+    RaisedReason,
+    RecordBody,
+    Side,
+    commitment,
+    decode_person,
+    decode_side,
+)
+from gatepost.audit.record_builder import Entry, RecordBuilder, shown
+from gatepost.config.audit import AuditSettings
+from gatepost.storage.audit import AuditDraft
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.idempotency_key import Retry
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redaction import NoSecrets, Redaction
+from tests.audit.audit_log import ISSUER, person
+from tests.audit.toolset import pack
+from tests.support.cases import each
+
+NOW = 1_800_000_000.0, 100.0
+BEGAN, ENDED = 99.5, 99.75
+AT, TOOK = 1_799_999_999_750, 250_000
+ALICE = person("alice")
+WHO = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
+FAR = "203.0.113.9"
+ODD = 'Ünï"cö\\de\n\u2028'
+PLAIN, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
+ENCODED = msgspec.json.encode
+
+
+class Kept(NoSecrets):
+    """One secret of everybody's."""
+
+    version = 1
+    values = {"KEY": "correct-horse-battery"}
+
+
+REDACTION = Redaction(Kept())
+
+
+def a_call(**fields: Any) -> Call:
+    usual = {"caller": ALICE, "name": "write", "arguments": PLAIN, "request_id": "r-1"}
+    return Call(**{**usual, **fields})
+
+
+def a_guard(call: Call, tool: str = "write", *, named: str = "", **fields: Any) -> RedactedCall:
+    offer = pack.tools[tool]
+    if named:
+        offer = msgspec.structs.replace(offer, name=named)
+    return RedactedCall(REDACTION, call, offer, **{"checked": True, **fields})
+
+
+def entry_of(
+    call: Call, guard: RedactedCall | None, ending: Failure | RaisedReason | None = None
+) -> Entry:
+    return call, BEGAN, ENDED, [] if guard is None else [guard], ending
+
+
+def drafted(entries: Sequence[Entry], **settings: Any) -> list[AuditDraft]:
+    made = RecordBuilder().drafts(entries, NOW, AuditSettings(**settings))
+    return [one for drafts in made.values() for one in drafts]
+
+
+def a_record(
+    expected: dict[str, Any],
+    private: dict[str, str],
+    ending: Failure | RaisedReason | None = None,
+    *,
+    guarded: bool = True,
+    guard: dict[str, Any] | None = None,
+    **call: Any,
+) -> Any:
+    """A case: what its body and its side part say, and the call that it is about."""
+    made = a_call(**call)
+    entry = entry_of(made, a_guard(made, **(guard or {})) if guarded else None, ending)
+    usual = {"kind": "call", "tool": "write", "outcome": "success", "request_id": "r-1"}
+    usual |= {"tenant": "acme", "subject_kind": "user", "duration_us": TOOK}
+    return entry, {**usual, **expected}, {"caller": WHO, **private}
+
+
+ARGUMENTS = {"arguments": PLAIN.decode()}
+RECORDS: dict[str, Any] = {
+    "success": a_record({}, ARGUMENTS),
+    "another tool's name": a_record(
+        {"tool": ODD}, {"name": "write", **ARGUMENTS}, guard={"named": ODD}
+    ),
+    "failure": a_record(
+        {"outcome": "denied"}, {"reason": ODD, **ARGUMENTS}, Failure("denied", ODD)
+    ),
+    "a word of the tool's author": a_record(
+        {"outcome": ODD},
+        ARGUMENTS,
+        Failure(ODD, ""),  # type: ignore[arg-type]  # nobody checks it
+    ),
+    "refusal by a stage": a_record(
+        {"kind": "refusal", "outcome": "approval_pending"},
+        {"reason": "Ask.", **ARGUMENTS},
+        Failure("approval_pending", "Ask."),
+    ),
+    "wrong arguments": a_record(
+        {"kind": "refusal", "outcome": "validation"},
+        {"reason": "No.", **ARGUMENTS},
+        Failure("validation", "No."),
+        guard={"checked": False},
+    ),
+    "unknown": a_record(
+        {"kind": "refusal", "tool": "", "outcome": "unknown"},
+        {"reason": ODD},
+        RaisedReason("unknown", ODD),
+        guarded=False,
+    ),
+    "too few scopes": a_record(
+        {"kind": "refusal", "outcome": "insufficient_scope"},
+        {"reason": "needs x"},
+        RaisedReason("insufficient_scope", "needs x"),
+        guarded=False,
+    ),
+    "by a limit": a_record(
+        {"kind": "refusal", "outcome": "rate_limit", "limit": "tenant"},
+        {"reason": "Later."},
+        Failure("rate_limit", "Later.", limit="tenant"),
+    ),
+    "by another limit": a_record(
+        {"kind": "refusal", "outcome": "rate_limit"},
+        {"reason": "Later."},
+        Failure("rate_limit", "Later."),
+    ),
+    "correlation": a_record({}, {"correlation": ODD, **ARGUMENTS}, correlation=ODD),
+    "what has no request": a_record({"request_id": ""}, ARGUMENTS, request_id=""),
+    "retry": a_record(
+        {"retry": "idempotency", "replayed": True},
+        ARGUMENTS,
+        retry=Retry("idempotency", "k"),
+        guard={"remarks": {"replayed": "yes"}},
+    ),
+    "remarks": a_record(
+        {"approval": "a-1", "details": {"rule": ODD, "other": "x"}},
+        ARGUMENTS,
+        guard={"remarks": {"rule": ODD, "approval": "a-1", "other": "x"}},
+    ),
+    "within another": a_record({"depth": 2}, ARGUMENTS, depth=2),
+    "prompt": a_record({"offer": "prompt"}, ARGUMENTS, kind="prompt"),
+    "shared token of a machine": a_record(
+        {"subject_kind": "client", "shared_audience": True, "tenant": ODD},
+        {"caller": ENCODED({"issuer": ISSUER, "subject": ODD.replace("\u2028", "!")}).decode()}
+        | ARGUMENTS,
+        caller=msgspec.structs.replace(
+            person(ODD.replace("\u2028", "!"), ODD), subject_kind="client", shared_audience=True
+        ),
+    ),
+    "non-ASCII arguments": a_record(
+        {}, {"arguments": '{"text": "ü"}'}, arguments='{"text": "ü"}'.encode()
+    ),
+    "secret": a_record({}, {"arguments": '{"text": "[REDACTED:GITHUB_TOKEN]"}'}, arguments=SECRET),
+    "from somewhere": a_record(
+        {}, {"caller": WHO.replace(",", f',"peer":"{FAR}",'), **ARGUMENTS}, peer=FAR
+    ),
+}
+
+
+@each("name", RECORDS)
+def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
+    """Byte for byte, as whoever checks a chain may encode it again; so is its side part."""
+    entry, expected, private = RECORDS[name]
+    (made,) = drafted([entry])
+    side = decode_side(made.side or "")
+    commitments = {field: commitment(*side[field]) for field in private}
+    body = RecordBody(at=AT, **expected, commitments=commitments)
+
+    assert {field: value for field, (_, value) in side.items()} == private
+    assert made.body == b"," + ENCODED(body)[1:]
+    assert made.side == ENCODED(side)
+    sort = (body.kind, body.tool, body.outcome)
+    assert (made.at, made.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
+
+
+def peer_of(made: AuditDraft) -> str:
+    return decode_person(decode_side(made.side or "")["caller"][1]).peer
+
+
+def test_refusals_say_by_which_limit() -> None:
+    """In their bodies, and where they are sorted by it; one of another system names none."""
+    limits = ("caller", "tenant", None)
+    endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
+    made = drafted([entry_of(a_call(), None, ending) for ending in endings])
+    bodies = [msgspec.json.decode(b"{" + one.body[1:]) for one in made]
+
+    assert [one.sort[3:] for one in made] == [("caller", 1), ("tenant", 1), ()]
+    assert [body.get("limit", "") for body in bodies] == ["caller", "tenant", ""]
+
+
+ASKED: dict[str, bytes] = {
+    "usual": PLAIN,
+    "nothing": b"{}",
+    "token": SECRET,
+    "secret": b'{"text": "my correct-horse-battery"}',
+    "secret in two": b'{"a": "correct-horse", "b": "-battery"}',
+    "secret in a list": b'["correct-horse","-battery"]',
+    "secret in a list of one name": b'{"a": ["correct-horse", "-battery"]}',
+    "secret in a name": b'{"correct-horse": "-battery"}',
+    "escaped": b'{"text": "\\u0067hp_' + b"a1" * 20 + b'"}',
+    "in base64": b'{"text": "' + b64encode(SECRET) + b'"}',
+    "encoded for a URL": b'{"text": "%67hp_' + b"a1" * 20 + b'"}',
+    "over the cut": b'{"text": "' + b"x" * 95 + SECRET[10:-2] + b'"}',
+    "long": b'{"text": "' + b"y" * 300 + b'"}',
+    "no UTF-8": b'{"text": "\xff\xfe"}',
+    "several": b'{"a": "one", "b": ["two", "three"], "c": {"d": "four"}}',
+}
+
+
+SUSPECT = [name for name in ASKED if name not in {"usual", "nothing", "several", "no UTF-8"}]
+
+
+@pytest.mark.parametrize("left_out", [(), ("token", "secret"), SUSPECT])
+def test_arguments_read_the_same_whoever_else_calls(left_out: list[str]) -> None:
+    """They are searched together where that is enough, and nothing of one shows in another."""
+    most = 100
+    calls = [a_call(arguments=ASKED[name]) for name in ASKED if name not in left_out]
+    made = drafted([entry_of(call, a_guard(call)) for call in calls], max_argument_bytes=most)
+    told = [decode_side(one.side or "")["arguments"][1] for one in made]
+
+    assert told == [shown(a_guard(call), most) for call in calls]
+
+
+def test_secrets_stay_where_they_may_stand() -> None:
+    """Arguments of a tool that takes secrets are shown without them, or not at all."""
+    call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "door": "front"}')
+    entries = [entry_of(call, a_guard(call, "unlock", checked=right)) for right in (True, False)]
+    sides: list[Side] = [decode_side(one.side or "") for one in drafted(entries)]
+
+    assert [side.get("arguments", ("", ""))[1] for side in sides] == [
+        '{"token": "[REDACTED:TOKEN]", "door": "front"}',
+        "",
+    ]
+
+
+def test_nobody_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many callers and tools there are, and however few are remembered."""
+    monkeypatch.setattr(builder_module, "MOST_KNOWN", 3)
+    one = RecordBuilder()
+    told = []
+    for at in range(40):
+        call = a_call(caller=person(f"p{at % 10}", f"t{at % 7}"))
+        (made,) = one.drafts([entry_of(call, a_guard(call))], NOW, AuditSettings()).values()
+        told.append(
+            (decode_side(made[0].side or "")["caller"][1], b"t%d" % (at % 7) in made[0].body)
+        )
+
+    assert told == [(WHO.replace("alice", f"p{at % 10}"), True) for at in range(40)]
+
+
+def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is used on several machines, and however few of them are remembered."""
+    monkeypatch.setattr(builder_module, "MOST_KNOWN", 3)
+    one = RecordBuilder()
+    asked = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
+    calls = [
+        a_call(peer=peer, caller=person("bob") if at % 3 else ALICE)
+        for at, peer in enumerate(asked)
+    ]
+    (made,) = one.drafts(
+        [entry_of(call, a_guard(call)) for call in calls], NOW, AuditSettings()
+    ).values()
+
+    assert [peer_of(draft) for draft in made] == asked
+    assert len(one._callers) <= 3
+
+
+def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
+    """The next batch says of the same caller what is configured then."""
+    one, call = RecordBuilder(), a_call(peer=FAR)
+    told = []
+    for peers in (True, False, True):
+        settings = AuditSettings(peers=peers)
+        (made,) = one.drafts([entry_of(call, a_guard(call))], NOW, settings).values()
+        told.append(peer_of(made[0]))
+
+    assert told == [FAR, "", FAR]

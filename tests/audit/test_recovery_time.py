@@ -1,0 +1,123 @@
+"""How long replicas take to serve again once all their database connections have ended."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from tests.audit.test_lost_connections import (
+    WITHIN_S,
+    Site,
+    called,
+    end_backends,
+    good,
+    name_of,
+    request_id,
+)
+from tests.support import witness
+from tests.support.door import Door
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.raw import RawAnswer
+from tests.support.sockets import free_port
+from tests.support.waiting import eventually
+from tests.tenancy.conftest import idp
+from tests.tenancy.replicas import Replicas
+
+__all__ = ["idp"]
+
+RECOVERED_S = 1.0
+ENDINGS = 34
+"""At each of three rates: a hundred in all."""
+MOST = ENDINGS * 9 // 10
+CALLS_OF_A_RECOVERY = 10
+"""
+A recovery takes this many times what a call takes at that moment, on top of `RECOVERED_S`.
+
+A machine that others use makes both longer; on an idle one a call takes some milliseconds.
+"""
+
+
+@contextlib.contextmanager
+def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Site]]:
+    """So many `gatepost serve` on one database, each of which has served a call."""
+    replicas = Replicas(idp, folder, {"database": url}, tools=Path(witness.__file__))
+    replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
+    token, sites = replicas.token(org_id="acme"), []
+    for port in replicas.ports:
+        door = Door(replicas.url)
+        door.port = port
+        sites.append(Site(door, token, url, folder / "keyring.json"))
+    with replicas.running():
+        for site in sites:
+            eventually(lambda: good(site.call()), within=WITHIN_S)  # noqa: B023  # at once
+        yield sites
+
+
+def seconds_until_good(sites: list[Site]) -> tuple[float, list[RawAnswer]]:
+    """How long it takes until each site, asked beside the others, has served a call."""
+    heard: list[RawAnswer] = []
+    served: list[Site] = []
+
+    def asks(site: Site) -> None:
+        def is_served() -> bool:
+            heard.append(answer := site.call())
+            return good(answer)
+
+        eventually(is_served, within=WITHIN_S, every=0.01)
+        served.append(site)
+
+    threads = [threading.Thread(target=asks, args=(site,)) for site in sites]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WITHIN_S)
+    took = time.monotonic() - began
+    assert len(served) == len(sites), "a replica does not recover"
+    return took, heard
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 4])
+def test_a_hundred_endings(
+    idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path, replicas: int
+) -> None:
+    """All serve within a second of each ending, at 1 to 100 calls a second; records are whole."""
+    answers: list[RawAnswer] = []
+    slow: list[str] = []
+    with processes(idp, migrated_postgres, tmp_path, replicas) as sites:
+        for per_second in (1, 10, 100):
+            with called(sites, per_second=per_second) as heard:
+                recoveries, usual = endings(sites, postgres_server, answers)
+            answers += heard
+            allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
+            told = f"{recoveries[MOST]:.2f} s at {per_second} calls a second"
+            if recoveries[MOST] > allowed:
+                slow.append(f"{told}; allowed: {allowed:.2f} s")
+        for site in sites:
+            site.recovers()
+        found = sites[0].recorded()
+
+    assert slow == []
+    assert len(found) == len({*found})
+    assert {request_id(one) for one in answers if one.status == 200} <= {*found}
+    assert {one.status for one in answers} <= {200, 503}
+
+
+def endings(
+    sites: list[Site], server: Postgres, answers: list[RawAnswer]
+) -> tuple[list[float], list[float]]:
+    """The seconds of each recovery, sorted, and of a call to each site after it."""
+    recoveries, usual = list[float](), list[float]()
+    for _ in range(ENDINGS):
+        assert end_backends(server, name_of(sites[0].url)) >= len(sites)
+        for seconds in (recoveries, usual):
+            took, heard = seconds_until_good(sites)
+            seconds.append(took)
+            answers += heard
+    return sorted(recoveries), usual

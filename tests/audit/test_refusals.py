@@ -1,0 +1,205 @@
+"""A caller that is refused over and over fills no disk: few records count all refusals."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.audit import refusals
+from gatepost.audit.refusals import ALONE, ALONE_TOGETHER, MOST_KINDS
+from gatepost.audit.search import AuditRecord, AuditSearch, read
+from gatepost.storage.audit import AuditQuery
+from gatepost.storage.backends import open_records
+from gatepost.tools.api import Call, Failure, Outcome
+from gatepost.tools.registry import Registry, Unknown
+from gatepost.tools.runner import Runner
+from gatepost_authz.errors import InsufficientScope
+from tests.audit.audit_log import AuditLog, audit_log, person
+from tests.audit.test_outage import context
+from tests.rest.octopus import Octopus
+from tests.support.idp import Idp
+from tests.tenancy import toolset
+from tests.tenancy.house import House, house, issuer
+
+CALLS = 60
+WITHIN_S = 20.0
+
+
+def a_call(caller: str = "alice", name: str = "deploy", **more: Any) -> Call:
+    return Call(caller=person(caller), name=name, arguments=b"{}", request_id="r", **more)
+
+
+async def refuse(one: AuditLog, call: Call, ending: BaseException | Failure, times: int) -> None:
+    """As many calls that are refused, one after another: each would be a batch of its own."""
+    for _ in range(times):
+        await one.writer.ended(call, 0.0, [], ending)
+
+
+async def found(one: AuditLog) -> list[AuditRecord]:
+    """What is on record, once the writer has told all that it counts."""
+    await one.writer.aclose()
+    return list(await AuditSearch(one.records).search("acme", AuditQuery(limit=1000)))
+
+
+@pytest.mark.parametrize(
+    ("ending", "tool"),
+    [
+        (Unknown("none"), ""),
+        (InsufficientScope(("a",)), "deploy"),
+        (Failure("rate_limit", "Later.", limit="caller"), ""),
+    ],
+    ids=["unknown", "scopes", "limit"],
+)
+async def test_refusals_of_one_kind_are_counted(
+    url: str, ending: BaseException | Failure, tool: str
+) -> None:
+    """The first ones as they are, then one record with their number, the first and the last."""
+    async with audit_log(url) as one:
+        await refuse(one, a_call(), ending, CALLS)
+        counts = await one.records.of("acme").trail.count(0, 86_400_000)
+        records = await found(one)
+        all_counts = await one.records.of("acme").trail.count(0, 86_400_000)
+        assert (await one.verify()).bad is None
+
+    together = [record for record in records if record.times > 1]
+    assert [record.times for record in together] == [CALLS - ALONE]
+    assert len(records) == ALONE + 1
+    assert (together[0].kind, together[0].tool) == ("refusal", tool)
+    assert together[0].caller is not None
+    assert together[0].caller.subject == "alice"
+    assert 0 < together[0].first <= together[0].at
+    assert sum(count.number for count in counts) == ALONE
+    assert sum(count.number for count in all_counts) == CALLS
+
+
+async def test_callers_kinds_and_successes_are_told_apart(url: str) -> None:
+    """A flood hides nothing else: not what another caller does, nor what it does itself."""
+    async with audit_log(url) as one:
+        for name in ("deploy", "pay"):
+            await refuse(one, a_call(name=name), InsufficientScope(("a",)), ALONE + 2)
+        await refuse(one, a_call("bob"), InsufficientScope(("a",)), 2)
+        await one.writer.ended(a_call(), 0.0, [], None)
+        records = await found(one)
+
+    counted = sorted((one.tool, one.times) for one in records if one.times > 1)
+    assert counted == [("deploy", 2), ("pay", 2)]
+    subjects = [one.caller.subject for one in records if one.caller is not None]
+    assert subjects.count("bob") == 2
+    assert [one.outcome for one in records].count("success") == 1
+
+
+async def test_many_kinds_and_addresses_are_few_records(url: str) -> None:
+    """Neither names of tools nor addresses, of which a network has no end, make more of them."""
+    async with audit_log(url) as one:
+        for number in range(MOST_KINDS * 3):
+            call = a_call(name=f"tool-{number}", peer=f"2001:db8::{number:x}")
+            await refuse(one, call, InsufficientScope(("a",)), 1)
+            await refuse(one, a_call(peer=f"2001:db8::{number:x}"), Unknown("none"), 1)
+        records = await found(one)
+
+    assert len(records) <= ALONE_TOGETHER + MOST_KINDS + 2
+    assert sum(record.times for record in records) == MOST_KINDS * 6
+
+
+async def test_what_a_tool_answers_is_never_counted_together(url: str) -> None:
+    """Also a limit of a system behind it: the tool ran, each time."""
+    async with audit_log(url) as one:
+        await refuse(one, a_call(), Failure("denied", "No."), CALLS)
+        assert len(await found(one)) == CALLS
+
+
+async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
+    """Also where they end like a refusal, because something that the tool asked for was refused."""
+    pack = Pack("halves")
+
+    @pack.tool()
+    async def half(ctx: CallContext) -> str:
+        """Do something, then need a scope."""
+        ctx.caller.require(frozenset({"more"}))
+        return ""
+
+    @pack.tool()
+    async def limited(ctx: CallContext) -> Outcome:
+        """Do something, then meet a limit."""
+        return Outcome(failure=Failure("rate_limit", "Later.", limit="tool"))
+
+    async with audit_log(url) as one:
+        runner = Runner(Registry([*pack.tools.values()]), context_for=context, recorder=one.writer)
+        for _ in range(ALONE * 2):
+            with pytest.raises(InsufficientScope):
+                await runner.run(a_call(name="half"))
+            await runner.run(a_call(name="limited"))
+        records = await found(one)
+
+    assert len({record.number for record in records}) == ALONE * 4
+    assert all(record.first == 0 for record in records)
+
+
+@pytest.fixture
+def site(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[House, str]]:
+    monkeypatch.setattr(refusals, "GATHERED_S", 0.5)
+    url = f"sqlite:///{tmp_path}/records.db"
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "tools": {"load": [str(Path(toolset.__file__))]},
+        "tenancy": {"create_on_first_use": True},
+        "scopes": {"obtainable": ["a"]},
+        "limits": {"burst": 10},
+    }
+    with house(idp, [issuer(idp)], **settings) as place:
+        yield place, url
+
+
+@pytest.fixture
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+async def rows(url: str) -> list[AuditRecord]:
+    records = await open_records(url)
+    found = await records.of("acme").trail.rows(0, 1000)
+    await records.aclose()
+    return [read(row) for row in found]
+
+
+def test_a_token_without_scopes_fills_no_disk(site: tuple[House, str]) -> None:
+    """Through the front door, by both protocols: a hundred refused calls are a dozen records."""
+    place, url = site
+    token = place.token(org_id="acme")
+    for _ in range(CALLS):
+        place.door.call(token, "needs_a")
+        Octopus(place, token).call("needs_a")
+    until = time.monotonic() + WITHIN_S
+    records = asyncio.run(rows(url))
+    while sum(one.times for one in records) < 2 * CALLS:
+        assert time.monotonic() < until, [msgspec.structs.asdict(one) for one in records]
+        records = asyncio.run(rows(url))
+
+    assert len(records) <= 30
+    assert {one.outcome for one in records} == {"insufficient_scope", "rate_limit"}
+
+
+def test_requests_for_another_tenant_are_counted(site: tuple[House, str]) -> None:
+    """The first ones as they are, then one record with their number and the last claim."""
+    place, url = site
+    agent = Octopus(place, place.token(org_id="acme"))
+    for number in range(9):
+        refused = agent.call("open", {}, ("X-Octopus-Tenant-Id", f"globex-{number}"))
+        assert refused.status == 403
+    until = time.monotonic() + WITHIN_S
+    records = asyncio.run(rows(url))
+    while sum(one.times for one in records) < 9:
+        assert time.monotonic() < until, [msgspec.structs.asdict(one) for one in records]
+        records = asyncio.run(rows(url))
+
+    assert {(one.kind, one.outcome) for one in records} == {("tenant_mismatch", "refused")}
+    assert [one.times for one in records] == [1] * ALONE + [9 - ALONE]
+    assert records[-1].private["claimed"] == "globex-8"
+    assert records[-1].caller is not None
+    assert 0 < records[-1].first <= records[-1].at

@@ -1,0 +1,98 @@
+"""Every reason for a refusal has its rule, and no rule is about a reason that does not exist."""
+
+import ast
+import inspect
+
+from gatepost_authz import errors
+from gatepost_authz.claims import Registered
+from gatepost_authz.fetch import FetchError
+from gatepost_authz.presets import PRESETS
+from gatepost_authz.reasons import FETCHES, LABEL_OF, LABELS, RULES
+from tests.architecture.source import source_files
+
+KINDS = {
+    name
+    for name, kind in vars(errors).items()
+    if inspect.isclass(kind) and issubclass(kind, errors.AuthError)
+}
+FAMILIES = {
+    "bad_{}": {
+        *Registered.__struct_fields__,
+        *(name for one in PRESETS.values() for name in one.client_claims),
+        *(name for one in PRESETS.values() for name in one.subject_claims),
+        *(name for one in PRESETS.values() for name in one.token_id_claims),
+    },
+    "keys_{}": set(FETCHES),
+    "introspection_{}": set(FETCHES),
+}
+
+
+def written(node: ast.expr) -> set[str]:
+    """The texts that this expression may be; a hole in an f-string is `{}`."""
+    if isinstance(node, ast.Constant):
+        return {str(node.value)}
+    if isinstance(node, ast.JoinedStr):
+        return {
+            "".join(
+                str(getattr(one, "value", "")) if isinstance(one, ast.Constant) else "{}"
+                for one in node.values
+            )
+        }
+    if isinstance(node, ast.IfExp):
+        return written(node.body) | written(node.orelse)
+    return set()
+
+
+def raised() -> set[str]:
+    """Every reason in the source: what errors are made with, and the defaults of their kinds."""
+    found: set[str] = set()
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+            if called in KINDS and node.args and called != "InsufficientScope":
+                found |= written(node.args[0])
+            elif called in {"line", "check_range"} and len(node.args) > 1:
+                found |= {one for one in written(node.args[1]) if one.startswith("bad_")}
+    for name in KINDS:
+        reason = inspect.signature(vars(errors)[name]).parameters["reason"].default
+        found |= {reason} if isinstance(reason, str) else set()
+    return found
+
+
+def expanded(reasons: set[str]) -> set[str]:
+    """The same with each family in place of its hole."""
+    plain = {one for one in reasons if "{}" not in one}
+    return plain.union(*({one.format(word) for word in FAMILIES[one]} for one in reasons - plain))
+
+
+def test_every_reason_has_a_rule_and_every_rule_a_reason() -> None:
+    """A reason that is added without its sentence fails here, and one that is gone does, too."""
+    assert expanded(raised()) == set(RULES)
+
+
+def test_every_word_of_a_failed_fetch_is_explained() -> None:
+    """What keeps an issuer's document away is part of a reason."""
+    found: set[str] = set()
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            called = isinstance(node, ast.Call) and getattr(node.func, "id", "")
+            if called == FetchError.__name__ and isinstance(node, ast.Call):
+                found |= written(node.args[0])
+
+    assert found <= set(FETCHES)
+
+
+def test_every_rule_is_a_sentence_with_advice() -> None:
+    """For people: it begins with a capital or a name, and ends."""
+    for reason, rule in RULES.items():
+        for sentence in (rule.rule, rule.advice):
+            assert sentence.endswith("."), reason
+            assert sentence[0].isupper() or sentence[0] == "`", reason
+
+
+def test_every_reason_is_a_label_of_a_closed_set() -> None:
+    """Whatever a stranger sends, there are no more values of the label than these."""
+    assert {LABEL_OF[reason] for reason in RULES} == set(LABELS)
+    assert len(set(LABELS)) == len(LABELS) < 100

@@ -1,0 +1,27 @@
+"""The way of a call does not get longer."""
+
+import re
+import subprocess
+import sys
+
+from tests.architecture.source import ROOT
+
+FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
+MOST = {"warm": (69, 181), "approval": (126, 480)}
+"""Files and functions of each walk: lower these when a walk gets shorter."""
+
+
+def test_the_walks_of_a_call_do_not_get_longer() -> None:
+    """Files and functions of ours stay within what was reached, in a real server."""
+    command = [sys.executable, "-m", "bench", "--walk"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    walks = {name: (int(files), int(number)) for name, files, number in FIGURES.findall(ran.stdout)}
+
+    assert walks.keys() == MOST.keys(), ran.stderr
+    longer = {name: walks[name] for name, most in MOST.items() if not fits(walks[name], most)}
+    assert longer == {}
+
+
+def fits(walk: tuple[int, int], most: tuple[int, int]) -> bool:
+    """Whether neither figure is higher, and something ran at all."""
+    return 20 < walk[0] <= most[0] and 50 < walk[1] <= most[1]

@@ -1,0 +1,220 @@
+"""The command line: help, exit codes, and that wrong use never ends in a traceback."""
+
+import json
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from gatepost.cli.main import COMMANDS
+from tests.support.gatepost import run
+from tests.support.process import Process, python_environment
+
+FIVE_MISTAKES = """
+resource = "http://mcp.example.com/mcp"
+
+[listen]
+trusted_proxies = ["10.0.0.0/8"]
+wrokers = 4
+
+[limits]
+max_body_bytes = "much"
+
+[tools]
+packs = ["dem0"]
+
+[[issuers]]
+issuer = "https://id.example.com"
+tenant = { value = "acme" }
+"""
+
+
+def finished(process: Process) -> Process:
+    """The process, once it has ended by itself."""
+    try:
+        process.process.wait(30)
+        process.stop()
+    finally:
+        process.kill()
+    return process
+
+
+def code_of(process: Process) -> int:
+    return int(process.process.returncode)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
+    """`--help` answers for the program and for each command of the table."""
+    done = finished(run(*filter(None, [command]), "--help", cwd=tmp_path))
+
+    assert code_of(done) == 0
+    assert "Usage: gatepost" in done.stdout
+
+
+WRONG_USE: list[tuple[list[str], int, str]] = [
+    (["nonsense"], 2, "No such command 'nonsense'"),
+    (["serve", "--wrokers", "2"], 2, "--workers"),
+    (["serve", "--workers", "0"], 2, "0 is not in the range"),
+    (["serve", "--workers", "many"], 2, "not a valid integer"),
+    (["serve"], 1, "config.E003"),
+    (["serve", "--config", "missing.toml"], 1, "does not exist"),
+    (["check", "--config", "."], 1, "is a folder"),
+    (["check", "--config", "broken.toml"], 1, "config.E003"),
+    (["tools", "--config", "broken.toml"], 1, "config.E003"),
+    (["token"], 2, "--tenant"),
+    (["token", "--tenant", "acme"], 1, "no development server is running"),
+    (["dev", "--port", "99999"], 2, "--port"),
+    (["dev", "--tools", "missing.py"], 1, "config.E011"),
+    (["dev", "--tools", "broken.toml"], 1, "config.E011"),
+    (["dev", "--port", "0", "--state", "/proc/nowhere"], 1, "--state"),
+    (["keyring"], 2, "Usage:"),
+    (["keyring", "rotate"], 1, "gatepost keyring new"),
+    (["keyring", "new", "no/such/folder/ring.json"], 1, "cannot be written"),
+    (["doctor"], 2, "URL"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "says"), WRONG_USE, ids=lambda value: str(value))
+def test_wrong_use_is_a_sentence(
+    arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    """2 for wrong use, 1 for problems found; never a traceback."""
+    (tmp_path / "broken.toml").write_text("a = = b")
+    done = finished(run(*arguments, cwd=tmp_path))
+
+    assert says in done.output
+    assert "Traceback" not in done.output
+    assert code_of(done) == code
+
+
+def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
+    """It names the address and the option."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = finished(run("dev", "--port", str(port), cwd=tmp_path))
+
+    assert code_of(done) == 1
+    assert f"cannot listen on 127.0.0.1 port {port}" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_dev_does_not_start_where_production_runs(tmp_path: Path) -> None:
+    """A marker in the environment is enough; nothing is left behind."""
+    done = finished(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
+
+    assert code_of(done) == 1
+    assert "APP_ENV=production marks this as production" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_five_mistakes_are_five_problems(command: str, tmp_path: Path) -> None:
+    """Each with id and hint; the exit code is 1, and nothing is served."""
+    (tmp_path / "gatepost.toml").write_text(FIVE_MISTAKES)
+    done = finished(run(command, cwd=tmp_path))
+    told = [line.split()[1:3] for line in done.stderr.splitlines() if line.startswith("error ")]
+
+    assert code_of(done) == 1
+    assert sorted(told) == [
+        ["authz.E002", "[resource]:"],
+        ["config.E001", "[listen.wrokers]:"],
+        ["config.E002", "[limits.max_body_bytes]:"],
+        ["config.E006", "[keys.ring]:"],
+        ["config.E010", "[tools.packs[0]]:"],
+    ]
+    assert "did you mean `listen.workers`?" in done.stderr
+    assert "did you mean 'demo'?" in done.stderr
+
+
+def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
+    """Exit code 0 and one line that says what would be served."""
+    finished(run("keyring", "new", cwd=tmp_path))
+    (tmp_path / "gatepost.toml").write_text(
+        'resource = "https://mcp.example.com/mcp"\n'
+        'listen.trusted_proxies = ["10.0.0.0/8"]\n'
+        'keys.ring = "file:keyring.json"\n'
+        'tools.packs = ["demo"]\n'
+        'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" },'
+        ' roles = { approver = { claim = "roles", value = "approver" } } }]\n'
+    )
+    done = finished(run("check", cwd=tmp_path))
+
+    assert (code_of(done), done.stderr) == (0, "")
+    assert done.stdout == (
+        "OK: https://mcp.example.com/mcp, 1 issuer, 5 tools, 2 resources, 1 prompt."
+    )
+
+
+def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
+    """The file is its owner's alone, and no command prints a secret."""
+    made = finished(run("keyring", "new", cwd=tmp_path))
+    rotated = finished(run("keyring", "rotate", cwd=tmp_path))
+    again = finished(run("keyring", "new", cwd=tmp_path))
+    ring = json.loads((tmp_path / "keyring.json").read_text())
+
+    assert [code_of(done) for done in (made, rotated, again)] == [0, 0, 1]
+    assert len(ring["keys"]) == 2
+    assert stat.S_IMODE((tmp_path / "keyring.json").stat().st_mode) == 0o600
+    for done in (made, rotated, again):
+        assert not any(key["secret"] in done.output for key in ring["keys"])
+
+
+def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
+    """The table and the JSON name the same, with scopes and schemas; tools come first."""
+    folder = tmp_path / "greet-visitor"
+    folder.mkdir()
+    (folder / "SKILL.md").write_text("---\nname: greet-visitor\ndescription: Greet.\n---\n")
+    (tmp_path / "desk.py").write_text(
+        "from gatepost import Pack\n"
+        'pack = Pack("desk")\n'
+        'pack.skill("greet-visitor", scopes={"desk:read"})\n'
+    )
+    environment = {
+        "GATEPOST_TOOLS__LOAD": "./desk.py",
+        "GATEPOST_RESOURCE": "http://127.0.0.1:8000/mcp",
+        "GATEPOST_MODE": "development",
+        "GATEPOST_TOOLS__PACKS": "demo",
+        "GATEPOST_ISSUERS": '[{"issuer": "http://127.0.0.1:8000/dev-as",'
+        ' "tenant": {"value": "acme"}}]',
+    }
+    table = finished(run("tools", cwd=tmp_path, env=environment))
+    data = json.loads(finished(run("tools", "--json", cwd=tmp_path, env=environment)).stdout)
+
+    assert [(one["kind"], one["name"]) for one in data] == [
+        ("tool", "count_slowly"),
+        ("tool", "delete_csv"),
+        ("tool", "echo"),
+        ("tool", "save_csv"),
+        ("tool", "whoami"),
+        ("resource", "invoice_format"),
+        ("resource", "greet-visitor"),
+        ("template", "workspace_file"),
+        ("prompt", "check_invoice"),
+        ("skill", "greet-visitor"),
+    ]
+    assert [line.split()[:2] for line in table.stdout.splitlines()[1:]] == [
+        [one.get("uri") or one.get("uriTemplate") or one["name"], one["kind"]] for one in data
+    ]
+    assert data[-2]["arguments"][0]["name"] == "path"
+    assert data[-1]["scopes"] == ["desk:read"]
+    save = next(tool for tool in data if tool["name"] == "save_csv")
+    assert save["scopes"] == ["files:write"]
+    assert save["inputSchema"]["required"]
+    assert "files:write" in table.stdout
+
+
+def test_what_serves_cannot_sign(tmp_path: Path) -> None:
+    """`gatepost serve` reaches neither the development issuer nor anything else that signs."""
+    script = (
+        "import sys\n"
+        "import gatepost.cli.serve, gatepost.cli.main\n"
+        "print([name for name in sys.modules if name.startswith(('gatepost_keys', "
+        "'gatepost.dev', 'joserfc', 'authlib.jose', 'authlib.integrations'))])\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = finished(Process(command, env=python_environment(), cwd=tmp_path))
+
+    assert done.stdout.strip() == "[]"

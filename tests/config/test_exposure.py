@@ -1,0 +1,272 @@
+"""What opens more in production than an operator can mean is said before the server starts."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli.main import main
+from tests.config.test_reading import GOOD, folder, found
+
+__all__ = ["folder"]
+
+TOOL = """
+from gatepost import Pack
+pack = Pack("mine")
+@pack.tool
+async def noop(ctx) -> None:
+    \"\"\"Nothing.\"\"\"
+"""
+
+
+class Case(NamedTuple):
+    """What replaces what in the good file, and the problem that follows."""
+
+    old: str
+    new: str
+    id: str
+    setting: str
+
+
+def hosts(*entries: str, id_: str = "config.E114") -> list[Case]:
+    """One case for each entry of `allow_hosts`."""
+    return [
+        Case("[tools]", f"[network]\nallow_hosts = ['{one}']\n[tools]", id_,
+             "network.allow_hosts[0]")
+        for one in entries
+    ]  # fmt: skip
+
+
+OFF = "requests_per_second = 0\n"
+CASES = [
+    *[
+        Case('["10.0.0.0/8"]', networks, "config.E110", "listen.trusted_proxies")
+        for networks in (
+            '["0.0.0.0/0"]',
+            '["::/0"]',
+            '["0.0.0.0/1", "128.0.0.0/1"]',
+            '["10.0.0.0/8", "0.0.0.0/0"]',
+            '["::ffff:0.0.0.0/96"]',
+            '["64.0.0.0/2", "128.0.0.0/1"]',
+        )
+    ],
+    *[
+        Case("[listen]", f"[listen]\nallowed_origins = ['{origin}']", id_,
+             "listen.allowed_origins[0]")
+        for origin, id_ in (
+            ("http://app.example.com", "config.E111"),
+            ("http://10.0.0.7:3000", "config.E111"),
+            ("http://localhost:6274", "config.W111"),
+            ("http://127.0.0.1:3000", "config.W111"),
+            ("http://[::1]", "config.W111"),
+        )
+    ],
+    *[
+        Case("[tools]", f"[approvals]\nauto_approve = {patterns}\n[tools]", id_, setting)
+        for patterns, id_, setting in (
+            ('["*"]', "config.E112", "approvals.auto_approve[0]"),
+            ('["**"]', "config.E112", "approvals.auto_approve[0]"),
+            ('["echo", "pack:*"]', "config.E112", "approvals.auto_approve[1]"),
+        )
+    ],
+    Case(
+        '[tools]\npacks = ["demo"]',
+        '[approvals]\nauto_approve = ["pack:d*", "pack:w*"]\n'
+        '[tools]\npacks = ["demo", "workspace"]',
+        "config.W112",
+        "approvals.auto_approve",
+    ),
+    Case(
+        "[tools]",
+        f"[limits]\n{OFF}concurrency = 0\n[limits.tenant]\nconcurrency = 0\n[tools]",
+        "config.E113",
+        "limits",
+    ),
+    Case(
+        "[tools]",
+        "[limits]\nrequests_per_second = 1e12\nconcurrency = 1000000000\n"
+        "[limits.tenant]\nconcurrency = 1000000000\n[tools]",
+        "config.E113",
+        "limits",
+    ),
+    Case("[tools]", f"[limits]\n{OFF}[tools]", "config.W113", "limits.requests_per_second"),
+    Case("[tools]", "[limits]\nburst = 1000000000\n[tools]", "config.W113",
+         "limits.requests_per_second"),
+    Case("[tools]", "[limits]\naudit_bytes_per_day = 0\n"
+         "[limits.tenant]\naudit_bytes_per_day = 0\n[tools]", "config.W122",
+         "limits.audit_bytes_per_day"),
+    Case("[tools]", "[limits]\nfailures_per_second = 0\n[tools]", "config.W114",
+         "limits.failures_per_second"),
+    *hosts(
+        "169.254.169.254",
+        "169.254.169.254:80",
+        "169.254.170.2:80",
+        "[::ffff:169.254.169.254]:80",
+        "[64:ff9b::a9fe:a9fe]:80",
+        "[fd00:ec2::254]:80",
+        "[FD00:EC2:0::254]:80",
+        "[fe80::1]:80",
+        "100.100.100.200:80",
+        "168.63.129.16:80",
+        "metadata.google.internal:80",
+        "METADATA.google.internal.:80",
+    ),
+    *hosts("127.0.0.1:9464", "localhost:9464", "[::1]:9464", "[::ffff:127.0.0.1]:9464",
+           "0.0.0.0:9464", "127.0.0.2:9464", id_="config.E115"),
+    Case(
+        "[listen]",
+        "[network]\nallow_hosts = ['10.0.0.5:9000']\n[listen]\nmetrics = '10.0.0.5:9000'",
+        "config.E115",
+        "network.allow_hosts[0]",
+    ),
+    Case(
+        "[listen]",
+        "[network]\nallow_hosts = ['127.0.0.1:9000']\n[listen]\nmetrics = '0.0.0.0:9000'",
+        "config.E115",
+        "network.allow_hosts[0]",
+    ),
+    *[
+        Case("[tools]", f"[workspace]\nroot = '{root}'\n[tools]", "config.E116", "workspace.root")
+        for root in ("/", "//", "/var/..", "/etc", "/usr/share/x", "/home", "/home/alice",
+                     "/proc/self/cwd/../../../../../../..", "slash", "slash/var/../etc")
+    ],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
+def test_a_setting_that_opens_too_much_is_found(folder: Path, case: Case) -> None:
+    """Each by its id and setting; an error keeps the server from starting."""
+    Path("slash").symlink_to("/")
+    assert case.old in GOOD
+
+    problems = found(GOOD.replace(case.old, case.new))
+
+    assert (case.id, case.setting) in [(id_, setting) for id_, setting, _ in problems]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new}"[:70])
+def test_development_is_not_told(folder: Path, case: Case) -> None:
+    """It answers this machine alone, and its operator is the developer."""
+    Path("slash").symlink_to("/")
+    text = GOOD.replace(case.old, case.new)
+
+    assert case.id not in [id_ for id_, _, _ in found(f'mode = "development"\n{text}')]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('["10.0.0.0/8"]', '["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fd00::/8"]'),
+        ('["10.0.0.0/8"]', '["104.16.0.0/13", "172.64.0.0/13", "2606:4700::/32"]'),
+        ("[listen]", "[listen]\nallowed_origins = ['https://app.example.com']"),
+        ("[tools]", "[approvals]\nauto_approve = ['whoami', 'ec*']\n[tools]"),
+        ("[tools]", "[network]\nallow_hosts = ['10.0.0.7:8080', '127.0.0.1:9465']\n[tools]"),
+        ("[tools]", "[limits.tenant]\nrequests_per_second = 100\n[tools]"),
+        ("[tools]", "[workspace]\nroot = '/var/lib/gatepost/workspaces'\n[tools]"),
+    ],
+)
+def test_what_operators_mean_is_not_found(folder: Path, old: str, new: str) -> None:
+    """Nobody learns to ignore the check."""
+    assert found(GOOD.replace(old, new)) == []
+
+
+def test_the_environment_is_judged_like_the_file(folder: Path) -> None:
+    """A variable is how a container says it."""
+    environment = {
+        "GATEPOST_LISTEN__TRUSTED_PROXIES": '["0.0.0.0/0"]',
+        "GATEPOST_WORKSPACE__ROOT": "/",
+    }
+
+    ids = [id_ for id_, _, _ in found(GOOD, environment)]
+
+    assert [id_ for id_ in ids if ".E" in id_] == ["config.E110", "config.E116"]
+
+
+MINE = GOOD.replace('packs = ["demo"]', 'load = ["tools/mine.py"]')
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "id_"),
+    [
+        ("tools/mine.py", 0o646, "config.E117"),
+        ("tools", 0o777, "config.E117"),
+        (".", 0o777, "config.E117"),
+        ("tools/__pycache__", 0o777, "config.E117"),
+        ("real", 0o777, "config.E117"),
+        ("real/linked.py", 0o666, "config.E117"),
+        ("tools", 0o1777, None),
+        ("tools/mine.py", 0o644, None),
+    ],
+)
+def test_a_tool_that_every_user_can_change_is_found(
+    folder: Path, place: str, mode: int, id_: str | None
+) -> None:
+    """The file, its bytecode, the folders above it, and what a link leads through."""
+    for name in ("tools", "real"):
+        Path(name).mkdir(mode=0o755)
+    Path("real/linked.py").write_text(TOOL)
+    if place.startswith("real"):
+        Path("tools/mine.py").symlink_to("../real/linked.py")
+    else:
+        Path("tools/mine.py").write_text(TOOL)
+    Path("tools/__pycache__").mkdir(mode=0o755)
+    Path(place).chmod(mode)
+
+    problems = [(one, setting) for one, setting, _ in found(MINE)]
+
+    Path(place).chmod(0o755)
+    assert problems == ([(id_, "tools.load[0]")] if id_ else [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("place", ["tools/mine.py", "tools"])
+def test_a_tool_of_another_user_is_a_warning(folder: Path, place: str) -> None:
+    """Its owner can change it whatever its mode says."""
+    Path("tools").mkdir()
+    Path("tools/mine.py").write_text(TOOL)
+    os.chown(place, 12345, 0)
+
+    assert [(one, setting) for one, setting, _ in found(MINE)] == [("config.W117", "tools.load[0]")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "ids"),
+    [
+        (0o600, []),
+        (0o640, []),
+        (0o644, ["config.W118"]),
+        (0o602, ["config.E118"]),
+        (0o666, ["config.E118", "config.W118"]),
+    ],
+)
+def test_a_client_secret_that_others_can_read_is_found(
+    folder: Path, mode: int, ids: list[str]
+) -> None:
+    """Whatever setting refers to the file."""
+    Path("secret").write_text("a secret of a client")
+    Path("secret").chmod(mode)
+    text = GOOD.replace(
+        'tenant = { claim = "org_id" }',
+        'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
+        'introspection.client_secret = "file:secret"',
+    )
+
+    problems = [(one, setting) for one, setting, _ in found(text)]
+
+    assert problems == [(id_, "issuers[0].introspection.client_secret") for id_ in ids]
+
+
+@pytest.mark.parametrize(("mode", "code"), [(0o644, 0), (0o666, 1)])
+def test_a_configuration_that_every_user_can_change_is_refused(
+    folder: Path, mode: int, code: int
+) -> None:
+    """`gatepost check` looks at its own file too."""
+    Path("gatepost.toml").write_text(GOOD)
+    Path("gatepost.toml").chmod(mode)
+
+    told = CliRunner().invoke(main, ["check", "--config", "gatepost.toml"])
+
+    assert told.exit_code == code, told.output
+    assert ("config.E119" in told.output) == bool(code)

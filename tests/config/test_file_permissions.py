@@ -1,0 +1,222 @@
+"""What other users of the machine could read or change, and folders that are somebody else's."""
+
+import os
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.dev.composition import make_state_folder
+from gatepost.runtime.erasure import TenantErasure
+from gatepost.secrets.keyring import KeyRing, KeyRingError, create
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreRefused
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import Workspaces
+from gatepost.workspace.ownership import LEDGER, PRIVATE
+from gatepost.workspace.resolver import Choice, resolver_of
+from tests.config.test_reading import GOOD, folder, found
+from tests.support.workspaces import recorded
+
+__all__ = ["folder"]
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+NOBODY = 65_534
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def a_home(root: Path) -> Path:
+    """A folder of a person that has the name of a tenant."""
+    home = root / "alice"
+    home.mkdir(parents=True)
+    (home / "diary.txt").write_text("of alice")
+    return home
+
+
+@pytest.mark.parametrize("resolver", ["walk", "auto"])
+async def test_a_folder_that_was_there_is_no_workspace(tmp_path: Path, resolver: Choice) -> None:
+    """Neither reads nor writes touch it, and refusing leaves nothing behind."""
+    home = a_home(tmp_path)
+    spaces = Workspaces(tmp_path, resolver=resolver_of(resolver))
+    alice = spaces.of("alice")
+    for attempt in (
+        alice.read("diary.txt", limit=100),
+        alice.write("new.txt", b"x"),
+        alice.entries(recursive=True, limit=10),
+        alice.delete("diary.txt", recursive=True),
+        alice.place(),
+        alice.usage(),
+        alice.write("diary.txt", b"x"),
+    ):
+        with pytest.raises(ToolFailure, match="was not made for it"):
+            await attempt
+    await spaces.of("bob").write("note.txt", b"of bob")
+    spaces.close()
+
+    assert (home / "diary.txt").read_text() == "of alice"
+    assert os.listdir(home) == ["diary.txt"]
+    assert not (tmp_path / PRIVATE / "alice").exists()
+
+
+async def test_a_folder_that_gatepost_made_is_known_after_a_restart(tmp_path: Path) -> None:
+    """Installations that are there already go on: the count of the files marks their folder."""
+    first = Workspaces(tmp_path)
+    await first.of("acme").write("a/note.txt", b"kept")
+    first.close()
+    second = Workspaces(tmp_path)
+
+    assert await second.of("acme").read("a/note.txt", limit=10) == b"kept"
+
+    second.close()
+
+
+async def test_an_operator_can_hand_a_folder_over(tmp_path: Path) -> None:
+    """An empty folder needs no word, and a record makes a full one the tenant's."""
+    (tmp_path / "empty").mkdir()
+    a_home(tmp_path)
+    spaces = Workspaces(tmp_path)
+
+    await spaces.of("empty").write("note.txt", b"x")
+    recorded(tmp_path, "alice")
+
+    assert await spaces.of("alice").read("diary.txt", limit=100) == b"of alice"
+    assert (await spaces.of("alice").usage()).files == 1
+    spaces.close()
+
+
+async def test_folders_of_tenants_are_closed_to_others(tmp_path: Path) -> None:
+    """Also those that an earlier version or a copy left open."""
+    spaces = Workspaces(tmp_path)
+    await spaces.of("acme").write("note.txt", b"x")
+    spaces.close()
+    places = [tmp_path / PRIVATE, tmp_path / PRIVATE / "acme", tmp_path / "acme"]
+    for place in places:
+        place.chmod(0o777)
+
+    again = Workspaces(tmp_path)
+    await again.of("acme").read("note.txt", limit=10)
+    again.close()
+
+    assert [mode(place) for place in places] == [0o700] * 3
+
+
+async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> None:
+    """`tenant erase alice` must not remove the folder of the user alice."""
+    home = a_home(tmp_path)
+    kept = tmp_path / PRIVATE / "alice" / "memory"
+    kept.mkdir(parents=True)
+    (kept / "note").write_text("x")
+    records, relay = await open_records("memory:"), await open_relay("")
+    told: list[str] = []
+
+    async def pause(_: float) -> None: ...
+
+    await TenantErasure("alice", records, relay, tmp_path).run(told.append, pause)
+
+    assert (home / "diary.txt").read_text() == "of alice"
+    assert not (tmp_path / PRIVATE / "alice").exists()
+    assert any("left the folder" in line for line in told)
+    await relay.aclose()
+    await records.aclose()
+
+
+def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
+    """Before a tenant's first call finds them, with what to do."""
+    a_home(folder / "workspaces")
+    recorded(folder / "workspaces", "acme").mkdir()
+    (folder / "workspaces" / "acme" / "note").touch()
+
+    ((id_, setting, said),) = found(GOOD)
+
+    assert (id_, setting) == ("config.W121", "workspace.root")
+    assert "workspaces/alice was not created by Gatepost" in said
+    assert f"touch workspaces/{PRIVATE}/alice/{LEDGER}" in said
+
+
+async def test_a_database_that_was_open_to_others_is_closed(tmp_path: Path) -> None:
+    """With what SQLite keeps beside it, and a line that says so."""
+    file = tmp_path / "records.db"
+    records = await open_records(f"sqlite:///{file}")
+    await records.aclose()
+    names = [file, *(Path(f"{file}{end}") for end in ("-wal", "-shm"))]
+    for name in names:
+        name.touch()
+        name.chmod(0o666)
+
+    with capture_logs() as said:
+        again = await open_records(f"sqlite:///{file}")
+    modes = [mode(name) for name in names if name.exists()]
+    await again.aclose()
+
+    assert modes == [0o600] * len(modes)
+    assert mode(file) == 0o600
+    assert [one["path"] for one in said if one["event"] == "closed_to_others"] == [*map(str, names)]
+
+
+def test_the_check_tells_of_an_open_database(folder: Path) -> None:
+    """The server closes it; what was read before stays read."""
+    for end in ("", "-wal"):
+        (folder / f"gatepost.db{end}").touch(mode=0o600)
+        (folder / f"gatepost.db{end}").chmod(0o640)
+
+    assert [(id_, setting) for id_, setting, _ in found(GOOD)] == [
+        ("config.W120", "storage.database")
+    ] * 2
+
+
+def test_a_state_folder_that_was_open_is_closed(tmp_path: Path) -> None:
+    """`gatepost dev` keeps its issuer's and its dashboard's secrets there."""
+    secret = tmp_path / "dashboard.secret"
+    secret.write_text("x")
+    for place in (secret, tmp_path):
+        place.chmod(0o777)
+
+    make_state_folder(tmp_path)
+
+    assert (mode(tmp_path), mode(secret)) == (0o700, 0o700)
+
+
+class AnotherUser:
+    """This process as the machine sees it once it is not root; its rights stay."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+
+
+@ROOT_ONLY
+async def test_what_belongs_to_another_user_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mode does not keep its owner out: database, key ring, state folder, workspace."""
+    database, ring, state = folder / "gatepost.db", folder / "keyring.json", folder / "state"
+    database.touch(mode=0o600)
+    state.mkdir(mode=0o700)
+    spaces = Workspaces(folder / "workspaces")
+    await spaces.of("acme").write("note.txt", b"x")
+    for path in (database, ring, state, folder / "workspaces" / PRIVATE / "acme"):
+        os.chown(path, NOBODY, NOBODY)
+    AnotherUser(monkeypatch)
+    again = Workspaces(folder / "workspaces")
+
+    with pytest.raises(StoreRefused, match="belongs to another user"):
+        await open_records(f"sqlite:///{database}")
+    with pytest.raises(KeyRingError, match="belongs to another user"):
+        KeyRing.load(f"file:{ring}")
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_state_folder(state)
+    with pytest.raises(ToolFailure, match="was not made for it"):
+        await again.of("acme").read("note.txt", limit=10)
+    ids = {id_ for id_, _, _ in found(GOOD)}
+    assert {"config.E120", "config.E007"} <= ids
+    for one in (spaces, again):
+        one.close()
+
+
+def test_a_ring_of_ones_own_is_loaded(tmp_path: Path) -> None:
+    """The control of the test above."""
+    create(tmp_path / "ring.json")
+
+    assert KeyRing.load(f"file:{tmp_path / 'ring.json'}").sign("x", b"y")

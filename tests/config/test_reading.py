@@ -1,0 +1,353 @@
+"""A configuration: read whole from file and environment, with every problem at once."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.config.reading import read
+from gatepost.config.settings import Config
+from gatepost.secrets.keyring import create
+
+GOOD = """
+resource = "https://mcp.example.com/mcp"
+[listen]
+trusted_proxies = ["10.0.0.0/8"]
+[keys]
+ring = "file:keyring.json"
+[[issuers]]
+issuer = "https://id.example.com"
+tenant = { claim = "org_id" }
+tenants = { org_1 = "acme" }
+roles = { approver = { claim = "roles", value = "approver" } }
+[tools]
+packs = ["demo"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    create(Path("keyring.json"))
+    return tmp_path
+
+
+def found(text: str, environment: dict[str, str] | None = None) -> list[tuple[str, str, str]]:
+    """Id, setting and whole text of every problem."""
+    Path("gatepost.toml").write_text(text)
+    reading = read(Path("gatepost.toml"), environment or {})
+    listed = list(reading.problems)
+    if reading.config is not None:
+        listed += problems(reading.config, load(reading.config.tools))
+    return [(one.id, one.setting, f"{one.message} {one.hint}") for one in listed]
+
+
+def config_of(text: str, environment: dict[str, str] | None = None) -> Config:
+    Path("gatepost.toml").write_text(text)
+    reading = read(Path("gatepost.toml"), environment or {})
+    assert reading.config is not None, reading.problems
+    return reading.config
+
+
+class Case(NamedTuple):
+    """What replaces what in the good file, and the problem that follows."""
+
+    old: str
+    new: str
+    id: str
+    setting: str
+    says: str
+
+
+CASES = [
+    Case("[keys]", "[key]", "config.E001", "key", "`keys`"),
+    Case("ring =", "rong =", "config.E001", "keys.rong", "did you mean `keys.ring`"),
+    Case("[tools]", "[tools]\ntimeout = 3", "config.E001", "tools.timeout", "timeout_s"),
+    Case("[tools]", "[tools]\ntimeout_s = 'x'", "config.E002", "tools.timeout_s", "expected"),
+    Case(
+        "[tools]",
+        "[limits]\nmax_body_bytes = 1.5\n[tools]",
+        "config.E002",
+        "limits.max_body_bytes",
+        "int",
+    ),
+    Case('resource = "https://mcp.example.com/mcp"', "", "config.E002", "resource", "is missing"),
+    Case("issuer = ", "isuer = ", "config.E001", "issuers[0].isuer", "issuers[0].issuer"),
+    Case("[[issuers]]", "[[issuers", "config.E003", "", "line"),
+    Case('"file:keyring.json"', '"hunter2"', "config.E005", "keys.ring", "reference"),
+    Case('ring = "file:keyring.json"', "", "config.E006", "keys.ring", "gatepost keyring new"),
+    Case("file:keyring.json", "file:other.json", "config.E007", "keys.ring", "does not exist"),
+    Case('trusted_proxies = ["10.0.0.0/8"]', "", "config.E008", "listen", "HTTPS"),
+    Case("10.0.0.0/8", "10.0.0.1/8", "config.E009", "listen.trusted_proxies[0]", "network"),
+    Case('"demo"', '"dmeo"', "config.E010", "tools.packs[0]", "'demo'"),
+    Case("[tools]", "[tools]\nload = ['x.py']", "config.E011", "tools.load[0]", "does not exist"),
+    Case("[tools]", "[tools]\nload = ['bad.py']", "config.E011", "tools.load[0]", "line 1"),
+    Case("[tools]", "[tools]\nload = ['named.py']", "config.E011", "tools.load[0]", "a-z"),
+    Case("[tools]", "[tools]\nload = ['none.py']", "config.E011", "tools.load[0]", "no pack"),
+    Case("[tools]", "[tools]\nload = ['twice.py']", "config.E012", "tools", "'echo'"),
+    Case(
+        'tenant = { claim = "org_id" }',
+        'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
+        'introspection.client_secret = "env:NOT_SET"',
+        "config.E020",
+        "issuers[0].introspection.client_secret",
+        "NOT_SET",
+    ),
+    Case(
+        "[tools]",
+        "[workspace]\nroot = '/dev/null/x'\n[tools]",
+        "config.E021",
+        "workspace.root",
+        "/dev/null",
+    ),
+    Case(
+        "[tools]",
+        "[workspace]\nquota_bytes = 0\n[tools]",
+        "config.E050",
+        "workspace.quota_bytes",
+        "above 0",
+    ),
+    Case(
+        "[tools]",
+        "[workspace]\nquota_files = -1\n[tools]",
+        "config.E050",
+        "workspace.quota_files",
+        "above 0",
+    ),
+    Case(
+        "[tools]",
+        "[network]\nca_bundle = 'bad.py'\n[tools]",
+        "config.E022",
+        "network.ca_bundle",
+        "PEM",
+    ),
+    Case(
+        "[tools]",
+        "[network]\nca_bundle = 'nowhere'\n[tools]",
+        "config.E022",
+        "network.ca_bundle",
+        "PEM",
+    ),
+    *[
+        Case(
+            "[tools]",
+            f"[network]\nproxy = {proxy!r}\n[tools]",
+            "config.E023",
+            "network.proxy",
+            "proxy",
+        )
+        for proxy in ("socks5://127.0.0.1:1", "nonsense", "http://", "http://a:b", "http://[")
+    ],
+    *[
+        Case(
+            "[tools]",
+            f"[network]\nallow_hosts = [{entry!r}]\n[tools]",
+            "config.E024",
+            "network.allow_hosts[0]",
+            "is not a host",
+        )
+        for entry in (
+            "",
+            "*",
+            "*.corp",
+            "http://a",
+            "a/b",
+            "a:0",
+            "a:",
+            "a:x",
+            "u@a",
+            "127.1",
+            "a b",
+        )
+    ],
+    Case("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
+    Case(
+        "[listen]",
+        "[listen]\ntls_key = 'k'\ntls_certificate = 'c'",
+        "config.E014",
+        "listen.tls_certificate",
+        "PEM",
+    ),
+    Case(
+        "[listen]",
+        "[listen]\nallowed_origins = ['https://a.example/']",
+        "config.E015",
+        "listen.allowed_origins[0]",
+        "as browsers send it",
+    ),
+    Case(
+        "[listen]",
+        "[listen]\nallowed_origins = ['*']",
+        "config.E015",
+        "listen.allowed_origins[0]",
+        "*",
+    ),
+    Case("[listen]", "[listen]\nport = 70000", "config.E016", "listen.port", "70000"),
+    Case("[listen]", "[listen]\nworkers = 0", "config.E016", "listen.workers", "at least 1"),
+    Case(
+        "[tools]",
+        "[limits]\nbody_timeout_s = 0\n[tools]",
+        "config.E016",
+        "limits.body_timeout_s",
+        "more",
+    ),
+    Case(
+        "[tools]",
+        "[tasks]\nmax_per_caller = 0\n[tools]",
+        "config.E016",
+        "tasks.max_per_caller",
+        "more",
+    ),
+    Case("[listen]", 'mode = "development"\n[listen]', "config.E017", "resource", "loopback"),
+    Case(
+        "[tools]",
+        "[tenancy]\nsuspended = ['Acme']\n[tools]",
+        "config.E018",
+        "tenancy.suspended[0]",
+        "a-z",
+    ),
+    Case(
+        "[tools]",
+        "[tenancy]\nsuspended = ['acmee']\n[tools]",
+        "config.W001",
+        "tenancy.suspended[0]",
+        "'acme'",
+    ),
+    Case(
+        "[tools]",
+        "[workspace]\nroot = 'bad.py'\n[tools]",
+        "config.E019",
+        "workspace.root",
+        "folder",
+    ),
+    Case(
+        "[tools]",
+        "[scopes]\nobtainable = ['files:wrote']\n[tools]",
+        "config.W002",
+        "scopes.obtainable",
+        "files:write",
+    ),
+    Case('packs = ["demo"]', "", "config.W003", "tools", "tools.load"),
+    Case("https://mcp", "http://mcp", "authz.E002", "resource", "https"),
+    Case("org_1", 'org_2 = "ACME", org_1', "authz.E018", "issuers[0].tenants", "ACME"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.id} {case.new[:30]!r}")
+def test_each_mistake_has_its_own_problem(folder: Path, case: Case) -> None:
+    """One mistake in a good file gives one problem: id, setting, and a hint that helps."""
+    (folder / "bad.py").write_text("boom")
+    (folder / "none.py").write_text("x = 1")
+    (folder / "named.py").write_text("from gatepost import Pack\npack = Pack('Save-It')\n")
+    (folder / "twice.py").write_text(
+        "from gatepost import CallContext, Pack\npack = Pack('mine')\n\n@pack.tool()\n"
+        "async def echo(ctx: CallContext) -> str:\n    '''Say it again.'''\n    return ''\n"
+    )
+    assert case.old in GOOD
+    listed = [one for one in found(GOOD.replace(case.old, case.new, 1)) if one[0] == case.id]
+
+    assert [(one[0], one[1]) for one in listed] == [(case.id, case.setting)]
+    assert case.says in listed[0][2]
+
+
+def test_a_good_configuration_has_no_problem(folder: Path) -> None:
+    """The file above, as it stands, is fit for production."""
+    assert found(GOOD) == []
+
+
+def test_all_problems_are_told_at_once(folder: Path) -> None:
+    """Nobody mends five mistakes one start at a time."""
+    text = """
+    resource = "http://mcp.example.com/mcp"
+    [tools]
+    packs = ["demmo"]
+    [tenancy]
+    suspended = ["?"]
+    """
+
+    assert {one[0] for one in found(text)} >= {
+        "authz.E002",
+        "authz.E010",
+        "config.E006",
+        "config.E008",
+        "config.E010",
+        "config.E018",
+    }
+
+
+def test_no_problem_repeats_a_value_that_may_be_secret(folder: Path) -> None:
+    """A password in the wrong place must not reach the build log."""
+    text = GOOD.replace('"file:keyring.json"', '"hunter2"').replace(
+        "[tools]", 'introspection = { client_id = "g", client_secret = "hunter2" }\n[tools]'
+    )
+
+    assert found(text)
+    assert "hunter2" not in str(found(text))
+
+
+ENVIRONMENT = [
+    ("GATEPOST_LISTEN__PORT", "9000", lambda config: config.listen.port == 9000),
+    ("GATEPOST_RESOURCE", "https://o.example/mcp", lambda c: c.resource == "https://o.example/mcp"),
+    ("GATEPOST_LIMITS__FAILURES_PER_SECOND", "0", lambda c: c.limits.failures_per_second == 0),
+    ("GATEPOST_TOOLS__PACKS", "demo, git", lambda c: c.tools.packs == ("demo", "git")),
+    ("GATEPOST_TOOLS__PACKS", '["a,b"]', lambda c: c.tools.packs == ("a,b",)),
+    ("GATEPOST_TOOLS__PACKS", "", lambda c: c.tools.packs == ()),
+    ("GATEPOST_TENANCY__CREATE_ON_FIRST_USE", "true", lambda c: c.creates_tenants),
+    ("GATEPOST_SCOPES__IMPLIED", '{"a": ["b"]}', lambda c: c.scopes.implied == {"a": ("b",)}),
+    (
+        "GATEPOST_ISSUERS",
+        '[{"issuer": "https://two.example"}]',
+        lambda c: [one.issuer for one in c.issuers] == ["https://two.example"],
+    ),
+    ("GATEPOST_PORT", "tcp://10.0.0.1:80", lambda c: c.listen.port == 8000),
+    ("GATEPOST_SERVICE_HOST", "10.0.0.1", lambda c: c.listen.host == "127.0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("variable", "text", "holds"), ENVIRONMENT)
+def test_the_environment_overrides_the_file(folder: Path, variable: str, text: str, holds) -> None:  # type: ignore[no-untyped-def]
+    """Every key can be set there; what orchestrators inject under our prefix is left alone."""
+    assert holds(config_of(GOOD, {variable: text}))
+
+
+BAD_ENVIRONMENT = [
+    ("GATEPOST_LISTEN__PORT", "many", "whole number"),
+    ("GATEPOST_LISTEN__PRT", "1", "GATEPOST_LISTEN__PORT"),
+    ("GATEPOST_RESOURC", "https://x", "GATEPOST_RESOURCE"),
+    ("GATEPOST_CHALLENGE__ERROR_WITHOUT_CREDENTIALS", "maybe", "true or false"),
+    ("GATEPOST_SCOPES__IMPLIED", "a=b", "JSON"),
+    ("GATEPOST_NOTHING__AT_ALL", "x", "did you mean"),
+]
+
+
+@pytest.mark.parametrize(("variable", "text", "says"), BAD_ENVIRONMENT)
+def test_a_bad_variable_is_a_problem(folder: Path, variable: str, text: str, says: str) -> None:
+    """It is named, with what was expected or the nearest known name."""
+    listed = found(GOOD, {variable: text})
+
+    assert [one[0] for one in listed] == ["config.E004"]
+    assert variable in listed[0][2]
+    assert says in listed[0][2]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: None, "does not exist"),
+        (Path.mkdir, "is a folder"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "not UTF-8"),
+        (lambda path: path.write_text("a = = b"), "not valid TOML"),
+    ],
+)
+def test_an_unreadable_file_is_one_problem(tmp_path: Path, make, says: str) -> None:  # type: ignore[no-untyped-def]
+    """Not one for each setting that could not be read."""
+    path = tmp_path / "gatepost.toml"
+    make(path)
+    reading = read(path, {})
+
+    assert [problem.id for problem in reading.problems] == ["config.E003"]
+    assert says in reading.problems[0].message
+    assert os.fspath(path) in reading.problems[0].message

@@ -1,0 +1,182 @@
+"""Packs that another installed distribution registers, by the examples of docs/tools.md."""
+
+import re
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatepost.config.pack_registration import registrations
+from gatepost.policy.approvals.scripts import Script
+from tests.architecture.source import ROOT
+from tests.mcp.stdio.talk import talking, text
+from tests.support.gatepost import ended
+
+SECTION = (
+    (ROOT / "docs/tools.md")
+    .read_text(encoding="utf-8")
+    .split("\n## Packs of a distribution\n")[1]
+    .split("\n## ")[0]
+)
+REGISTRATION, SETTINGS = re.findall(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
+(ENTRY_POINTS,) = re.findall(r"^```toml\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
+
+TOOLS = '''
+import sys
+
+from acme_packs.settings import InvoiceSettings
+from gatepost import CallContext, Pack
+
+pack = Pack("invoices")
+
+
+@pack.tool()
+async def archive_secret(ctx: CallContext) -> str:
+    """Say which secret the archive takes."""
+    return ctx.settings(InvoiceSettings).token
+'''
+SCRIPTS = '''
+from gatepost import FoundScripts, Script
+
+
+class Recipes:
+    """One script, which the configuration allows once there is a token."""
+
+    def __init__(self, settings, workspace):
+        self._settings = settings
+
+    async def find(self, name):
+        return Script(name, b"1", "server") if name == "invoices_close" else None
+
+    async def all(self):
+        return FoundScripts((await self.find("invoices_close"),), False)
+
+    def allowed_by(self, script):
+        return "packs.invoices.token" if self._settings.token else None
+'''
+CONFIG = """
+resource = "http://127.0.0.1:8000/mcp"
+mode = "development"
+issuers = [{ issuer = "http://127.0.0.1:1/issuer", tenant = { value = "acme" } }]
+stdio = { tenant = "acme", subject = "alice" }
+storage.database = "sqlite:///gatepost.db"
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs the distribution `acme-packs`, whose modules are given by name."""
+    place = tmp_path / "site"
+    information = place / "acme_packs-1.0.dist-info"
+    information.mkdir(parents=True)
+    (place / "acme_packs").mkdir()
+    monkeypatch.syspath_prepend(place)  # type: ignore[no-untyped-call]
+
+    def installed(**modules: str) -> None:
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-packs\n")
+        points = re.sub(r'project.entry-points\."(.*)"', r"\1", ENTRY_POINTS).replace('"', "")
+        (information / "entry_points.txt").write_text(points)
+        for name, code in modules.items():
+            (place / "acme_packs" / f"{name}.py").write_text(textwrap.dedent(code))
+
+    return installed
+
+
+def checked(folder: Path, *lines: str, command: tuple[str, ...] = ("check",)) -> tuple[int, str]:
+    """Exit code and all output of a command with the configuration and *lines*."""
+    (folder / "gatepost.toml").write_text("\n".join([CONFIG, *lines]))
+    code, out, err = ended(*command, cwd=folder)
+    return code, out + err
+
+
+def test_a_registered_pack_is_enabled_and_set_by_its_name(install: Install, tmp_path: Path) -> None:
+    """Its tools are served, and get the table of the configuration by its type."""
+    install(__init__=REGISTRATION, settings=SETTINGS, tools=TOOLS)
+    config = CONFIG + 'tools.packs = ["invoices"]\npacks.invoices.token = "secret:ARCHIVE"\n'
+    with talking(tmp_path, config) as talk:
+        assert text(talk.of(talk.call("archive_secret", identity=1))) == "secret:ARCHIVE"
+        assert talk.hang_up() == 0
+
+
+def test_its_settings_are_checked_as_those_of_built_in_packs(
+    install: Install, tmp_path: Path
+) -> None:
+    """Unknown names with the nearest one, and what the pack itself refuses."""
+    install(__init__=REGISTRATION, settings=SETTINGS)
+    code, unknown = checked(tmp_path, "packs.invoices.tokn = 1", "packs.invoice.token = 1")
+    _, refused = checked(tmp_path, 'packs.invoices.token = "abc"')
+
+    assert code == 1
+    assert "did you mean `packs.invoices.token`?" in unknown
+    assert "did you mean `packs.invoices`?" in unknown
+    assert "error config.E060 [packs.invoices.token]: this is no reference" in refused
+
+
+def test_a_pack_that_is_off_is_not_imported(install: Install, tmp_path: Path) -> None:
+    """Its module would raise; what it needs is named by the extra of its own distribution."""
+    broken = "raise ModuleNotFoundError('No module named fpdf', name='fpdf')"
+    install(__init__=REGISTRATION, settings=SETTINGS, tools=broken)
+    _, off = checked(tmp_path, 'tools.packs = ["demo"]')
+    _, on = checked(tmp_path, 'tools.packs = ["demo", "invoices"]')
+
+    assert "fpdf" not in off
+    assert "config.E061" not in off
+    assert "config.W004" in on
+    assert "pip install 'acme-packs[pdf]'" in on
+
+
+@pytest.mark.parametrize(
+    ("registration", "why"),
+    [
+        (REGISTRATION.replace('"invoices"', '"demo"'), "already registered by gatepost"),
+        (REGISTRATION.replace('"invoices"', '"In voices"'), "is not a name for a pack"),
+        ("PACKS = {'invoices': 'acme_packs.tools'}", "must map names to PackRegistration"),
+        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        ("", "has no attribute 'PACKS'"),
+        (REGISTRATION.replace("InvoiceSettings", "Iterator"), "is not a PackSettings"),
+    ],
+)
+def test_a_registration_that_cannot_be_used_is_told(
+    install: Install, monkeypatch: pytest.MonkeyPatch, registration: str, why: str
+) -> None:
+    """With the name of the distribution; the built-in packs stay what they are."""
+    install(__init__=registration, settings=SETTINGS)
+    for module in ("acme_packs", "acme_packs.settings"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    found = registrations.__wrapped__()
+    (fault,) = found.faults
+
+    assert fault.distribution == "acme-packs"
+    assert why in fault.message
+    assert found.packs == registrations().packs
+
+
+def test_a_server_does_not_start_with_a_registration_that_cannot_be_used(
+    install: Install, tmp_path: Path
+) -> None:
+    """A pack that an operator counts on would be missing without a word."""
+    install(__init__="raise SystemExit")
+    code, output = checked(tmp_path, 'tools.packs = ["demo"]')
+
+    assert code == 1
+    assert re.search("error config.E061.*acme-packs.*SystemExit", output)
+
+
+def test_its_scripts_are_listed_and_approved(install: Install, tmp_path: Path) -> None:
+    """`gatepost scripts` finds them through what the pack registers."""
+    registration = REGISTRATION.replace("extra=", 'scripts="acme_packs.scripts:Recipes", extra=')
+    install(__init__=registration, settings=SETTINGS, scripts=SCRIPTS)
+    command = ("scripts", "list", "--tenant", "acme")
+    _, plain = checked(tmp_path, command=command)
+    _, allowed = checked(tmp_path, 'packs.invoices.token = "secret:A"', command=command)
+    digest = Script("invoices_close", b"1", "server").digest
+    approve = ("scripts", "approve", "invoices_close", "--tenant", "acme", "--digest", digest)
+    code, _ = checked(tmp_path, command=approve)
+
+    assert re.search(rf"invoices_close +not approved +{digest}", plain)
+    assert re.search(rf"invoices_close +allowed +{digest} +packs.invoices.token", allowed)
+    assert code == 0

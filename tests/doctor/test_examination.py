@@ -1,0 +1,392 @@
+"""`gatepost doctor`: whatever stops a client, the last sentence names it and the side to change."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from joserfc import jwt
+from joserfc.jwk import ECKey
+from starlette.types import Receive, Scope, Send
+
+from gatepost.cli.doctor import command
+from gatepost.doctor import DoctorCredentials, Report, examine, http
+from tests.support.cases import each
+from tests.support.sockets import free_port, serving
+
+JSON = "application/json"
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
+APPENDED_METADATA = "/mcp/.well-known/oauth-protected-resource"
+ISSUER_METADATA = "/.well-known/oauth-authorization-server"
+KEY = ECKey.generate_key("P-256")
+
+
+class Town:
+    """
+    An MCP server and its authorization server at one origin, healthy until a case changes it.
+
+    ``answers`` maps method and path to status, header fields and body.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.url = f"{self.origin}/mcp"
+        self.challenge: list[str] = [
+            f'Bearer resource_metadata="{self.origin}{RESOURCE_METADATA}", error="invalid_token", '
+            'scope="files:read", error_description="No token"'
+        ]
+        self.resource: dict[str, Any] = {
+            "resource": self.url,
+            "authorization_servers": [self.origin],
+            "bearer_methods_supported": ["header"],
+        }
+        self.issuer: dict[str, Any] = {
+            "issuer": self.origin,
+            "authorization_endpoint": f"{self.origin}/authorize",
+            "token_endpoint": f"{self.origin}/token",
+            "registration_endpoint": f"{self.origin}/register",
+            "jwks_uri": f"{self.origin}/jwks",
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic"],
+        }
+        self.keys: dict[str, Any] = {"keys": [KEY.as_dict(private=False)]}
+        self.claims: dict[str, Any] = {
+            "iss": self.origin,
+            "aud": self.url,
+            "exp": int(time.time()) + 300,
+        }
+        self.first_call: tuple[int, dict[str, Any]] = (
+            200,
+            {"supportedVersions": ["2026-07-28"], "resultType": "complete"},
+        )
+        self.instead: dict[str, tuple[int, str, bytes]] = {}
+        """Path → status, content type and body, for places that answer something else."""
+
+    def token(self) -> str:
+        return jwt.encode({"alg": "ES256"}, self.claims, KEY)
+
+    def _document(self, path: str) -> object | None:
+        return {
+            RESOURCE_METADATA: self.resource,
+            APPENDED_METADATA: self.resource,
+            ISSUER_METADATA: self.issuer,
+            "/jwks": self.keys,
+            "/token": {"access_token": self.token(), "token_type": "Bearer"},
+        }.get(path)
+
+    def _endpoint(self, scope: Scope) -> tuple[int, list[tuple[str, str]], bytes]:
+        if not any(name == b"authorization" for name, _ in scope["headers"]):
+            return 401, [("www-authenticate", value) for value in self.challenge], b"{}"
+        status, result = self.first_call
+        return status, [], json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode()
+
+    def answer(self, scope: Scope) -> tuple[int, list[tuple[str, str]], bytes]:
+        path = scope["path"]
+        if path in self.instead:
+            status, kind, body = self.instead[path]
+            return status, [("content-type", kind)], body
+        if path == "/mcp":
+            status, headers, body = self._endpoint(scope)
+            return status, [("content-type", JSON), *headers], body
+        document = self._document(path)
+        if document is None:
+            return 404, [("content-type", "text/html")], b"<h1>Not here</h1>"
+        return 200, [("content-type", JSON)], json.dumps(document).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"
+        status, fields, body = self.answer(scope)
+        headers = [(name.encode(), value.encode()) for name, value in fields]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+Change = Callable[[Town], object]
+
+
+def put(path: str, status: int, kind: str = JSON, body: bytes = b"{}") -> Change:
+    return lambda town: town.instead.update({path: (status, kind, body)})
+
+
+def challenge(text: str) -> Change:
+    """A change of the whole challenge, in which ORIGIN stands for where the server is."""
+    return lambda town: setattr(
+        town, "challenge", [part.replace("ORIGIN", town.origin) for part in text.split("\n")]
+    )
+
+
+def resource(**members: Any) -> Change:
+    return lambda town: town.resource.update(members)
+
+
+def issuer(**members: Any) -> Change:
+    return lambda town: town.issuer.update(members)
+
+
+def without(document: str, member: str) -> Change:
+    return lambda town: getattr(town, document).pop(member)
+
+
+METADATA = f'resource_metadata="ORIGIN{RESOURCE_METADATA}"'
+
+BROKEN: dict[str, tuple[Change, str, str]] = {
+    # name: (what is broken, what the sentence says of it, which side it tells to change)
+    "an open server": (put("/mcp", 200), "without a token", "MCP server"),
+    "a wrong path": (put("/mcp", 404, "text/html"), "404 with an HTML page", "MCP server"),
+    "a redirect": (put("/mcp", 307), "redirects", "MCP server"),
+    "a host not allowed": (put("/mcp", 403), "not allowed", "MCP server"),
+    "an outage": (put("/mcp", 500), "500 with JSON", "MCP server"),
+    "no challenge": (lambda town: town.challenge.clear(), "no WWW-Authenticate", "MCP server"),
+    "another spelling": (challenge(f"bearer {METADATA}"), "VS Code", "MCP server"),
+    "only Basic": (challenge('Basic realm="x"'), "offers only `Basic`", "MCP server"),
+    "DPoP first": (
+        challenge(f'DPoP algs="ES256"\nBearer {METADATA}'),
+        "before `Bearer`",
+        "MCP server",
+    ),
+    "an open quote": (challenge(f'Bearer {METADATA}, error="x'), "never closed", "MCP server"),
+    "a scope in the description": (
+        challenge(f'Bearer {METADATA}, error_description="needs scope=a"'),
+        "read as a parameter",
+        "MCP server",
+    ),
+    "a relative address": (
+        challenge(f'Bearer resource_metadata="{RESOURCE_METADATA}"'),
+        "not an absolute",
+        "MCP server",
+    ),
+    "metadata not there": (put(RESOURCE_METADATA, 404, "text/html"), "gives no doc", "MCP server"),
+    "metadata that is a page": (
+        put(RESOURCE_METADATA, 200, "text/html", b"<html>"),
+        "200 with an HTML page",
+        "MCP server",
+    ),
+    "metadata behind the gate": (put(RESOURCE_METADATA, 401), "401 with JSON", "MCP server"),
+    "metadata that differs": (put(APPENDED_METADATA, 200), "differ", "MCP server"),
+    "another resource": (resource(resource="https://other.example"), "not http", "MCP server"),
+    "no resource": (without("resource", "resource"), "None", "MCP server"),
+    "tokens in the body only": (
+        resource(bearer_methods_supported=["body"]),
+        "bearer_methods_supported",
+        "MCP server",
+    ),
+    "no issuer": (resource(authorization_servers=[]), "no authorization server", "MCP server"),
+    "an issuer over plain http": (
+        resource(authorization_servers=["http://id.example.com"]),
+        "plain http",
+        "MCP server",
+    ),
+    "an issuer that is down": (
+        resource(authorization_servers=["http://127.0.0.1:9"]),
+        "cannot be reached",
+        "authorization server",
+    ),
+    "an issuer without metadata": (
+        put(ISSUER_METADATA, 404),
+        "publishes no metadata",
+        "authorization server",
+    ),
+    "an issuer of another name": (issuer(issuer="https://x.example"), "x.example", "MCP server"),
+    "no token endpoint": (
+        without("issuer", "token_endpoint"),
+        "token_endpoint in the metadata",
+        "authorization server",
+    ),
+    "no PKCE": (
+        without("issuer", "code_challenge_methods_supported"),
+        "PKCE with S256",
+        "authorization server",
+    ),
+    "plain PKCE": (
+        issuer(code_challenge_methods_supported=["plain"]),
+        "PKCE with S256",
+        "authorization server",
+    ),
+    "keys not there": (put("/jwks", 404), "no key set", "authorization server"),
+    "keys out of reach": (
+        issuer(jwks_uri="http://127.0.0.1:9/jwks"),
+        "cannot be reached",
+        "authorization server",
+    ),
+    "an empty key set": (
+        lambda town: town.keys.update(keys=[]),
+        "unusable key set",
+        "authorization server",
+    ),
+    "a symmetric key": (
+        lambda town: town.keys.update(keys=[{"kty": "oct", "k": "c2VjcmV0"}]),
+        "no usable key",
+        "authorization server",
+    ),
+    "neither keys nor introspection": (
+        without("issuer", "jwks_uri"),
+        "neither `jwks_uri`",
+        "authorization server",
+    ),
+    "a client that is refused": (
+        put("/token", 401, JSON, b'{"error": "invalid_client"}'),
+        "invalid_client",
+        "the client",
+    ),
+    "a resource unknown to the issuer": (
+        put("/token", 400, JSON, b'{"error": "invalid_target"}'),
+        "invalid_target",
+        "authorization server",
+    ),
+    "a token for somebody else": (
+        lambda town: town.claims.update(aud="client-7"),
+        "audience is 'client-7'",
+        "authorization server",
+    ),
+    "a token that ran out": (lambda town: town.claims.update(exp=1), "expired", "the client"),
+    "a token that is refused": (
+        lambda town: setattr(town, "first_call", (401, {})),
+        "refused with 401",
+        "MCP server",
+    ),
+    "a token without scopes": (
+        lambda town: setattr(town, "first_call", (403, {})),
+        "refused with 403",
+        "the client",
+    ),
+    "keys that the server cannot have": (
+        lambda town: setattr(town, "first_call", (503, {})),
+        "cannot be checked",
+        "MCP server",
+    ),
+}
+
+WORRYING: dict[str, tuple[Change, str, str]] = {
+    "no address in the challenge": (
+        challenge('Bearer error="invalid_token"'),
+        "no resource_metadata",
+        "MCP server",
+    ),
+    "bare values": (
+        challenge(f"Bearer {METADATA}, error=invalid_token"),
+        "without quotes",
+        "MCP server",
+    ),
+    "no registration": (
+        without("issuer", "registration_endpoint"),
+        "pre-registered client id",
+        "the client",
+    ),
+    "several issuers": (
+        lambda town: town.resource["authorization_servers"].append("https://other.example"),
+        "only the first",
+        "MCP server",
+    ),
+    "no public clients": (
+        issuer(token_endpoint_auth_methods_supported=["client_secret_basic"]),
+        "public clients",
+        "authorization server",
+    ),
+}
+
+
+async def examined(change: Change) -> Report:
+    town = Town()
+    change(town)
+    machine = DoctorCredentials(client_id="machine", client_secret="secret")
+    with serving(town, port=town.port, lifespan="off"):
+        return await examine(town.url, credentials=machine)
+
+
+async def test_a_healthy_server_is_called_fine() -> None:
+    """With nothing broken, every step is good or a note, and the sentence says so."""
+    report = await examined(lambda _: None)
+
+    assert {step.level for step in report.steps} <= {"ok", "note"}
+    assert report.healthy
+    assert report.sentence == f"No problems found at {report.url}."
+
+
+@each(("change", "said", "side"), BROKEN.values(), ids=BROKEN)
+async def test_the_last_sentence_names_the_culprit(change: Change, said: str, side: str) -> None:
+    """Whatever stops every client is a failure, and the sentence says where to change what."""
+    report = await examined(change)
+
+    assert not report.healthy
+    assert said in report.sentence
+    assert f": at {side}" in report.sentence or f": at the {side}" in report.sentence
+
+
+@pytest.mark.parametrize(("change", "said", "side"), WORRYING.values(), ids=WORRYING)
+async def test_what_stops_some_clients_is_said_but_is_no_failure(
+    change: Change, said: str, side: str
+) -> None:
+    """A server that works for most clients is healthy, and the sentence says for whom it is not."""
+    report = await examined(change)
+
+    assert report.healthy
+    assert report.sentence.startswith("Clients can connect, but ")
+    assert said in report.sentence
+    assert side in report.sentence
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://mcp.example.com/mcp", "plain http"),
+        ("mcp.example.com", "not an absolute"),
+        ("https://u:p@mcp.example.com/mcp", "user information"),
+        ("http://[::1", "not a URL"),
+        ("http://127.0.0.1:9/mcp", "cannot be reached"),
+    ],
+)
+async def test_an_address_that_no_client_would_use_is_said_at_once(url: str, said: str) -> None:
+    """Neither a mistyped URL nor a closed port ends in a traceback."""
+    report = await examine(url)
+
+    assert not report.healthy
+    assert said in report.sentence
+
+
+async def test_nothing_of_a_foreign_server_reaches_the_terminal_raw() -> None:
+    """A hostile document cannot move the cursor or fill the screen (terminal escape sequences)."""
+    report = await examined(resource(resource="\x1b[2J" + "x" * 10_000))
+
+    assert all(step.detail.isprintable() and len(step.detail) < 700 for step in report.steps)
+
+
+async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent server costs ten seconds (here less), not for ever."""
+    monkeypatch.setattr(http, "TIMEOUT_S", 0.2)
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    with serving(silent) as origin:
+        report = await examine(f"{origin}/mcp")
+
+    assert "no answer within 0.2 seconds" in report.sentence
+
+
+async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() -> None:
+    """No token is asked for, and the report says that it was not tried."""
+    town = Town()
+    with serving(town, port=town.port, lifespan="off"):
+        report = await examine(town.url)
+
+    assert report.healthy
+    assert report.steps[-1].detail.startswith("not tried")
+
+
+def test_the_command_prints_the_steps_and_ends_with_the_sentence() -> None:
+    """Exit code 1 when something stops every client, else 0; the last line is the sentence."""
+    town = Town()
+    with serving(town, port=town.port, lifespan="off"):
+        fine = CliRunner().invoke(command, [town.url, "--token", town.token()])
+        town.challenge.clear()
+        broken = CliRunner().invoke(command, [town.url])
+
+    assert fine.exit_code == 0
+    assert fine.output.splitlines()[-1].startswith("No problems found")
+    assert broken.exit_code == 1
+    assert "ok   connect" in broken.output
+    assert "WWW-Authenticate" in broken.output.splitlines()[-1]

@@ -1,0 +1,1 @@
+"""Connections, checks at the edge, bodies and responses."""

@@ -1,0 +1,184 @@
+"""Answers that wait for what must be durable first: they leave with it, in order, or not at all."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.storage.commit import CommitFailed, CommitFuture
+from tests.http.wire import SOON, Wire, connected, serving
+
+GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+
+
+class House:
+    """Answers with the path's own name; `/held…` waits for the commit, as the runner does."""
+
+    def __init__(self) -> None:
+        self.commit = CommitFuture()
+        self.asked = asyncio.Semaphore(0)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        self.asked.release()
+        status, body = 200, path.encode() + (b"." * 20_000 if path.endswith("large") else b"")
+        if path.startswith("/held"):
+            try:
+                await self.commit
+            except CommitFailed:
+                status, body = 503, b"not on record: " + path.encode()
+        fields = [] if path.endswith("chunked") else [(b"content-length", b"%d" % len(body))]
+        start: Message = {"type": "http.response.start", "status": status, "headers": fields}
+        await send(start)
+        await send({"type": "http.response.body", "body": body})
+
+    async def until_asked(self, times: int = 1) -> None:
+        for _ in range(times):
+            await asyncio.wait_for(self.asked.acquire(), SOON)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+async def wire(house: House) -> AsyncIterator[Wire]:
+    async with serving(house.app, HttptoolsProtocol) as port, connected(port) as wire:
+        yield wire
+
+
+async def silent(wire: Wire) -> bool:
+    """Whether nothing has come so far."""
+    try:
+        await asyncio.wait_for(wire.reader.read(1), 0.05)
+    except TimeoutError:
+        return True
+    return False
+
+
+KINDS = [b"/held", b"/held/large", b"/held/chunked"]
+
+
+@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("request_", [GET, LAST], ids=["stays", "closes"])
+async def test_an_answer_leaves_once_the_promise_is_kept(
+    house: House, wire: Wire, path: bytes, request_: bytes
+) -> None:
+    """Not a byte of it before; and the connection serves the next request."""
+    await wire.send(request_ % path)
+    await house.until_asked()
+    early = not await silent(wire)
+    house.commit.settle()
+    answer = await wire.until(path)
+
+    assert not early
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    if request_ is LAST:
+        assert b"HTTP/1.1" not in await wire.rest()
+
+
+@pytest.mark.parametrize("path", KINDS)
+async def test_a_broken_promise_is_told_instead_of_the_answer(
+    house: House, wire: Wire, path: bytes
+) -> None:
+    """Nothing of the answer is seen: nobody may act on what is not on record."""
+    await wire.send(GET % path)
+    await house.until_asked()
+    house.commit.settle("no disk")
+    answer = await wire.until(b"not on record: " + path)
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"200" not in answer
+
+
+async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: Wire) -> None:
+    """A request behind a held answer waits, though its own answer waits for nothing."""
+    await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
+    await house.until_asked()
+    early = not await silent(wire)
+    house.commit.settle()
+    answer = await wire.rest()
+
+    assert not early
+    places = [answer.index(b"\r\n\r\n" + path) for path in (b"/held", b"/next", b"/last")]
+    assert places == sorted(places)
+
+
+async def test_a_kept_promise_holds_nobody(house: House, wire: Wire) -> None:
+    """The next call of the same batch, a little late, is answered at once."""
+    house.commit.settle()
+    await wire.send(LAST % b"/held")
+
+    assert (await wire.rest()).endswith(b"/held")
+
+
+async def test_a_client_that_left_is_not_written_to(house: House) -> None:
+    """And whoever settles the promise does not stumble over it."""
+    async with serving(house.app, HttptoolsProtocol) as port:
+        async with connected(port) as gone:
+            await gone.send(GET % b"/held")
+            await house.until_asked()
+        async with connected(port) as wire:
+            await wire.send(LAST % b"/other")
+            await wire.rest()
+            house.commit.settle()
+
+
+async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
+    """A server that ends waits for what it promised, as for any request under way."""
+    server = serving(house.app, HttptoolsProtocol)
+    async with connected(await server.__aenter__()) as wire:
+        await wire.send(GET % b"/held")
+        await house.until_asked()
+        asyncio.get_running_loop().call_later(0.1, lambda: house.commit.settle())
+        await server.__aexit__(None, None, None)
+
+        assert (await wire.rest()).endswith(b"/held")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+async def test_whoever_waits_hears_how_it_ended(kept: bool, late: bool) -> None:
+    """Before it is settled or after it."""
+    commit = CommitFuture()
+    settle = partial(commit.settle, None if kept else "no disk")
+
+    async def waits() -> None:
+        await commit
+
+    if late:
+        settle()
+    waiting = asyncio.ensure_future(waits())
+    await asyncio.sleep(0)
+    if not late:
+        settle()
+    done, _ = await asyncio.wait({waiting}, timeout=SOON)
+
+    assert done
+    assert (waiting.exception() is None) == kept
+    if not kept:
+        assert isinstance(waiting.exception(), CommitFailed)
+
+
+async def test_waiting_tasks_go_on_in_their_order_and_one_that_is_cancelled_ends_alone() -> None:
+    """A client that hangs up must not take the commit from the other calls of its batch."""
+    commit, heard = CommitFuture(), list[str]()
+
+    async def waits(name: str) -> None:
+        await commit
+        heard.append(name)
+
+    tasks = [asyncio.create_task(waits(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.wait({tasks[1]}, timeout=SOON)
+    commit.settle()
+    await asyncio.wait(tasks, timeout=SOON)
+
+    assert heard == ["a", "c"]
+    assert tasks[1].cancelled()

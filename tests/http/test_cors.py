@@ -1,0 +1,65 @@
+"""CORS at the edge: who may ask from a page, and what a page may read."""
+
+import pytest
+
+from tests.http.exchange import HOST, ask
+from tests.http.front import PAGE, Front
+
+METADATA = "/.well-known/oauth-protected-resource/mcp"
+
+
+PREFLIGHT = (
+    HOST,
+    (b"origin", PAGE),
+    (b"access-control-request-method", b"POST"),
+    (b"access-control-request-headers", b"authorization,mcp-param-region, x-evil,mcp-param-a b"),
+)
+
+
+@pytest.mark.requirement("W18", "T-19")
+async def test_a_preflight_is_answered_without_a_token(front: Front) -> None:
+    """It names every header a client of this protocol sends, and no others."""
+    answer = await ask(front.edge, method="OPTIONS", headers=PREFLIGHT)
+    allowed = {
+        name.strip().lower()
+        for name in str(answer.header("access-control-allow-headers")).split(",")
+    }
+
+    assert answer.status == 204
+    assert answer.header("access-control-allow-origin") == PAGE.decode()
+    assert allowed >= {"authorization", "dpop", "content-type", "mcp-protocol-version"}
+    assert allowed >= {"mcp-method", "mcp-name", "mcp-session-id", "last-event-id", "accept"}
+    assert "mcp-param-region" in allowed
+    assert not {name for name in allowed if "evil" in name or " " in name}
+    assert answer.header("access-control-allow-credentials") is None
+    assert front.inner.scopes == []
+
+
+async def test_a_preflight_of_a_foreign_page_is_refused(front: Front) -> None:
+    """No CORS header answers an origin that nobody allowed."""
+    headers = ((b"origin", b"https://evil.example"), *PREFLIGHT[2:], HOST)
+    answer = await ask(front.edge, method="OPTIONS", headers=headers)
+
+    assert answer.status == 403
+    assert answer.header("access-control-allow-origin") is None
+
+
+@pytest.mark.parametrize("length", [b"2", b"9999"])
+async def test_an_allowed_page_can_read_answers_and_refusals(front: Front, length: bytes) -> None:
+    """The challenge is useless to a browser that may not read it."""
+    headers = (HOST, (b"origin", PAGE), (b"content-length", length))
+    answer = await ask(front.edge, headers=headers)
+
+    assert answer.status == (200 if length == b"2" else 413)
+    assert answer.header("access-control-allow-origin") == PAGE.decode()
+    assert "WWW-Authenticate" in str(answer.header("access-control-expose-headers"))
+
+
+async def test_the_metadata_documents_are_open_to_every_page(front: Front) -> None:
+    """They answer for their own CORS, preflights included."""
+    for method in ("GET", "OPTIONS"):
+        headers = ((b"origin", b"https://any.example"), *PREFLIGHT[2:], HOST)
+        answer = await ask(front.edge, METADATA, method=method, headers=headers)
+
+        assert answer.status == 200
+        assert answer.header("access-control-allow-origin") is None

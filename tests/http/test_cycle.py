@@ -1,0 +1,206 @@
+"""One request and its answer on the wire: what takes the short way, and all that must not."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.http.scope import WHOLE_BODY
+from tests.http.wire import SOON, Wire, connected, serving
+
+Fields = list[tuple[bytes, bytes]]
+
+GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+
+
+def start(*fields: tuple[bytes, bytes], status: int = 200) -> Message:
+    return {"type": "http.response.start", "status": status, "headers": [*fields]}
+
+
+def body(data: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+LENGTH_TWO = (b"content-length", b"2")
+ANSWERS: dict[str, list[Message]] = {
+    "/whole": [start(LENGTH_TWO), body(b"ok")],
+    "/large": [start((b"content-length", b"300000")), body(b"x" * 300_000)],
+    "/parts": [start(LENGTH_TWO), body(b"o", more=True), body(b"k")],
+    "/stream": [start(), body(b"o", more=True), body(b"k")],
+    "/undeclared": [start(), body(b"ok")],
+    "/empty": [start(status=204), body(b"")],
+    "/last": [start(LENGTH_TWO, (b"connection", b"close")), body(b"ok")],
+    "/longer": [start(LENGTH_TWO), body(b"okay")],
+    "/shorter": [start(LENGTH_TWO), body(b"o")],
+    "/injected": [start(LENGTH_TWO, (b"x-a", b"1\r\nset-cookie: a=b")), body(b"ok")],
+    "/headless": [body(b"ok")],
+    "/doubled": [start(LENGTH_TWO), start(LENGTH_TWO)],
+    "/silent": [],
+    "/unfinished": [start(LENGTH_TWO)],
+}
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Sends what the path names; /told answers the scope, /body what was received."""
+    if scope["path"] == "/body":
+        first = await receive()
+        data = first["body"] + b" more" * first["more_body"]
+        await send(start((b"content-length", b"%d" % len(data))))
+        await send(body(data))
+    elif scope["path"] == "/scope":
+        there = scope.get(WHOLE_BODY, b"nothing")
+        first = await receive()
+        data = there + b" " + first["body"]
+        await send(start((b"content-length", b"%d" % len(data))))
+        await send(body(data))
+    elif scope["path"] == "/refused":
+        await send(start(LENGTH_TWO, status=401))
+        await send(body(b"no"))
+        await receive()
+    elif scope["path"].startswith("/told"):
+        told = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
+        await send(start((b"content-length", b"%d" % len(told))))
+        await send(body(told))
+    else:
+        for message in ANSWERS[scope["path"]]:
+            await send(message)
+
+
+@pytest.mark.parametrize("path", [b"/whole", b"/parts", b"/stream", b"/undeclared"])
+async def test_an_answer_arrives_whole_however_it_is_sent(wire: Wire, path: bytes) -> None:
+    """One body or several, declared or not; and the connection serves the next request."""
+    await wire.send(GET % path)
+    await wire.until(b"k" if path in {b"/whole", b"/parts"} else b"0\r\n\r\n")
+    await wire.send(LAST % b"/whole")
+    answer = await wire.rest()
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nok")
+
+
+async def test_a_large_answer_reaches_a_client_that_reads_late(wire: Wire) -> None:
+    """More than the socket takes at once is kept and sent as it is read."""
+    await wire.send(GET % b"/large" * 3 + LAST % b"/whole")
+    answer = await wire.rest()
+
+    assert answer.count(b"x" * 300_000) == 3
+    assert answer.endswith(b"\r\n\r\nok")
+
+
+@pytest.mark.parametrize("path", [b"/whole", b"/large", b"/stream"])
+async def test_an_answer_to_head_has_no_body(wire: Wire, path: bytes) -> None:
+    """RFC 9110 section 9.3.2: whoever sent one would have it read as the next answer."""
+    await wire.send(b"HEAD %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n" % path)
+    answer = await wire.rest()
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_an_answer_without_content_declares_no_length(wire: Wire) -> None:
+    """204 has neither length nor chunks (RFC 9110 section 8.6)."""
+    await wire.send(LAST % b"/empty")
+    answer = (await wire.rest()).lower()
+
+    assert answer.startswith(b"http/1.1 204 ")
+    assert b"transfer-encoding" not in answer
+
+
+@pytest.mark.parametrize(
+    "request_", [LAST % b"/whole", b"GET /whole HTTP/1.0\r\n\r\n", GET % b"/last"]
+)
+async def test_a_connection_ends_when_either_side_says_so(wire: Wire, request_: bytes) -> None:
+    """The request's `Connection: close`, its old version, or the answer's own field."""
+    await wire.send(request_)
+    answer = await wire.rest()
+
+    assert answer.endswith(b"\r\n\r\nok")
+    assert answer.lower().count(b"connection: close\r\n") == 1
+
+
+async def test_an_answered_connection_is_closed_when_nothing_more_is_asked(wire: Wire) -> None:
+    """The idle time ends it, and counts from the last answer."""
+    await wire.send(GET % b"/whole")
+    await wire.until(b"ok")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+
+    assert await wire.rest() == b""
+    assert 0.8 < loop.time() - began < SOON
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/longer", "/shorter", "/injected", "/headless", "/doubled", "/silent", "/unfinished"],
+)
+async def test_a_broken_answer_is_never_taken_for_a_whole_one(wire: Wire, path: str) -> None:
+    """The client sees 500, or less than was announced; and never a field that a value made."""
+    await wire.send(GET % path.encode())
+    answer = await wire.rest()
+    head, _, content = answer.partition(b"\r\n\r\n")
+
+    assert b"set-cookie" not in head.lower()
+    assert head.startswith(b"HTTP/1.1 500 ") or len(content) < 2
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire) -> None:
+    """Expect: 100-continue is answered when the application wants the body, then the body comes."""
+    await wire.send(
+        b"POST /body HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    )
+    assert (await wire.until(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    await wire.send(b"hi")
+
+    assert (await wire.until(b"hi")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_nobody_is_told_to_go_on_after_an_answer(wire: Wire) -> None:
+    """It would be read as the answer to the next request."""
+    await wire.send(
+        b"POST /refused HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    )
+    answer = await wire.rest()
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b" 100 " not in answer
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_a_body_is_handed_over_as_it_comes(wire: Wire, large: bool) -> None:
+    """Whole when it is there, else its beginning."""
+    head = b"POST /body HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
+    await wire.send(head + (b"h" if large else b"helo"))
+
+    assert await wire.until(b"h more" if large else b"helo")
+
+
+async def test_a_whole_body_stands_in_the_scope_too() -> None:
+    """Who knows the key need not wait for it; who asks by ASGI still gets it, also in parts."""
+    head = b"POST /scope HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
+    async with serving(app, HttptoolsProtocol) as port, connected(port) as wire:
+        await wire.send(head + b"helo" + head + b"he")
+        whole = await wire.until(b"helo helo")
+        in_parts = await wire.until(b"nothing he")
+
+    assert whole.startswith(b"HTTP/1.1 200 ")
+    assert in_parts.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_each_request_of_a_connection_has_its_own_target(wire: Wire) -> None:
+    """What a client asked before is not what it asks now; paths are decoded once."""
+    answers = []
+    for target in (b"/told", b"/told?a=%2f", b"/told/%41%2541", b"/told/%41%2541", b"/told"):
+        await wire.send(GET % target)
+        await wire.until(b"\r\n\r\n")
+        answers.append(await wire.until(b"'"))
+        answers[-1] += await wire.until(b"b'") + await wire.until(b"'")
+
+    assert answers == [
+        b"/told b'/told' b''",
+        b"/told b'/told' b'a=%2f'",
+        b"/told/A%41 b'/told/%41%2541' b''",
+        b"/told/A%41 b'/told/%41%2541' b''",
+        b"/told b'/told' b''",
+    ]

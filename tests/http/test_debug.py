@@ -1,0 +1,84 @@
+"""What `log.level = "debug"` tells of requests, and what it never does."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.rest.octopus import Octopus
+from tests.support.idp import Idp
+from tests.tenancy.house import House, house, issuer
+
+pytestmark = pytest.mark.requirement("P15")
+PRIVATE = "glpat-nobody-may-read-this"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[House]:
+    with (
+        Idp() as idp,
+        house(
+            idp,
+            [issuer(idp)],
+            log={"level": "debug"},
+            tenancy={"create_on_first_use": True},
+            tools={"packs": ["demo", "filesystem"]},
+        ) as site,
+    ):
+        yield site
+
+
+CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
+    "done": ("echo", {"text": "hello"}, "success", "success"),
+    "failed": ("fs_read_text", {"path": "none.txt"}, "failure", "not_found"),
+    "wrong": ("echo", {"txt": "hello"}, "failure", "validation"),
+    "unknown": ("ecko", {}, "error -32602", None),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_request_is_told_with_its_duration_and_outcome(site: House, case: str) -> None:
+    """Method, id and tool as it comes; the same with how it ended; a call by its tool's name."""
+    tool, arguments, outcome, ended = CALLS[case]
+    token = site.token(org_id="acme", scope="files:read")
+    with capture_logs() as events:
+        site.door.call(token, tool, arguments)
+
+    told = [one for one in events if one["event"] in ("request_received", "response_made")]
+    assert [(one["event"], one["method"], one["tool"]) for one in told] == [
+        ("request_received", "tools/call", tool),
+        ("response_made", "tools/call", tool),
+    ]
+    assert told[0]["id"] == told[1]["id"] != ""
+    assert told[1]["outcome"] == outcome
+    assert told[1]["duration_ms"] >= 0
+    calls = [one for one in events if one["event"] == "call_completed"]
+    assert [(one["offer"], one["outcome"]) for one in calls] == ([(tool, ended)] if ended else [])
+    assert token not in json.dumps(events, default=str)
+
+
+def test_a_call_by_rest_is_told_too(site: House) -> None:
+    """With what it is part of."""
+    octopus = Octopus(site, site.token(org_id="acme"))
+    with capture_logs() as events:
+        octopus.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
+
+    [call] = [one for one in events if one["event"] == "call_completed"]
+    assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")
+    assert call["duration_ms"] >= 0
+    assert PRIVATE not in json.dumps(events, default=str)
+
+
+def test_nobody_else_pays_for_it() -> None:
+    """Without that level nothing of it happens, not even unheard."""
+    with (
+        Idp() as idp,
+        house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}) as quiet,
+        capture_logs() as events,
+    ):
+        quiet.door.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
+
+    told = {"request_received", "response_made", "call_completed"}
+    assert [one for one in events if one["event"] in told] == []

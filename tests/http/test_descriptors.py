@@ -1,0 +1,186 @@
+"""More connections than a process may have open: new clients are served all the same."""
+
+import contextlib
+import errno
+import resource
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gatepost.http.descriptors import DescriptorLimits
+from tests.http.exchange import ask
+from tests.http.front import Front
+from tests.support.door import modern, result
+from tests.support.idp import Idp
+from tests.support.raw import RawAnswer, read_answer, request
+from tests.support.sockets import free_port
+from tests.support.waiting import eventually
+from tests.telemetry.page import fetch
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, post
+
+WITHIN_S = 30
+LIMIT = 100
+"""Descriptors that the server may have; it needs some twenty for itself."""
+CROWD = LIMIT + 40
+ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
+
+
+class Site:
+    """A server with few descriptors, and the port of its numbers."""
+
+    def __init__(self, site: Post, metrics: int) -> None:
+        self.post, self.metrics = site, metrics
+        self.token = site.token()
+
+    def connected(self) -> socket.socket:
+        """A connection that nothing was asked on."""
+        return socket.create_connection(("127.0.0.1", self.post.door.port), timeout=WITHIN_S)
+
+    def message(self, *, whole: bool = True) -> bytes:
+        """A call of `whoami`; with half of its body, it goes on until the rest comes."""
+        named, body = modern("tools/call", {"name": "whoami", "arguments": {}})
+        own = [("Host", self.post.door.authority), ("Authorization", f"Bearer {self.token}")]
+        own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        message = request("POST", self.post.door.path, [*own, *named], body)
+        return message if whole else message[:-1]
+
+    def ask(self, connection: socket.socket) -> RawAnswer:
+        connection.sendall(self.message())
+        return read_answer(connection)
+
+    def complaints(self) -> list[str]:
+        """What the log says of connections."""
+        lines = self.post.process.stderr.splitlines()
+        return [line for line in lines if ENDED in line or WAITS in line]
+
+
+def limited(soft: int, hard: int) -> list[str]:
+    """A command that runs another one with these limits of open descriptors."""
+    return ["sh", "-c", f'ulimit -Sn {soft}; ulimit -Hn {hard}; exec "$@"', "sh"]
+
+
+@contextlib.contextmanager
+def serving(
+    idp: Idp, folder: Path, before: Sequence[str], more: Mapping[str, str] = {}
+) -> Iterator[Site]:
+    port = free_port()
+    env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}", **more}
+    issuers = [issuer(idp, tenants={"acme": "acme"})]
+    with post(idp, folder, issuers, env=env, before=before) as site:
+        yield Site(site, port)
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(idp, tmp_path_factory.mktemp("few"), limited(LIMIT, LIMIT)) as site:
+        yield site
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(idp: Idp, tmp_path: Path) -> None:
+    """Shells and container runtimes start programs with 1,024, whatever the system allows."""
+    with serving(idp, tmp_path, limited(100, 300)) as site:
+        pid = site.post.process.process.pid
+        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (300, 300)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["silent", "between requests"])
+def test_idle_connections_make_room_for_new_clients(site: Site, asked: bool) -> None:
+    """They reset every new client, and nothing was logged; the oldest of them end now."""
+    with ExitStack() as open_:
+        crowd = []
+        for _ in range(CROWD):
+            crowd.append(open_.enter_context(site.connected()))
+            if asked:
+                assert site.ask(crowd[-1]).status == 200
+        for _ in range(5):
+            with site.connected() as client:
+                assert result(site.ask(client))["isError"] is False
+        assert fetch(site.metrics)[0] == 200
+
+        assert is_over(crowd[0])
+        assert site.ask(crowd[-1]).status == 200, "the newest of them is served"
+    assert any(ENDED in line for line in site.complaints())
+    assert len(site.complaints()) < 20, "a stranger must not fill the log"
+
+
+def test_a_crowd_that_comes_at_once_does_not_hold_up_others(idp: Idp, tmp_path: Path) -> None:
+    """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
+    limit = 256
+    slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
+    with serving(idp, tmp_path, limited(limit, limit), slow) as site, ExitStack() as open_:
+        for _ in range(limit + 400):
+            open_.enter_context(site.connected())
+        with site.connected() as client:
+            assert site.ask(client).status == 200
+
+
+def test_a_request_that_is_under_way_is_never_ended_for_another(site: Site) -> None:
+    """Where no connection is idle new clients wait, instead of being reset, until there is room."""
+    with ExitStack() as open_:
+        crowd = []
+        for _ in range(CROWD):
+            crowd.append(open_.enter_context(site.connected()))
+            crowd[-1].sendall(site.message(whole=False))
+        eventually(lambda: any(WAITS in line for line in site.complaints()), within=WITHIN_S)
+        assert fetch(site.metrics)[0] == 200, "numbers matter most now"
+
+        last = site.message()[-1:]
+        for connection in crowd:
+            connection.sendall(last)
+            assert read_answer(connection).status == 200
+
+
+def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
+    """A module needs a descriptor: the first call near the limit failed for want of a codec."""
+    env = {"PYTHONPROFILEIMPORTTIME": "1"}
+    with post(idp, tmp_path, [issuer(idp, tenants={"acme": "acme"})], env=env) as site:
+        warm = Site(site, 0)
+
+        def imported() -> list[str]:
+            lines = site.process.stderr.splitlines()
+            timed = [line for line in lines if line.startswith("import time:")]
+            return [line.rpartition("|")[2].strip() for line in timed]
+
+        before = imported()
+        assert before
+        for _ in range(2):
+            with warm.connected() as client:
+                assert warm.ask(client).status == 200
+            assert site.door.listed(warm.token)
+            assert site.door.call(warm.token[:-4] + "AAAA", "whoami").status == 401
+        assert imported()[len(before) :] == []
+
+
+async def test_a_request_without_a_descriptor_may_be_sent_again(front: Front) -> None:
+    """It is nobody's mistake and passes: 503 with a time, not 500 with a traceback."""
+    front.inner.raises = OSError(errno.EMFILE, "Too many open files")
+    refused = await ask(front.edge)
+
+    assert (refused.status, refused.header("retry-after")) == (503, "5")
+    assert refused.json["error"]["data"]["error"] == "unavailable"
+
+
+def test_some_descriptors_are_no_connections() -> None:
+    """An eighth is kept for files and stores, within bounds; the metrics get a part of it."""
+    assert DescriptorLimits.of(1024) == DescriptorLimits(near=896, full=960)
+    assert DescriptorLimits.of(1024, share=4) == DescriptorLimits(near=896, full=992)
+    assert DescriptorLimits.of(1 << 20) == DescriptorLimits(
+        near=(1 << 20) - 1000, full=(1 << 20) - 500
+    )
+
+
+def is_over(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True

@@ -1,0 +1,299 @@
+"""The edge: each check by its table of cases, and what the middleware around them promises."""
+
+import logging
+
+import pytest
+
+from gatepost.http.scope import REQUEST_ID
+from tests.http.exchange import HOST, Pairs, ask
+from tests.http.front import PAGE, Front
+
+REFUSALS: list[tuple[str, str, str, Pairs, int, str]] = [
+    ("no host", "POST", "/mcp", (), 400, "bad_host"),
+    ("two hosts", "POST", "/mcp", (HOST, HOST), 400, "bad_host"),
+    ("foreign host", "POST", "/mcp", ((b"host", b"evil.example"),), 421, "foreign_host"),
+    ("host with a path", "POST", "/mcp", ((b"host", b"evil/x?"),), 421, "foreign_host"),
+    ("host by prefix", "POST", "/mcp", ((b"host", b"mcp.example.com.evil"),), 421, "foreign_host"),
+    ("host, other port", "POST", "/mcp", ((b"host", b"mcp.example.com:8"),), 421, "foreign_host"),
+    ("null origin", "POST", "/mcp", (HOST, (b"origin", b"null")), 403, "forbidden_origin"),
+    ("foreign origin", "POST", "/mcp", (HOST, (b"origin", b"https://e")), 403, "forbidden_origin"),
+    ("two origins", "POST", "/mcp", (HOST, *[(b"origin", PAGE)] * 2), 403, "forbidden_origin"),
+    (
+        "origin with a path",
+        "POST",
+        "/mcp",
+        (HOST, (b"origin", PAGE + b"/x")),
+        403,
+        "forbidden_origin",
+    ),
+    (
+        "origin by prefix",
+        "POST",
+        "/mcp",
+        (HOST, (b"origin", PAGE + b".evil.example")),
+        403,
+        "forbidden_origin",
+    ),
+    (
+        "extension origin",
+        "POST",
+        "/mcp",
+        (HOST, (b"origin", b"chrome-extension://abc")),
+        403,
+        "forbidden_origin",
+    ),
+    ("trace", "TRACE", "/mcp", (HOST,), 405, "method_not_allowed"),
+    ("connect", "CONNECT", "/mcp", (HOST,), 405, "method_not_allowed"),
+    ("options alone", "OPTIONS", "/mcp", (HOST,), 405, "method_not_allowed"),
+    ("huge body", "POST", "/mcp", (HOST, (b"content-length", b"1001")), 413, "body_too_large"),
+    ("bad length", "POST", "/mcp", (HOST, (b"content-length", b"1e3")), 400, "bad_length"),
+    (
+        "two lengths",
+        "POST",
+        "/mcp",
+        (HOST, (b"content-length", b"2"), (b"content-length", b"3")),
+        400,
+        "ambiguous_length",
+    ),
+    (
+        "length and chunks",
+        "POST",
+        "/mcp",
+        (HOST, (b"content-length", b"2"), (b"transfer-encoding", b"chunked")),
+        400,
+        "ambiguous_length",
+    ),
+    (
+        "compressed body",
+        "POST",
+        "/mcp",
+        (HOST, (b"transfer-encoding", b"gzip, chunked")),
+        501,
+        "unknown_coding",
+    ),
+    ("long header", "POST", "/mcp", (HOST, (b"x-a", b"a" * 2001)), 431, "headers_too_large"),
+    ("many headers", "POST", "/mcp", (HOST, *[(b"a", b"b")] * 100), 431, "too_many_headers"),
+]
+
+
+@pytest.mark.requirement("W13", "W16", "W17", "W20", "W22")
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "code"),
+    [case[1:] for case in REFUSALS],
+    ids=[case[0] for case in REFUSALS],
+)
+async def test_the_edge_refuses_before_anything_reads_a_token(
+    front: Front, method: str, path: str, headers: Pairs, status: int, code: str
+) -> None:
+    """Each refusal has its status and stable code, in a body without an id, and nothing runs."""
+    answer = await ask(front.edge, path, method=method, headers=headers)
+
+    assert answer.status == status
+    assert answer.json["error"]["data"]["error"] == code
+    assert "id" not in answer.json
+    assert answer.header("x-request-id") == answer.json["error"]["data"]["request_id"]
+    assert front.inner.scopes == []
+
+
+ORDER: list[tuple[str, str, Pairs]] = [
+    ("method_not_allowed", "OPTIONS", ()),
+    ("https_required", "TRACE", ()),
+    ("method_not_allowed", "TRACE", ()),
+    ("headers_too_large", "POST", ((b"x-a", b"a" * 2001),)),
+    ("bad_length", "POST", ((b"content-length", b"x"),)),
+    ("foreign_host", "POST", ((b"host", b"evil.example"),)),
+    ("forbidden_origin", "POST", (HOST, (b"origin", b"https://e"))),
+]
+"""Each request breaks the rule of its refusal and those of all refusals below."""
+
+
+@pytest.mark.parametrize("place", range(len(ORDER)), ids=[f"{c}-{m}" for c, m, _ in ORDER])
+async def test_the_first_check_that_refuses_answers(front: Front, place: int) -> None:
+    """A request that breaks several rules meets them in the documented order."""
+    code, method, _ = ORDER[place]
+    fields = {name: value for _, _, pairs in reversed(ORDER[place:]) for name, value in pairs}
+    if method == "OPTIONS":
+        del fields[b"origin"]  # with it, this is a preflight of a page that is not allowed
+    scheme = "http" if place <= 1 else "https"
+
+    answer = await ask(front.edge, method=method, scheme=scheme, headers=tuple(fields.items()))
+
+    assert answer.json["error"]["data"]["error"] == code
+
+
+async def test_elsewhere_a_refusal_is_a_plain_document(front: Front) -> None:
+    """A path that speaks no JSON-RPC answers code, sentence and request id."""
+    answer = await ask(front.edge, "/else", headers=())
+
+    assert answer.status == 400
+    assert answer.json == {
+        "error": "bad_host",
+        "message": "A request needs exactly one Host header",
+        "request_id": answer.header("x-request-id"),
+    }
+
+
+ALLOWED: list[tuple[str, Pairs]] = [
+    ("plain", (HOST,)),
+    ("default port", ((b"host", b"mcp.example.com:443"),)),
+    ("upper case", ((b"host", b"MCP.Example.com"),)),
+    ("own page", (HOST, (b"origin", b"https://mcp.example.com"))),
+    ("allowed page", (HOST, (b"origin", PAGE))),
+    ("long credential, which the gate judges", (HOST, (b"authorization", b"B" * 60_000))),
+]
+
+
+@pytest.mark.parametrize("headers", [case[1] for case in ALLOWED], ids=[c[0] for c in ALLOWED])
+async def test_what_is_ours_passes(front: Front, headers: Pairs) -> None:
+    """The resource's own host and pages, and the allowed pages, reach the application."""
+    answer = await ask(front.edge, headers=headers)
+
+    assert answer.status == 200
+    assert len(front.inner.scopes) == 1
+
+
+IDENTITY = [
+    b"x-tenant-id",
+    b"x_tenant_id",
+    b"x-tenant",
+    b"x-org",
+    b"x-org-id",
+    b"x-user",
+    b"x_user_email",
+    b"x-scopes",
+    b"x-roles",
+    b"x-forwarded-user",
+    b"x-auth-request-email",
+    b"x-gatepost-tenant",
+    b"gatepost-caller",
+    b"x-octopus-user",
+    b"remote_user",
+    b"x-http-method-override",
+    b"x_octopus_tenant_id",
+    b"content_length",
+]
+
+
+@pytest.mark.requirement("W12")
+@pytest.mark.parametrize("name", IDENTITY, ids=bytes.decode)
+async def test_a_header_cannot_say_who_calls(front: Front, name: bytes) -> None:
+    """Identity-looking headers are gone, twice or once, before anything routes."""
+    answer = await ask(front.edge, headers=(HOST, (name, b"globex"), (b"x-a", b"1"), (name, b"b")))
+
+    assert answer.status == 200
+    assert front.inner.scopes[0]["headers"] == [HOST, (b"x-a", b"1")]
+
+
+async def test_the_documented_tenant_header_stays(front: Front) -> None:
+    """It is compared with the token's tenant by the REST routes, so it must arrive."""
+    header = (b"x-octopus-tenant-id", b"acme")
+    await ask(front.edge, headers=(HOST, header))
+
+    assert header in front.inner.scopes[0]["headers"]
+
+
+FORWARDED: list[tuple[str, str, Pairs, int, str]] = [
+    ("tls", "198.51.100.7", (), 200, "198.51.100.7"),
+    ("stranger claims tls", "198.51.100.7", ((b"x-forwarded-proto", b"https"),), 400, ""),
+    ("proxy says tls", "10.1.1.1", ((b"x-forwarded-proto", b"https"),), 200, "10.1.1.1"),
+    ("proxy says plain", "10.1.1.1", ((b"x-forwarded-proto", b"http"),), 400, ""),
+    ("proxy says nothing", "10.1.1.1", (), 400, ""),
+    ("a plain link", "10.1.1.1", ((b"x-forwarded-proto", b"https, http"),), 400, ""),
+    (
+        "proxy names the peer",
+        "10.1.1.1",
+        ((b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"192.0.2.1, 203.0.113.9")),
+        200,
+        "203.0.113.9",
+    ),
+    (
+        "proxies in a row",
+        "10.1.1.1",
+        ((b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"203.0.113.9, 10.2.2.2")),
+        200,
+        "203.0.113.9",
+    ),
+    (
+        "two fields, port and brackets",
+        "10.1.1.1",
+        (
+            (b"x-forwarded-proto", b"https"),
+            (b"x-forwarded-for", b"203.0.113.9:99"),
+            (b"x-forwarded-for", b"[2001:db8::1]:443"),
+        ),
+        200,
+        "2001:db8::1",
+    ),
+    (
+        "nonsense",
+        "10.1.1.1",
+        ((b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"1.2.3.4, unknown")),
+        200,
+        "10.1.1.1",
+    ),
+    (
+        "a text as a zone",
+        "10.1.1.1",
+        ((b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"::1%any <b>text</b>")),
+        200,
+        "10.1.1.1",
+    ),
+    ("mapped proxy", "::ffff:10.1.1.1", ((b"x-forwarded-proto", b"https"),), 200, "10.1.1.1"),
+]
+
+
+@pytest.mark.requirement("W14")
+@pytest.mark.parametrize(
+    ("peer", "headers", "status", "seen"),
+    [case[1:] for case in FORWARDED],
+    ids=[case[0] for case in FORWARDED],
+)
+async def test_only_a_proxys_word_about_the_connection_counts(
+    front: Front, peer: str, headers: Pairs, status: int, seen: str
+) -> None:
+    """A stranger can neither claim TLS nor lend an address to its failures."""
+    scheme = "https" if peer == "198.51.100.7" and not headers else "http"
+    answer = await ask(front.edge, headers=(HOST, *headers), scheme=scheme, peer=peer)
+
+    assert answer.status == status
+    if status == 200:
+        assert front.inner.scopes[0]["client"][0].removeprefix("::ffff:") == seen
+        assert front.inner.scopes[0]["scheme"] == "https"
+
+
+async def test_probes_are_answered_over_plain_http_to_any_host(front: Front) -> None:
+    """An orchestrator asks the pod's address, not the resource's."""
+    answer = await ask(front.edge, "/health", method="GET", headers=(), scheme="http")
+
+    assert (answer.status, answer.json) == (200, {"status": "ok"})
+
+
+async def test_what_nobody_foresaw_is_a_500_without_detail(
+    front: Front, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller gets an id to report; the log gets the traceback."""
+    with caplog.at_level(logging.ERROR):
+        answer = await ask(front.edge, "/breaks")
+
+    request_id = answer.header("x-request-id")
+    assert answer.status == 500
+    assert set(answer.json) == {"error", "message", "request_id"}
+    assert (answer.json["error"], answer.json["request_id"]) == ("internal_error", request_id)
+    assert [getattr(record, "request_id", None) for record in caplog.records] == [request_id]
+    assert caplog.records[0].exc_info
+
+
+async def test_each_request_has_one_line_without_its_query(front: Front) -> None:
+    """The line is written behind, and holds no header, no query and no token."""
+    answers = [await ask(front.edge), await ask(front.edge, "/mcp\n/forged", headers=())]
+    await front.log.aclose()
+
+    assert [(line["status"], line["path"]) for line in front.lines] == [
+        (200, "/mcp"),
+        (400, "/mcp\n/forged"),
+    ]
+    assert [line["request_id"] for line in front.lines] == [
+        answer.header("x-request-id") for answer in answers
+    ]
+    assert front.lines[0]["tenant"] is None
+    assert front.inner.scopes[0][REQUEST_ID] == front.lines[0]["request_id"]

@@ -1,0 +1,127 @@
+"""A request means the same over TLS, whatever records it comes in."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.runtime.server import tls_context
+from tests.authz.certificates import Company
+from tests.http.test_framing import (
+    FRAMINGS,
+    PACKETS,
+    REFUSED,
+    app,
+    means_the_same,
+    post,
+    told,
+    warmed,
+)
+from tests.http.wire import Wire, connected, serving
+
+pytestmark = pytest.mark.requirement("P3")
+
+PATIENT = Deadlines(head_s=30.0, keep_alive_s=30, drain_s=1, max_head_bytes=2000)
+MOST_IN_A_RECORD = 16 * 1024
+"""Bytes (RFC 8446 section 5.1)."""
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
+    return Company(tmp_path_factory.mktemp("company"))
+
+
+@pytest.fixture(scope="module")
+def trusting(company: Company) -> ssl.SSLContext:
+    """How clients of this company speak TLS."""
+    return ssl.create_default_context(cafile=str(company.bundle))
+
+
+@pytest.fixture(scope="module")
+async def port(company: Company) -> AsyncIterator[int]:
+    tls = tls_context(*company.certify("localhost"))
+    async with serving(app, HttptoolsProtocol, deadlines=PATIENT, tls=tls) as port:
+        yield port
+
+
+@pytest.fixture
+async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[Wire]:
+    """A connection that has served the usual request."""
+    async with connected(port, tls=trusting) as wire:
+        await warmed(wire)
+        yield wire
+
+
+@pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
+async def test_a_request_means_the_same_in_any_records(
+    port: int, trusting: ssl.SSLContext, wire: Wire, packets: list[bytes]
+) -> None:
+    """As on a fresh connection, twice, and the usual one is still served."""
+    async with connected(port, tls=trusting) as fresh:
+        await means_the_same(packets, fresh, wire)
+
+
+@pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
+async def test_a_request_ends_where_its_length_says(
+    wire: Wire, packets: list[bytes], bodies: list[str]
+) -> None:
+    """Pipelined, or in records that end elsewhere than requests do."""
+    for packet in packets:
+        await wire.send(packet)
+    assert [(await told(wire))["body"] for _ in bodies] == bodies
+
+
+@pytest.mark.parametrize("packet", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_the_parser_refuses_is_refused_behind_others(wire: Wire, packet: bytes) -> None:
+    """It is no request, and the connection ends."""
+    await wire.send(packet)
+    assert b'"end"' not in await wire.rest()
+
+
+async def test_a_body_of_many_records_belongs_to_its_head(wire: Wire) -> None:
+    """No record holds it: it comes in as many pieces as the system makes of them."""
+    for size in (MOST_IN_A_RECORD - 1, MOST_IN_A_RECORD, 3 * MOST_IN_A_RECORD):
+        await wire.send(post(b"x" * size))
+        assert (await told(wire))["body"] == "x" * size
+    await wire.send(post(b"last"))
+    assert (await told(wire))["body"] == "last"
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
+def version(request: pytest.FixtureRequest, company: Company) -> ssl.SSLContext:
+    """A client that speaks this version only."""
+    context = ssl.create_default_context(cafile=str(company.bundle))
+    context.minimum_version = context.maximum_version = request.param
+    return context
+
+
+async def test_requests_are_read_in_either_version(port: int, version: ssl.SSLContext) -> None:
+    """One after another, with bodies of other lengths."""
+    async with connected(port, tls=version) as wire:
+        await warmed(wire)
+        for body in (b"a", b"first", b"a longer one"):
+            await wire.send(post(body))
+            assert (await told(wire))["body"] == body.decode()
+
+
+@asynccontextmanager
+async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[Wire]:
+    """A connection whose usual head has that token."""
+    async with connected(port, tls=tls) as wire:
+        for _ in range(3):
+            await wire.send(post(b"first").replace(b"token", token))
+            await told(wire)
+        yield wire
+
+
+async def test_fields_are_the_connections_own(port: int, trusting: ssl.SSLContext) -> None:
+    """Two at once, with heads of the same length: neither ever has the other's fields."""
+    async with warm(port, trusting, b"first") as one, warm(port, trusting, b"other") as other:
+        for _ in range(3):
+            for wire, token in ((one, "first"), (other, "other")):
+                await wire.send(post(b"x").replace(b"token", token.encode()))
+                found = await told(wire)
+                assert ["authorization", f"Bearer {token}"] in found["headers"]

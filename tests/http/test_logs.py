@@ -1,0 +1,120 @@
+"""The log: no credential in it, and one event on one line."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from gatepost.telemetry.access import Row, as_json, as_text
+from gatepost.telemetry.logs import ConsoleFormatter, JsonFormatter, scrub, timestamp
+from tests.support.cases import each
+
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"
+
+SECRETS = [
+    f"Authorization: Bearer {TOKEN}",
+    f"token {TOKEN} refused",
+    f"half a token {TOKEN.rpartition('.')[0]}",
+    "bearer abcdefgh12345678",
+    "POST client_secret=abcdefgh12345678&scope=x",
+    "GET /?access_token=abcdefgh12345678",
+]
+
+
+@pytest.mark.requirement("W26")
+@pytest.mark.parametrize("text", SECRETS)
+def test_what_looks_like_a_credential_is_removed(text: str) -> None:
+    """Messages of exceptions quote what clients sent."""
+    cleaned = scrub(text)
+
+    assert "[REDACTED" in cleaned
+    assert not any(secret in cleaned for secret in (TOKEN, "eyJzdWIi", "abcdefgh12345678"))
+
+
+def test_ordinary_sentences_stay_as_they_are() -> None:
+    """Scrubbing must not eat the log."""
+    text = "keys of https://id.example.com cannot be fetched: timeout (request_id=ab12-9)"
+
+    assert scrub(text) == text
+
+
+@pytest.mark.parametrize("formatter", [JsonFormatter(), ConsoleFormatter()])
+def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatter) -> None:
+    """Where it broke is told; what the client sent is not."""
+    try:
+        raise KeyError(f"Bearer {TOKEN}")
+    except KeyError:
+        record = logging.LogRecord(
+            "gatepost.edge", logging.ERROR, __file__, 1, "unforeseen failure", None, sys.exc_info()
+        )
+    record.request_id = "ab12-9"
+    told = formatter.format(record)
+
+    assert "KeyError" in told
+    assert "test_logs.py" in told
+    assert "ab12-9" in told
+    assert TOKEN not in told
+
+
+def test_a_client_cannot_write_lines_of_its_own() -> None:
+    """A path with a line break stays one line in both forms."""
+    row: Row = (
+        0.25,
+        "GET",
+        "/a\n12:00 GET /forged 200",
+        404,
+        0.001,
+        "id-1",
+        None,
+        "192.0.2.1",
+        b"a\nb",
+    )
+
+    assert as_text([row]).count(b"\n") == 1
+    assert as_json([row]).count(b"\n") == 1
+    assert json.loads(as_json([row]))["path"] == row[2]
+    assert json.loads(as_json([row]))["correlation"] == "a\nb"
+    assert json.loads(as_json([row]))["time"] == timestamp(0.25) == "1970-01-01T00:00:00.250Z"
+
+
+ACTING = "\x7f\x85\x9b\u061c\u200b\u200e\u2028\u2029\u202e\u2066\ufeff\U000e0041"
+"""Controls of terminals, marks of direction, ends of lines and letters that are not seen."""
+
+
+def said(formatter: logging.Formatter, text: str) -> str:
+    """One event whose sentence, detail and traceback hold the text."""
+    try:
+        raise ValueError(text)
+    except ValueError:
+        record = logging.LogRecord(
+            "gatepost.edge", logging.ERROR, __file__, 1, text, None, sys.exc_info()
+        )
+    record.detail = text
+    return formatter.format(record)
+
+
+@each("letter", ACTING)
+def test_no_character_acts_on_who_reads_the_log(letter: str) -> None:
+    """In neither form, and in the access log; JSON keeps the value."""
+    text = f"a{letter}b é"
+    row: Row = (0.25, "GET", f"/{text}", 404, 0.001, "id-1", None, "192.0.2.1", None)
+    written = (
+        said(JsonFormatter(), text),
+        said(ConsoleFormatter(), text),
+        as_json([row]).decode(),
+        as_text([row]).decode(),
+    )
+
+    assert not any(letter in one for one in written)
+    event = json.loads(written[0])
+    assert (event["event"], event["detail"]) == (text, text)
+    assert json.loads(written[2])["path"] == f"/{text}"
+    assert "é" in written[0]
+
+
+def test_half_a_character_does_not_cost_the_event() -> None:
+    """Names of files may hold bytes that are no text."""
+    event = json.loads(said(JsonFormatter(), "file a\udc80b"))
+
+    assert event["detail"] == "file a\\udc80b"

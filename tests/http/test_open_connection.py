@@ -1,0 +1,223 @@
+"""What changes applies to the next request of an open connection: over TLS, for real."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.http.keep_alive import Secure, main, second, secure
+from tests.support import forge as f
+from tests.support.cases import each
+from tests.support.door import failure
+from tests.support.forge import Forge, rsa_key, signer
+from tests.support.idp import Idp
+from tests.support.raw import RawAnswer
+
+pytestmark = pytest.mark.requirement("P3", "N18")
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with secure(idp, tmp_path_factory.mktemp("secure")) as site:
+        yield site
+
+
+def listen(site: Secure, **changes: Any) -> dict[str, Any]:
+    return {"listen": site.site.configured["listen"] | changes}
+
+
+def said(answer: RawAnswer) -> tuple[int, str | int]:
+    """Status, and the challenge's error or the failure's code."""
+    challenge = answer.field("www-authenticate") or ""
+    error = challenge.partition('error="')[2].partition('"')[0]
+    return answer.status, error or failure(answer)["code"]
+
+
+Changes = Callable[[Secure], dict[str, Any]]
+NO_LIMITS = {"failures_per_second": 0, "requests_per_second": 0}
+CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
+    "no page may call any more": (lambda site: listen(site, allowed_origins=[]), (403, -32600)),
+    "another page may call": (
+        lambda site: listen(site, allowed_origins=["https://other.example.com"]),
+        (403, -32600),
+    ),
+    "the issuer is disabled": (
+        lambda site: {
+            "issuers": [main(site.site.idp, enabled=False), second(site.site.idp)],
+        },
+        (401, "invalid_token"),
+    ),
+    "there is another issuer": (
+        lambda site: {"issuers": [second(site.site.idp)]},
+        (401, "invalid_token"),
+    ),
+    "the organisation is no tenant any more": (
+        lambda site: {"issuers": [main(site.site.idp, tenants={"globex": "globex"})]},
+        (401, "invalid_token"),
+    ),
+    "tokens must be of another kind": (
+        lambda site: {"issuers": [main(site.site.idp, algorithms=["ES256"])]},
+        (401, "invalid_token"),
+    ),
+    "the resource has another name": (
+        lambda site: {
+            "resource": site.site.configured["resource"].replace("/mcp", "/mcp/v2"),
+            "issuers": [main(site.site.idp)],
+        },
+        (401, "invalid_token"),
+    ),
+    "the server has another name": (
+        lambda site: {"resource": "https://localhost:1/mcp"},
+        (421, -32600),
+    ),
+    "the tenant is suspended": (
+        lambda site: {"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}},
+        (200, -31001),
+    ),
+    "a scope is asked of everybody": (
+        lambda site: {"scopes": {"baseline": ["mcp:use"]}},
+        (403, "insufficient_scope"),
+    ),
+    "bodies must be smaller": (
+        lambda site: {"limits": NO_LIMITS | {"max_body_bytes": 100}},
+        (413, -32600),
+    ),
+    "heads must be smaller": (
+        lambda site: {"limits": NO_LIMITS | {"max_header_bytes": 1024}},
+        (431, -32600),
+    ),
+    "the tool is gone": (lambda site: {"tools": {"packs": ["demo"]}}, (400, -32602)),
+}
+
+
+@each("case", CHANGED)
+def test_a_reload_holds_for_the_next_request_of_a_connection(site: Secure, case: str) -> None:
+    """Refused on the open connection, and served again once it may be."""
+    changes, expected = CHANGED[case]
+    with site.kept(x_fill="x" * 1024) as kept:
+        kept.warm()
+        with site.changed(changes(site)):
+            assert said(kept.ask()) == expected
+            assert said(kept.ask()) == expected
+        assert kept.said() == "acme"
+
+
+def test_a_call_is_the_tenants_that_the_table_names_now(site: Secure) -> None:
+    """The very bytes that were one tenant's request are another's."""
+    with site.kept() as kept:
+        kept.warm()
+        renamed = {"issuers": [main(site.site.idp, tenants={"acme": "renamed"})]}
+        with site.changed(renamed):
+            assert [kept.said(), kept.said()] == ["renamed", "renamed"]
+        assert kept.said() == "acme"
+
+
+def test_a_tool_is_the_one_that_its_file_has_now(site: Secure) -> None:
+    """Nothing of the tool that the connection called before is kept."""
+    path = site.site.folder / "again.py"
+    text = path.read_text(encoding="utf-8")
+    with site.kept() as kept:
+        kept.warm()
+        path.write_text(text.replace('return f"', 'return f"new '), encoding="utf-8")
+        site.site.hang_up()
+        assert kept.said() == "new acme"
+        path.write_text(text, encoding="utf-8")
+        site.site.hang_up()
+        assert kept.said() == "acme"
+
+
+def test_a_new_limit_counts_requests_of_an_open_connection(site: Secure) -> None:
+    """Two are let through, and the third is refused like any other."""
+    rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
+    with site.kept() as kept:
+        kept.warm()
+        with site.changed({"limits": rate}):
+            assert [kept.said(), kept.said()] == ["acme", "acme"]
+            assert said(kept.ask()) == (200, -32000)
+        assert kept.said() == "acme"
+
+
+def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(site: Secure) -> None:
+    """The address that the log has is the connection's, once there is no such proxy."""
+    line = r'"peer":"{}".*"correlation":"proxied"'
+    fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
+    with site.kept(**fields) as kept:
+        kept.warm()
+        site.site.process.wait_for(line.format(r"203\.0\.113\.9"))
+        with site.changed(listen(site, trusted_proxies=[])):
+            assert kept.ask().status == 200
+            site.site.process.wait_for(line.format(r"127\.0\.0\.1"))
+
+
+def test_requests_that_wait_behind_each_other_all_meet_the_reload(site: Secure) -> None:
+    """Pipelined, in a single record or a byte a record: none is served by what was in force."""
+    with site.kept() as kept:
+        kept.warm()
+        with site.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
+            kept.socket.sendall(kept.message() * 3)
+            assert [said(kept.answer()) for _ in range(3)] == [(200, -31001)] * 3
+            for byte in kept.message():
+                kept.socket.sendall(bytes([byte]))
+            assert said(kept.answer()) == (200, -31001)
+        kept.socket.sendall(kept.message("x") + kept.message("longer"))
+        assert [kept.answer().status, kept.answer().status] == [200, 200]
+        assert kept.said() == "acme"
+
+
+def test_a_token_that_expires_is_refused(site: Secure) -> None:
+    """It was good on this connection, and its time is over all the same."""
+    for life_s in (2, 5, 15, 45):
+        # The first of these that this machine is fast enough for.
+        token = site.site.token(exp=int(time.time()) + life_s)
+        with site.kept(token) as kept:
+            if [kept.ask().status for _ in range(3)] == [200] * 3:
+                kept.until(401, b"")
+                assert said(kept.ask()) == (401, "invalid_token")
+                return
+    raise AssertionError("no token was ever accepted")
+
+
+def test_a_revoked_token_is_refused(site: Secure) -> None:
+    """From another process, by `gatepost revoke`; a neighbour goes on, and it can be undone."""
+    with site.kept(site.site.token(sub="mallory")) as kept, site.kept() as neighbour:
+        kept.warm()
+        neighbour.warm()
+        number = site.order("revoke", "--subject", "mallory").split()[-1]
+        kept.until(401, b"")
+        assert said(kept.ask()) == (401, "invalid_token")
+        assert neighbour.ask().status == 200
+        site.order("revoke", "--undo", number)
+        kept.until(200, b'"result"')
+
+
+def test_a_suspended_tenant_is_refused(site: Secure) -> None:
+    """By `gatepost tenant suspend`, until it may call again."""
+    with site.kept() as kept:
+        kept.warm()
+        site.order("tenant", "suspend", "acme")
+        kept.until(200, b"-31001")
+        site.order("tenant", "resume", "acme")
+        kept.until(200, b'"result"')
+
+
+@pytest.mark.slow
+def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(site: Secure, idp: Idp) -> None:
+    """Once the server has seen the new keys, which a token signed by the new one makes it do."""
+    fresh = rsa_key("fresh")
+    forge = Forge(idp.issuer("second"), site.site.door.resource, kid="fresh")
+    new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
+    with site.kept(site.site.token("second", org_id="two")) as kept, site.kept(new) as newcomer:
+        kept.warm()
+        idp.issuer("second", [f.jwk(fresh, "fresh")])
+        try:
+            newcomer.until(200, b'"result"')
+            assert said(kept.ask()) == (401, "invalid_token")
+        finally:
+            idp.issuer("second", [f.jwk(rsa_key())])

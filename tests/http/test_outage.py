@@ -1,0 +1,154 @@
+"""What callers hear while a store is out: 503 and when to come back, on every route and era."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.request import IDEMPOTENCY_KEY
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.storage.valkey import channels
+from tests.http.exchange import ask
+from tests.http.front import Front
+from tests.support.mcp import Client, Response, message
+from tests.support.postgres import PASSWORD, Postgres
+
+pack = Pack("told")
+
+
+@pack.tool()
+async def announce(ctx: CallContext) -> str:
+    """Report progress, then tell everybody that something is different."""
+    await ctx.progress(1)
+    await ctx.changes.updated("note:1")
+    return "done"
+
+
+@pack.tool()
+async def count(ctx: CallContext) -> str:
+    """Do nothing that needs a store."""
+    return "1"
+
+
+TOOLS = pack.tools.values()
+
+
+@pytest.fixture
+async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIterator[Records]:
+    """Records whose database has gone since they were opened."""
+    opened = await open_records(migrated_postgres)
+    name = migrated_postgres.rpartition("/")[2]
+    postgres_server.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
+    """A relay that nobody answers at, which is not waited for as long as in production."""
+    monkeypatch.setattr(channels, "ANSWER_S", 0.2)
+    opened = await open_relay(f"redis://:{PASSWORD}@127.0.0.1:1/0")
+    yield opened
+    await opened.aclose()
+
+
+def told(response: Response) -> dict[str, Any]:
+    """The error of a 503 that says when to come back, and nothing else."""
+    assert response.status == 503
+    assert "www-authenticate" not in response.headers
+    assert int(response.headers["retry-after"]) > 0
+    assert PASSWORD.encode() not in response.body
+    assert b"postgres" not in response.body.lower()
+    document: dict[str, Any] = response.json
+    return document
+
+
+ERROR = {"code": -32603, "message": "The server cannot reach its storage at the moment"}
+
+
+async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
+    """The claim must be kept before the effect: without a database there is no effect."""
+    client = Client(TOOLS, records=records)
+    response = await client.ask("tools/call", {"name": "count"}, meta={IDEMPOTENCY_KEY: "k1"})
+
+    assert told(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
+
+
+async def test_what_needs_no_store_is_served_all_the_same(records: Records, relay: Relay) -> None:
+    """An outage is no more than it has to be."""
+    client = Client(TOOLS, records=records, relay=relay)
+
+    assert (await client.call("count")).status == 200
+
+
+async def in_session(client: Client, session: str) -> Response:
+    return await client.within(session, message("tools/list"))
+
+
+async def notified(client: Client, session: str) -> Response:
+    return await client.within(session, message("notifications/initialized", identity=None))
+
+
+async def ended(client: Client, session: str) -> Response:
+    return await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
+
+
+@pytest.mark.parametrize(
+    ("exchange", "identity"), [(in_session, {"id": 7}), (notified, {}), (ended, {})]
+)
+async def test_a_session_is_not_lost_by_an_outage(
+    records: Records,
+    exchange: Callable[[Client, str], Awaitable[Response]],
+    identity: dict[str, int],
+) -> None:
+    """404 would have the client begin anew: whether it has ended, nobody knows at the moment."""
+    client = Client(TOOLS, records=records)
+    response = await exchange(client, await client.open())
+
+    assert told(response) == {"jsonrpc": "2.0", **identity, "error": ERROR}
+
+
+@pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
+async def test_a_started_stream_ends_with_the_error(relay: Relay, modern: bool) -> None:
+    """Its status is sent; the last message says what happened."""
+    client = Client(TOOLS, relay=relay)
+    asked = {"name": "announce", "_meta": {"progressToken": 1}}
+    if modern:
+        response = await client.ask("tools/call", asked, meta={"progressToken": 1})
+    else:
+        session = await client.open()
+        response = await client.within(session, message("tools/call", asked))
+
+    assert response.status == 200
+    assert response.events[-1] == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/mcp", {"code": -32603, "message": ERROR["message"]}),
+        ("/elsewhere", None),
+    ],
+)
+async def test_the_edge_answers_for_every_route(
+    front: Front, path: str, shape: dict[str, Any] | None
+) -> None:
+    """Whoever raises it: 503 with the body of the route's protocol, and no traceback in the log."""
+    front.inner.raises = StoreUnavailable(f"the database at {PASSWORD} does not answer")
+    answer = await ask(front.edge, path)
+    document = json.loads(answer.body)
+
+    assert answer.status == 503
+    assert int(answer.header("retry-after") or 0) > 0
+    assert answer.header("www-authenticate") is None
+    assert PASSWORD.encode() not in answer.body
+    if shape is None:
+        assert (document["error"], document["message"]) == ("unavailable", ERROR["message"])
+    else:
+        assert document["error"] | shape == document["error"]
+        assert document["error"]["data"]["error"] == "unavailable"

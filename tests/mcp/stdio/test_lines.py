@@ -1,0 +1,76 @@
+"""Bytes into lines, events into messages: however they are cut on the way."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.mcp.pipes import LineReader, LineTooLong
+from gatepost.mcp.stdio import Frames
+
+LIMIT = 12
+TEXTS = st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=8)
+
+
+def cut(data: bytes, sizes: list[int]) -> list[bytes]:
+    """The data in pieces of these sizes, the rest in one."""
+    pieces = []
+    for size in sizes:
+        pieces.append(data[:size])
+        data = data[size:]
+    return [*pieces, data]
+
+
+@given(TEXTS, st.lists(st.integers(0, 9), max_size=20), st.booleans())
+def test_lines_come_out_whole_or_not_at_all(
+    texts: list[bytes], sizes: list[int], ended: bool
+) -> None:
+    """The limit holds for each, and one that is too long takes no other with it."""
+    data = b"\n".join(texts) + (b"\n" if ended else b"")
+    lines = LineReader(LIMIT)
+    got = [line for piece in cut(data, sizes) for line in lines.cut(piece)]
+    got += lines.rest()
+
+    expected = [
+        "too long" if len(text) > LIMIT else text.strip(b" \t\r")
+        for text in texts
+        if len(text) > LIMIT or text.strip(b" \t\r")
+    ]
+    assert ["too long" if isinstance(line, LineTooLong) else line for line in got] == expected
+
+
+def test_an_endless_line_fills_no_memory() -> None:
+    """It is told once, thrown away as it comes, and the next line counts again."""
+    lines = LineReader(LIMIT)
+    got = [line for _ in range(1000) for line in lines.cut(b"x" * 100)]
+    assert len(got) == 1
+    assert len(lines._begun) == 0
+
+    assert [*lines.cut(b"x\nnext\n")] == [b"next"]
+
+
+EVENTS = (
+    b"id: a-1\ndata: \n\n"
+    b": comment\n\n"
+    b'id: a-2\nevent: message\ndata: {"jsonrpc":"2.0","method":"m"}\n\n'
+    b"retry: 250\n\n"
+)
+
+
+@given(st.lists(st.integers(0, 40), max_size=12))
+async def test_events_come_out_as_messages(sizes: list[int]) -> None:
+    """Empty data and comments are none; a stream that ends early says when to come back."""
+    got: list[bytes] = []
+
+    async def take(message: bytes) -> None:
+        got.append(message)
+
+    frames = Frames(take, b"1")
+    headers = [(b"content-type", b"text/event-stream"), (b"mcp-session-id", b"s")]
+    await frames.send({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in cut(EVENTS, sizes):
+        await frames.send({"type": "http.response.body", "body": piece, "more_body": True})
+    assert not frames.paused
+    await frames.send({"type": "http.response.body", "body": b""})
+
+    assert got == [b'{"jsonrpc":"2.0","method":"m"}']
+    assert (frames.session, frames.last_event, frames.retry_s) == (b"s", b"a-2", 0.25)
+    assert frames.paused

@@ -1,0 +1,169 @@
+"""Progress, questions, cancellation, changes and many requests at once over two pipes (P1)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.mcp.stdio import MOST_AT_ONCE
+from tests.mcp.stdio.talk import META, WITHIN_S, Talk, talking, text
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.requirement("P1")
+
+ELICIT: dict[str, Any] = {"elicitation": {"form": {}}}
+ACCEPTED = {"action": "accept", "content": {"colour": "red"}}
+STOPPED = "the wait was stopped"
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Talk]:
+    """A process of the test's own, which ends well when its client leaves."""
+    with talking(tmp_path, drain_s=3) as talk:
+        yield talk
+        assert talk.hang_up() == 0, talk.output
+        assert "Traceback" not in talk.stderr
+
+
+def call(talk: Talk, modern: bool, tool: str, identity: Any, can: Any = None, **meta: Any) -> Any:
+    """A call without arguments worth naming, in either era."""
+    arguments = {"tell": {"times": 3}, "wait": {"seconds": 30}}.get(tool, {})
+    params = {"name": tool, "arguments": arguments}
+    if modern:
+        return talk.modern("tools/call", params, identity=identity, can=can, **meta)
+    return talk.say("tools/call", params, identity=identity, meta=meta)
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_call_tells_before_it_answers(talk: Talk, modern: bool) -> None:
+    """Progress and log messages, on the one output, in order."""
+    if not modern:
+        talk.open()
+    call(talk, modern, "tell", 1, **{"progressToken": "p", META + "logLevel": "info"})
+    talk.of(1)
+    methods = [one.get("method", "answer") for one in talk.messages()[0 if modern else 1 :]]
+
+    assert methods == [*["notifications/progress"] * 3, "notifications/message", "answer"]
+    assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2, 3]
+
+
+def test_a_stream_that_pauses_is_fetched(talk: Talk) -> None:
+    """Over HTTP the client would come back with the last event's id (S-06); pipes have no gaps."""
+    talk.open()
+    call(talk, False, "let_go", 1, progressToken="p")
+
+    assert text(talk.of(1)) == "came back"
+    assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
+
+
+def test_a_pause_of_any_length_keeps_nobody_waiting(talk: Talk) -> None:
+    """There is no connection to spare: what was said meanwhile is fetched all the same."""
+    talk.open()
+    params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
+    talk.say("tools/call", params, identity=1, meta={"progressToken": "p"})
+
+    assert text(talk.of(1)) == "came back"
+
+
+def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) -> None:
+    """The end of input ends the process, however long calls might take to finish."""
+    with talking(tmp_path, drain_s=1000) as talk:
+        talk.open()
+        call(talk, False, "let_go", 1, progressToken="p")
+        assert text(talk.of(1)) == "came back"
+
+        assert talk.hang_up() == 0, talk.output
+
+
+def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: Talk) -> None:
+    """A request of ours; the response comes back on the same pipe while the call waits."""
+    talk.open(**ELICIT)
+    call(talk, False, "ask_colour", 1)
+    asked = talk.hears("elicitation/create")
+    (question,) = [one for one in talk.messages() if one.get("method") == "elicitation/create"]
+    talk.write_line(json.dumps({"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}))
+
+    assert asked[0]["message"] == "Which colour?"
+    assert text(talk.of(1)) == "accept red"
+
+
+def test_a_question_of_the_newest_revision_is_the_answer(talk: Talk) -> None:
+    """The call is repeated with what was answered."""
+    call(talk, True, "ask_colour", 1, can=ELICIT)
+    asked = talk.of(1)["result"]
+    (key,) = asked["inputRequests"]
+    params = {
+        "name": "ask_colour",
+        "arguments": {},
+        "inputResponses": {key: ACCEPTED},
+        "requestState": asked["requestState"],
+    }
+    talk.modern("tools/call", params, identity=2, can=ELICIT)
+
+    assert asked["resultType"] == "input_required"
+    assert text(talk.of(2)) == "accept red"
+
+
+@pytest.mark.parametrize("modern", [True, False])
+def test_a_call_that_is_taken_back_stops_and_is_not_answered(talk: Talk, modern: bool) -> None:
+    """On pipes a notification is the way to cancel, in every era."""
+    if not modern:
+        talk.open()
+    before = len(talk.messages())
+    call(talk, modern, "wait", "w")
+    call(talk, modern, "whoami", "x")
+    talk.of("x")
+    talk.say("notifications/cancelled", {"requestId": "w", "reason": "changed my mind"})
+    eventually(lambda: STOPPED in talk.stderr, within=WITHIN_S)
+    call(talk, modern, "whoami", "y")
+    talk.of("y")
+
+    assert [one["id"] for one in talk.messages()[before:]] == ["x", "y"]
+
+
+def test_calls_run_at_the_same_time_up_to_a_number(talk: Talk) -> None:
+    """One more is refused instead of waiting: the answers that others need come the same way."""
+    for identity in range(MOST_AT_ONCE + 1):
+        call(talk, True, "wait", identity)
+    refused = talk.of(MOST_AT_ONCE)
+    assert refused["error"]["code"] == -32000
+
+    for identity in range(MOST_AT_ONCE):
+        talk.say("notifications/cancelled", {"requestId": identity})
+    eventually(lambda: talk.stderr.count(STOPPED) == MOST_AT_ONCE, within=WITHIN_S)
+    call(talk, True, "whoami", "free again")
+    assert "result" in talk.of("free again")
+
+
+def test_changes_are_heard_in_both_eras(talk: Talk) -> None:
+    """`subscriptions/listen` is a request that stays open; a session just hears."""
+    talk.open()
+    wanted = {"notifications": {"toolsListChanged": True}}
+    talk.modern("subscriptions/listen", wanted, identity="l")
+    talk.hears("notifications/subscriptions/acknowledged")
+    # The session's own stream opens behind the scenes; it is there once it has told something.
+    changed = "notifications/tools/list_changed"
+
+    def both_heard() -> bool:
+        call(talk, True, "announce", f"a{len(talk.messages())}")
+        told = talk.told(changed)
+        return any(one.get("_meta") for one in told) and any(not one.get("_meta") for one in told)
+
+    eventually(both_heard, within=WITHIN_S, every=0.2)
+    talk.say("notifications/cancelled", {"requestId": "l"})
+    talk.of(talk.modern("server/discover", identity="z"))
+
+    assert not [one for one in talk.messages() if one.get("id") == "l"]
+
+
+def test_listening_ends_with_its_result_when_the_server_stops(tmp_path: Path) -> None:
+    """SU-07: the client learns that this was the end, and not a pause."""
+    with talking(tmp_path) as talk:
+        wanted = {"notifications": {"toolsListChanged": True}}
+        talk.modern("subscriptions/listen", wanted, identity="l")
+        talk.hears("notifications/subscriptions/acknowledged")
+
+        assert talk.hang_up() == 0
+        assert talk.of("l")["result"]["resultType"] == "complete"

@@ -1,0 +1,194 @@
+"""Caching hints: on every result that may be kept, and never for more people than it was for."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.request import NONE
+from tests.support.mcp import META, VERSION, Client, a_caller
+from tests.support.offers import REVISIONS, ask, pack
+from tests.support.steps import steps
+
+READ = {"uri": "library://rules"}
+KEPT: list[tuple[str, dict[str, Any]]] = [
+    ("server/discover", {}),
+    ("tools/list", {}),
+    ("prompts/list", {}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("resources/read", READ),
+]
+NOT_KEPT: list[tuple[str, dict[str, Any]]] = [
+    ("tools/call", {"name": "stamp"}),
+    ("prompts/get", {"name": "illustrated"}),
+    (
+        "completion/complete",
+        {
+            "ref": {"type": "ref/prompt", "name": "summarise"},
+            "argument": {"name": "quarter", "value": ""},
+        },
+    ),
+]
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(pack.offers, obtainable=frozenset())
+
+
+@pytest.mark.requirement("C-01", "C-02", "C-03", "C-06", "C-05")
+@pytest.mark.parametrize(("method", "params"), KEPT, ids=[method for method, _ in KEPT])
+async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
+    client: Client, method: str, params: dict[str, Any]
+) -> None:
+    """Always `private`: every one of them depends on who asks."""
+    result = (await client.ask(method, params)).json["result"]
+
+    assert result["resultType"] == "complete"
+    assert type(result["ttlMs"]) is int
+    assert result["ttlMs"] >= 0
+    assert result["cacheScope"] == "private"
+
+
+@pytest.mark.requirement("C-01")
+@pytest.mark.parametrize(("method", "params"), NOT_KEPT, ids=[method for method, _ in NOT_KEPT])
+async def test_c_01_other_results_have_no_hints(
+    client: Client, method: str, params: dict[str, Any]
+) -> None:
+    """An effect or an answer to one question is nothing to keep."""
+    result = (await client.ask(method, params)).json["result"]
+
+    assert not {"ttlMs", "cacheScope"} & set(result)
+
+
+@pytest.mark.requirement("C-01")
+@pytest.mark.parametrize("revision", [one for one in REVISIONS if one != VERSION])
+@pytest.mark.parametrize(("method", "params"), KEPT[1:], ids=[method for method, _ in KEPT[1:]])
+async def test_c_01_older_revisions_know_no_hints(
+    client: Client, revision: str, method: str, params: dict[str, Any]
+) -> None:
+    """Nor anything else that came with 2026-07-28."""
+    result = (await ask(client, revision, method, **params)).json["result"]
+
+    assert not {"ttlMs", "cacheScope", "resultType", "_meta"} & set(result)
+
+
+@pytest.mark.requirement("C-02")
+async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: Client) -> None:
+    """And not at all unless something is said."""
+    kept = await client.ask("resources/read", READ)
+    fresh = await client.ask("resources/read", {"uri": "library://index"})
+
+    assert kept.json["result"]["ttlMs"] == 60_000
+    assert fresh.json["result"]["ttlMs"] == 0
+
+
+@pytest.mark.requirement("C-04")
+@pytest.mark.parametrize("round_trip", [{"inputResponses": {}}, {"requestState": ""}])
+async def test_c_04_what_took_rounds_is_not_kept(
+    client: Client, round_trip: dict[str, Any]
+) -> None:
+    """The answers of one person are in it."""
+    response = await client.ask("resources/read", {**READ, **round_trip})
+
+    assert response.status != 200 or response.json["result"]["ttlMs"] == 0
+
+
+@pytest.mark.requirement("C-02")
+async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: Client) -> None:
+    """Files come and go without anybody configuring anything."""
+    fixed = Client([pack.documents["library://rules"]])
+
+    assert (await client.ask("resources/list")).json["result"]["ttlMs"] == 0
+    assert (await fixed.ask("resources/list")).json["result"]["ttlMs"] > 0
+
+
+@pytest.mark.requirement("C-05")
+async def test_c_05_access_is_decided_at_each_use(client: Client) -> None:
+    """Whoever got hold of somebody's list can use nothing of it."""
+    client.caller = a_caller(scopes=frozenset({"hidden"}))
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+    client.caller = a_caller(scopes=frozenset())
+
+    assert "library://hidden" in {one["uri"] for one in listed}
+    response = await client.ask("resources/read", {"uri": "library://hidden"})
+    assert response.error == (400, -32602)
+
+
+@pytest.mark.requirement("C-08", "TL-03")
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list"])
+async def test_c_08_tl_03_lists_are_the_same_on_every_connection(
+    client: Client, revision: str, method: str
+) -> None:
+    """Whatever was called before, on whichever connection or process."""
+    before = (await ask(client, revision, method)).body
+    await client.call("stamp")
+    await client.ask("prompts/get", {"name": "illustrated"})
+    after = (await ask(client, revision, method)).body
+    elsewhere = await ask(Client(reversed(pack.offers), obtainable=frozenset()), revision, method)
+
+    assert before == after == elsewhere.body
+
+
+@pytest.mark.requirement("C-08")
+def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
+    """A thousand tools cost the second caller no more than one tool would."""
+    shelf = Pack("many")
+    for number in range(200):
+
+        @shelf.tool(name=f"tool_{number}")
+        async def tool(ctx: CallContext) -> None:
+            """Do nothing."""
+
+    small, large = Client([pack.tools["stamp"]]), Client(shelf.offers)
+
+    def second(one: Client) -> int:
+        listing = one.server.listing
+        listing.page("tools", a_caller(), NONE, VERSION)
+        bob = a_caller(subject="bob", scopes=frozenset({"x"}))
+        return steps(lambda: listing.page("tools", bob, NONE, VERSION))
+
+    assert second(large) == second(small)
+
+
+@pytest.mark.requirement("R-08", "P-07", "M-01", "C-04")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "asking"})],
+)
+async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[str, str]) -> None:
+    """The newest revision asks in the answer; what comes of it is nobody else's to keep."""
+    curious = Pack("curious")
+
+    async def name(ctx: CallContext) -> str:
+        form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        answered = await ctx.ask("Who are you?", form, key="who")
+        return f"Hello {answered.content and answered.content['name']}"
+
+    @curious.resource("ask://x", ttl_s=60)
+    async def greeting(ctx: CallContext) -> str:
+        """Greet whoever reads."""
+        return await name(ctx)
+
+    @curious.prompt()
+    async def asking(ctx: CallContext) -> str:
+        """Greet whoever asks."""
+        return await name(ctx)
+
+    client, form = Client(curious.offers), {META + "clientCapabilities": {"elicitation": {}}}
+    first = (await client.ask(method, params, meta=form)).json["result"]
+    again = {
+        **params,
+        "requestState": first["requestState"],
+        "inputResponses": {"who": {"action": "accept", "content": {"name": "Alice"}}},
+    }
+    second = (await client.ask(method, again, meta=form)).json["result"]
+
+    assert first["resultType"] == "input_required"
+    assert not {"ttlMs", "cacheScope"} & set(first)
+    assert second["resultType"] == "complete"
+    assert "Hello Alice" in str(second)
+    assert second.get("ttlMs", 0) == 0
+    assert (await client.ask(method, params)).error == (400, -32021)

@@ -1,0 +1,199 @@
+"""`notifications/cancelled` finds its request at any process, and nothing else."""
+
+import asyncio
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import CallContext, Pack
+from gatepost.http.body import WATCH_AFTER_S
+from gatepost.storage.errors import StoreUnavailable
+from tests.support.cases import each
+from tests.support.events import House, Live
+from tests.support.mcp import a_caller, message
+
+pack = Pack("slow")
+LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+class Signal:
+    """Set when the waiting tool has started, and when it ended."""
+
+    started: asyncio.Event
+    ended: asyncio.Event
+
+
+@pack.tool(timeout_s=20)
+async def wait(ctx: CallContext, report: bool = False) -> str:
+    """Wait until somebody ends it."""
+    if report:
+        await ctx.progress(1)
+    Signal.started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        Signal.ended.set()
+    return "never"
+
+
+@pack.tool()
+async def quick(ctx: CallContext) -> str:
+    """Be done at once."""
+    return "done"
+
+
+async def opened(version: str = "2025-11-25") -> House:
+    Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
+    return await House(pack.tools.values(), version=version).open()
+
+
+@pytest.fixture
+async def house() -> House:
+    return await opened()
+
+
+async def begun(house: House, identity: object = 7, *, report: bool = False) -> Live:
+    live = house.call(house.one, "wait", identity=identity, report=report)
+    await asyncio.wait_for(Signal.started.wait(), 5)
+    return live
+
+
+async def runs(live: Live) -> bool:
+    """Whether the call is still there, some time after every process could have heard."""
+    done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
+    return not done and not Signal.ended.is_set()
+
+
+@pytest.mark.requirement("CX-03", "CX-04")
+@each("version", LEGACY)
+@each("late", [True, False])
+@each("identity", ["a", 7, 'with "quotes" and ü', -3])
+async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
+    version: str, late: bool, identity: object
+) -> None:
+    """The tool stops and no response comes, also where the word is there before anybody listens."""
+    house = await opened(version)
+    live = await begun(house, identity, report=True)
+    if late:
+        assert await runs(live)
+
+    assert await house.cancel(house.two, identity) == 202
+
+    await asyncio.wait_for(Signal.ended.wait(), 5)
+    assert [one.get("method") for one in await live.rest()] == ["notifications/progress"]
+    await live.over()
+
+
+@pytest.mark.requirement("CX-03", "L-07", "J-15")
+async def test_cx_03_only_the_owner_of_a_request_takes_it_back(house: House) -> None:
+    """Another id, another session, another caller with the same id: the call goes on."""
+    mine = house.session
+    live = await begun(house)
+    for identity in (8, "7", 70, None, [7]):
+        assert await house.cancel(house.two, identity) == 202
+    await house.open()
+    for client in (house.one, house.two):
+        assert await house.cancel(client, 7) == 202
+    house.become(a_caller(subject="bob"))
+    await house.open()
+    assert await house.cancel(house.two, 7) == 202
+    house.session = mine
+    assert await house.cancel(house.two, 7) == 404
+    house.become(a_caller())
+
+    assert await runs(live)
+    await house.cancel(house.one, 7)
+    await live.over()
+
+
+@pytest.mark.requirement("CX-04")
+async def test_cx_04_a_request_that_is_over_is_not_taken_back(house: House) -> None:
+    """The answer is out; what comes too late changes nothing for the session."""
+    body = message("tools/call", {"name": "quick", "arguments": {}}, identity=1)
+    assert (await house.one.within(house.session, body)).status == 200
+
+    for client in (house.one, house.two):
+        assert await house.cancel(client, 1) == 202
+        assert await house.ping(client) == 200
+
+
+@pytest.mark.requirement("CX-04")
+async def test_cx_04_what_is_over_leaves_nobody_listening(house: House) -> None:
+    """However a request ended, its process hears no more for it."""
+    live = await begun(house)
+    assert await runs(live)
+    followers = vars(house.one.relay.of("acme"))["_followers"]
+    assert followers != {}
+
+    await house.cancel(house.two, 7)
+    await live.over()
+
+    await house.hears_no_more()
+    assert followers == {}
+    assert house.one.endpoint._handshake._running == {}
+
+
+@pytest.mark.requirement("L-07")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
+    """A cancellation that names it is ignored, and the session is there."""
+    house = await opened(version)
+
+    assert await house.cancel(house.two, 0) == 202
+    assert await house.ping(house.one) == 200
+
+
+@pytest.mark.requirement("S-08")
+@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("report", [True, False])
+async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report: bool) -> None:
+    """The tool runs on, with a stream or without, until it is cancelled by its name."""
+    house = await opened(version)
+    live = await begun(house, report=report)
+    live.hang_up()
+
+    assert await runs(live)
+    await house.cancel(house.two, 7)
+    await live.over()
+    assert Signal.ended.is_set()
+
+
+async def test_a_request_goes_on_where_the_relay_is_gone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot hear of other processes then; its own still reaches it."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable
+
+    relay = house.one.relay.of("acme")
+    for name in ("follow", "publish", "append", "take", "put", "read"):
+        monkeypatch.setattr(relay, name, fails)
+    live = await begun(house, report=True)
+    assert await runs(live)
+
+    assert await house.cancel(house.one, 7) == 202
+    await live.over()
+    assert Signal.ended.is_set()
+
+
+@pytest.mark.requirement("CX-03")
+@pytest.mark.parametrize(
+    ("reason", "logged"),
+    [
+        ("User left", "User left"),
+        ("x" * 999, "x" * 200),
+        ("red\x1b[31m\nforged line", "red?[31m?forged line"),
+        (5, ""),
+    ],
+)
+async def test_cx_03_the_reason_is_logged_as_what_it_is(
+    house: House, reason: object, logged: str
+) -> None:
+    """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
+    params = {"requestId": 1, "reason": reason}
+
+    with capture_logs() as logs:
+        await house.tell(house.one, "notifications/cancelled", params)
+
+    assert [one["reason"] for one in logs if one["event"] == "request_cancelled"] == [logged]

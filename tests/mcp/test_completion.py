@@ -1,0 +1,177 @@
+"""`completion/complete` in every revision."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from tests.support.cases import each
+from tests.support.mcp import VERSION, Client, Response, a_caller
+from tests.support.offers import REVISIONS, ask, declared, pack
+
+pytestmark = pytest.mark.parametrize("revision", REVISIONS)
+
+PROMPT = {"type": "ref/prompt", "name": "summarise"}
+TEMPLATE = {"type": "ref/resource", "uri": "report://{quarter}"}
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(pack.offers, obtainable=frozenset())
+
+
+async def complete(
+    client: Client, revision: str, ref: Any, name: str = "quarter", value: str = "q", **more: Any
+) -> Response:
+    argument = {"name": name, "value": value}
+    return await ask(client, revision, "completion/complete", ref=ref, argument=argument, **more)
+
+
+@pytest.mark.requirement("CP-01", "V-08")
+async def test_cp_01_completions_are_declared_when_something_suggests(revision: str) -> None:
+    """Prompts and templates alone declare nothing."""
+    silent = Client([pack.prompts["broken"], pack.templates["note://{+path}{?line,word}"]])
+    suggesting = Client([pack.prompts["summarise"]])
+
+    assert "completions" not in await declared(silent, revision)
+    assert (await complete(silent, revision, PROMPT)).error == (
+        404 if revision == VERSION else 200,
+        -32601,
+    )
+    assert "completions" in await declared(suggesting, revision)
+
+
+@pytest.mark.requirement("CP-02", "CP-03")
+async def test_cp_02_a_variable_of_a_template_is_completed(client: Client, revision: str) -> None:
+    """By the template's text."""
+    result = (await complete(client, revision, TEMPLATE)).json["result"]
+
+    assert result["completion"] == {
+        "values": ["q1", "q2", "q3", "q4"],
+        "total": 4,
+        "hasMore": False,
+    }
+    assert (result.get("resultType") == "complete") is (revision == VERSION)
+    assert "ttlMs" not in result
+
+
+@pytest.mark.requirement("CP-02")
+async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
+    client: Client, revision: str
+) -> None:
+    """`context.arguments`; the oldest revision has no such thing."""
+    response = await complete(client, revision, PROMPT, context={"arguments": {"tone": "warm"}})
+    given = "" if revision == "2025-03-26" else "warm"
+
+    assert response.json["result"]["completion"]["values"][0] == f"acme-q-{given}-0"
+
+
+@pytest.mark.requirement("CP-03")
+async def test_cp_03_at_most_a_hundred_values_go_out(client: Client, revision: str) -> None:
+    """And how many there are is said."""
+    completion = (await complete(client, revision, PROMPT)).json["result"]["completion"]
+
+    assert len(completion["values"]) == 100
+    assert (completion["total"], completion["hasMore"]) == (150, True)
+
+
+WRONG = [
+    ({"ref": {"type": "ref/prompt", "name": "nobody"}}, "Unknown reference"),
+    ({"ref": {"type": "ref/prompt", "name": "hidden_prompt"}}, "Unknown reference"),
+    ({"ref": {"type": "ref/prompt", "name": "report://{quarter}"}}, "Unknown reference"),
+    ({"ref": {"type": "ref/resource", "uri": "summarise"}}, "Unknown reference"),
+    ({"ref": {"type": "ref/resource", "uri": "library://rules"}}, "Unknown reference"),
+    ({"ref": {"type": "ref/tool", "name": "stamp"}}, "Invalid params"),
+    ({"ref": None}, "Invalid params"),
+    ({"ref": PROMPT, "argument": {"name": "nothing", "value": ""}}, "not an argument"),
+    ({"ref": PROMPT, "argument": {"value": ""}}, "Invalid params"),
+    ({"ref": PROMPT, "argument": {"name": "quarter", "value": 1}}, "Invalid params"),
+    ({"ref": PROMPT, "argument": {"name": "quarter", "value": "x" * 5000}}, "too long"),
+]
+
+
+@pytest.mark.requirement("CP-04", "CP-05")
+@each(("params", "says"), WRONG)
+async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
+    client: Client, revision: str, params: dict[str, Any], says: str
+) -> None:
+    """-32602; out of reach sounds like not there."""
+    argument = {"name": "quarter", "value": ""}
+    response = await ask(
+        client, revision, "completion/complete", **{"argument": argument, **params}
+    )
+
+    assert response.error == (400 if revision == VERSION else 200, -32602)
+    assert says in response.json["error"]["message"]
+
+
+@pytest.mark.requirement("CP-04")
+@pytest.mark.parametrize("missing", ["ref", "argument"])
+async def test_cp_04_what_is_missing_is_named(client: Client, revision: str, missing: str) -> None:
+    """Both parameters are needed."""
+    params = {"ref": PROMPT, "argument": {"name": "quarter", "value": ""}}
+    del params[missing]
+    response = await ask(client, revision, "completion/complete", **params)
+
+    assert response.json["error"]["message"] == f"params.{missing} is required"
+
+
+async def test_an_argument_without_suggestions_has_none(client: Client, revision: str) -> None:
+    """Which is no mistake of the client's."""
+    response = await complete(client, revision, PROMPT, name="tone")
+
+    assert response.json["result"]["completion"]["values"] == []
+
+
+@pytest.mark.requirement("CP-05")
+async def test_cp_05_suggestions_are_the_callers_own(client: Client, revision: str) -> None:
+    """Another tenant's names must not come up while one types."""
+    acme = (await complete(client, revision, PROMPT)).json["result"]["completion"]["values"]
+    client.caller = a_caller(tenant_id="globex")
+    globex = (await complete(client, revision, PROMPT)).json["result"]["completion"]["values"]
+
+    assert all(value.startswith("acme-") for value in acme)
+    assert all(value.startswith("globex-") for value in globex)
+
+
+@pytest.mark.requirement("CP-05")
+async def test_cp_05_suggestions_need_the_scopes_of_what_they_are_for(revision: str) -> None:
+    """403, as using it would be answered."""
+    guarded = Pack("guarded")
+
+    @guarded.prompt(scopes={"vault:read"})
+    async def vault(ctx: CallContext, name: str) -> str:
+        """Ask for something."""
+        return name
+
+    @vault.complete("name")
+    async def names(ctx: CallContext, value: str, given: Any) -> list[str]:
+        """Give away names."""
+        raise AssertionError("ran")
+
+    client = Client(guarded.offers)
+    ref = {"type": "ref/prompt", "name": "vault"}
+    response = await complete(client, revision, ref, name="name")
+
+    assert response.status == 403
+    assert 'scope="vault:read"' in response.headers["www-authenticate"]
+
+
+async def test_suggestions_that_are_none_are_our_fault(revision: str) -> None:
+    """A text alone would be taken for its letters."""
+    careless = Pack("careless")
+
+    @careless.prompt()
+    async def ask_for(ctx: CallContext, name: str) -> str:
+        """Ask for something."""
+        return name
+
+    @ask_for.complete("name")
+    def names(ctx: CallContext, value: str, given: Any) -> Any:
+        """Answer something else than a list."""
+        return "abc"
+
+    ref = {"type": "ref/prompt", "name": "ask_for"}
+    response = await complete(Client(careless.offers), revision, ref, name="name")
+
+    assert response.error == (200, -32603)

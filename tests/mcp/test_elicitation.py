@@ -1,0 +1,276 @@
+"""Asking a person: forms and pages, as an author writes them and as each revision says them."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack, UrlElicitation
+from gatepost.mcp.client import projected
+from gatepost.tools.client import InputRequest, MissingCapability
+from tests.mcp import fixture_questions as fixture
+from tests.support.cases import each
+from tests.support.mcp import Client, a_caller
+from tests.support.rounds import Trip, accept, ask_again, go_on, questions, said
+
+pack = Pack("people")
+LINKED: set[tuple[str, ...]] = set()
+PAGE = "https://example.com/connect"
+
+
+@pack.tool()
+async def plan(ctx: CallContext) -> str:
+    """Plan a trip."""
+    answered = await ctx.ask("Where shall we go?", Trip, key="trip")
+    return f"{answered.action} {answered.accepted} {answered.content!r}"
+
+
+@pack.tool()
+async def connect(ctx: CallContext) -> str:
+    """Work with an account that has to be linked first."""
+    if ctx.caller.principal_key not in LINKED:
+        answered = await ctx.ask_url("Link your account", PAGE, key="link")
+        if answered.action != "accept":
+            return "not linked"
+        if ctx.caller.principal_key not in LINKED:
+            await ctx.ask_url("Link your account, then go on", PAGE, key="again")
+    return f"linked for {ctx.caller.subject}"
+
+
+@pytest.fixture
+def client() -> Client:
+    LINKED.clear()
+    return Client([*pack.tools.values(), *fixture.pack.tools.values()])
+
+
+DECLARED = [
+    # declared                           forms  pages
+    ({}, False, False),
+    ({"elicitation": {}}, True, False),
+    ({"elicitation": {"form": {}}}, True, False),
+    ({"elicitation": {"url": {}}}, False, True),
+    ({"elicitation": {"form": {}, "url": {}}}, True, True),
+    ({"elicitation": []}, False, False),
+]
+
+
+@pytest.mark.requirement("E-01")
+@pytest.mark.parametrize(("declared", "forms", "pages"), DECLARED)
+async def test_e_01_only_a_declared_mode_is_asked(
+    client: Client, declared: Any, forms: bool, pages: bool
+) -> None:
+    """An empty capability means forms; anything else is refused with what is missing."""
+    form = await ask_again(client, "plan", capabilities=declared)
+    page = await ask_again(client, "connect", capabilities=declared)
+
+    for response, possible in ((form, forms), (page, pages)):
+        assert (response.status == 200) is possible
+        assert possible or response.error == (400, -32021)
+
+
+@pytest.mark.requirement("E-02")
+async def test_e_02_a_form_is_a_message_and_flat_fields(client: Client) -> None:
+    """What the author's type says, in the words that every client can show."""
+    asked = questions(await ask_again(client, "plan"))["trip"]
+
+    assert asked["method"] == "elicitation/create"
+    assert asked["params"] == {
+        "mode": "form",
+        "message": "Where shall we go?",
+        "requestedSchema": {
+            "type": "object",
+            "properties": {
+                "where": {
+                    "type": "string",
+                    "title": "Where to?",
+                    "minLength": 2,
+                    "maxLength": 40,
+                },
+                "day": {"type": "string", "title": "Day", "format": "date"},
+                "people": {
+                    "type": "integer",
+                    "title": "People",
+                    "minimum": 1,
+                    "maximum": 9,
+                    "default": 2,
+                },
+                "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+                "meals": {
+                    "type": "array",
+                    "title": "Meals",
+                    "items": {"type": "string", "enum": ["lunch", "dinner"]},
+                    "maxItems": 2,
+                    "default": ["lunch"],
+                },
+                "note": {"type": "string", "title": "Note"},
+            },
+            "required": ["where", "day"],
+        },
+    }
+
+
+@pytest.mark.requirement("E-05")
+async def test_e_05_a_page_is_a_message_and_an_address(client: Client) -> None:
+    """Without the id that 2025-11-25 had."""
+    asked = questions(await ask_again(client, "connect"))["link"]["params"]
+
+    assert asked == {"mode": "url", "message": "Link your account", "url": PAGE}
+
+
+ADDRESSES = [
+    *(
+        "http://example.com/x",
+        "ftp://example.com/",
+        "javascript:alert(1)",
+        "/connect",
+        "https:///x",
+    ),
+    *("https://alice:secret@example.com/", "https://alice@example.com/", "https://exämple.com/"),
+    *("https://example.com/ x", "https://example.com/?access_token=1", "", "https://e.com/\n"),
+    *("https://example.com/?api_key=1", "http://localhost.example.com/", "data:text/html,x"),
+]
+
+
+@pytest.mark.requirement("E-06")
+@each("url", ADDRESSES)
+def test_e_06_an_address_is_https_and_carries_no_secret(url: str) -> None:
+    """Whoever sees it, in a log or over a shoulder, gains nothing."""
+    with pytest.raises(ValueError, match="page"):
+        UrlElicitation("Open this", url)
+
+
+@pytest.mark.requirement("E-06")
+@pytest.mark.parametrize(
+    "url",
+    [PAGE, "http://localhost:8000/x", "http://127.0.0.1/x", "http://[::1]:9/x", PAGE + "?s=1"],
+)
+def test_e_06_on_this_machine_http_will_do(url: str) -> None:
+    """Which only ever helps a developer."""
+    assert UrlElicitation("Open this", url).request.params["url"] == url
+
+
+@pytest.mark.requirement("E-08", "E-09", "E-14")
+async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(client: Client) -> None:
+    """Consent is no proof; another caller's finished page does not help; one's own does."""
+    first = await ask_again(client, "connect")
+    LINKED.add(a_caller(subject="bob").principal_key)
+    second = await go_on(client, "connect", first, {"link": {"action": "accept"}})
+    assert list(questions(second)) == ["again"]
+
+    LINKED.add(client.caller.principal_key)
+    third = await go_on(client, "connect", second, {"again": {"action": "accept"}})
+    assert said(third) == "linked for alice"
+
+
+@pytest.mark.requirement("E-09")
+async def test_e_09_an_answer_is_bound_to_who_was_asked(client: Client) -> None:
+    """The state that goes with it is no other caller's."""
+    first = await ask_again(client, "plan")
+    client.caller = a_caller(subject="bob")
+
+    response = await go_on(client, "plan", first, {"trip": accept(where="Rome", day="2026-10-01")})
+
+    assert response.error == (400, -32602)
+
+
+@pytest.mark.requirement("E-10")
+async def test_e_10_a_page_never_stands_in_for_the_gate() -> None:
+    """What a caller's token lacks is asked of its issuer, by a challenge."""
+    guarded = Pack("guarded")
+    guarded.tool(scopes={"admin:all"})(connect)
+    response = await ask_again(Client(guarded.tools.values()), "connect")
+
+    assert response.status == 403
+    assert 'scope="admin:all"' in response.headers["www-authenticate"]
+
+
+@pytest.mark.requirement("E-11")
+def test_e_11_a_tool_never_holds_the_clients_token() -> None:
+    """So none can hand it to a third party."""
+    fields = {*CallContext.__struct_fields__, *type(a_caller()).__struct_fields__}
+
+    assert {name for name in fields if "token" in name} == {"token_id"}
+
+
+@pytest.mark.requirement("E-12")
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ({"action": "decline"}, "decline False None"),
+        ({"action": "cancel"}, "cancel False None"),
+        ({"action": "decline", "content": {"where": "Rome"}}, "decline False None"),
+    ],
+)
+async def test_e_12_a_no_is_an_answer(client: Client, answer: Any, text: str) -> None:
+    """The tool hears it, with no content whatever was sent."""
+    first = await ask_again(client, "plan")
+
+    assert said(await go_on(client, "plan", first, {"trip": answer})) == text
+
+
+@pytest.mark.requirement("E-13")
+async def test_e_13_an_accepted_form_is_checked_and_typed(client: Client) -> None:
+    """Defaults, dates and choices are what the author's type says; unknown fields are dropped."""
+    first = await ask_again(client, "plan")
+    answer = accept(where="Rome", day="2026-10-01", meals=["dinner"], stranger=1)
+
+    text = said(await go_on(client, "plan", first, {"trip": answer}))
+
+    assert "where='Rome', day=datetime.date(2026, 10, 1), people=2" in text.replace("Trip(", "")
+
+
+@pytest.mark.requirement("E-13")
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"where": "Rome"},
+        {"where": "R", "day": "2026-10-01"},
+        {"where": "Rome", "day": "tomorrow"},
+        {"where": "Rome", "day": "2026-10-01", "people": 10},
+        {"where": "Rome", "day": "2026-10-01", "people": "2"},
+        {"where": "Rome", "day": "2026-10-01", "color": "green"},
+        {"where": "Rome", "day": "2026-10-01", "meals": ["breakfast"]},
+    ],
+)
+async def test_e_13_what_does_not_fit_is_asked_again(client: Client, content: Any) -> None:
+    """Before the tool sees it."""
+    first = await ask_again(client, "plan")
+    second = await go_on(client, "plan", first, {"trip": accept(**content)})
+
+    assert list(questions(second)) == ["trip"]
+
+
+@pytest.mark.requirement("E-13")
+async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(client: Client) -> None:
+    """With a sentence that a model can act on, and without the value."""
+    first = await ask_again(client, "plan")
+    answer = accept(where="nowhere", day="2026-10-01")
+    response = await go_on(client, "plan", first, {"trip": answer})
+
+    assert response.json["result"]["isError"] is True
+    assert said(response) == "The answer cannot be used: Value error, that is no place."
+
+
+@pytest.mark.requirement("E-16")
+async def test_e_16_who_a_person_claims_to_be_changes_nothing(client: Client) -> None:
+    """The tool's caller is the token's, whatever the answer says."""
+    LINKED.add(client.caller.principal_key)
+    answers = {"link": {"action": "accept", "content": {"user": "bob"}, "sub": "bob"}}
+    response = await ask_again(client, "connect", inputResponses=answers)
+
+    assert said(response) == "linked for alice"
+
+
+URL_REQUEST = InputRequest("elicitation/create", {"mode": "url", "message": "m", "url": PAGE})
+
+
+@pytest.mark.requirement("E-05")
+def test_e_05_older_revisions_open_pages_in_their_own_words() -> None:
+    """2025-11-25 wants an id; before, there are none."""
+    assert projected(URL_REQUEST, "2026-07-28") == URL_REQUEST.params
+    assert projected(URL_REQUEST, "2025-11-25", elicitation_id="e-1") == {
+        **URL_REQUEST.params,
+        "elicitationId": "e-1",
+    }
+    for revision in ("2025-06-18", "2025-03-26"):
+        with pytest.raises(MissingCapability):
+            projected(URL_REQUEST, revision)

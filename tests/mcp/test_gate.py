@@ -1,0 +1,56 @@
+"""The gate stands before either era."""
+
+from typing import Any
+
+import pytest
+
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource, Target
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.middleware import BearerMiddleware
+from tests.support.cases import each
+from tests.support.mcp import JSON, META, URL, VERSION, Client, message
+
+INITIALIZE = message("initialize", {"protocolVersion": "2025-11-25"}, identity=0)
+DISCOVER = message(
+    "server/discover",
+    {"_meta": {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}},
+)
+MODERN = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "server/discover")]
+
+
+class Stranger:
+    """A verifier that knows nobody."""
+
+    async def verify(self, token: str, target: Target, *, peer: str = "") -> Any:
+        raise InvalidToken("unknown")
+
+    def cached(self, token: str, target: Target) -> None:
+        return None
+
+
+@pytest.mark.requirement("DE-23", "A-10", "S-20")
+@each("token", [None, "stranger"])
+@each("verb", ["POST", "GET", "DELETE"])
+@each(
+    ("body", "headers"),
+    [(DISCOVER, MODERN), (INITIALIZE, [JSON]), (b"nonsense", []), (INITIALIZE, "session")],
+)
+async def test_a_stranger_hears_401_whatever_it_speaks(
+    token: str | None, verb: str, body: bytes, headers: Any
+) -> None:
+    """Modern, legacy, within a session or neither: the challenge comes before any meaning."""
+    client = Client()
+    if headers == "session":
+        headers = [JSON, ("mcp-session-id", await client.open())]
+    challenge = Challenge()
+    client.endpoint = BearerMiddleware(  # type: ignore[assignment]
+        client.endpoint, resource=Resource(URL), verifier=Stranger(), challenge=challenge
+    )
+    if token is not None:
+        headers = [*headers, ("authorization", f"Bearer {token}")]
+
+    response = await client.send(body, headers, verb=verb)
+
+    assert response.status == 401
+    assert response.headers["www-authenticate"].startswith("Bearer resource_metadata=")

@@ -1,0 +1,212 @@
+"""What listen streams may cost, and when they end without being asked."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from gatepost.http.open_streams import OpenStreams
+from gatepost_authz.caller import TenantContext
+from tests.support.listening import COMMENT, listening
+from tests.support.mcp import Client, a_caller
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = {"toolsListChanged": True}
+WANTED = {"notifications": TOOLS}
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    client = Client()
+    yield client
+    client.streams.close()
+
+
+@pytest.mark.requirement("SU-09", "T-11")
+async def test_su_09_who_hangs_up_leaves_nothing_behind(client: Client) -> None:
+    """The stream, its place, its interest and the process's own are gone as the client goes."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        held = [weakref.ref(one) for one in client.streams]
+        assert client.feed.tenants == ("acme",)
+    gc.collect()
+
+    assert [one() for one in held] == [None]
+    assert (len(client.streams), client.feed.tenants) == (0, ())
+    assert client.relay.of("acme")._followers == {}  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("SU-10")
+async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
+    """One more than may be is a JSON-RPC error that says when to try again."""
+    client = Client(streams=OpenStreams(most=3, most_per_caller=2))
+    bob = a_caller(subject="bob")
+    async with AsyncExitStack() as stack:
+        for caller in (client.caller, client.caller, bob):
+            stream = await stack.enter_async_context(listening(client, TOOLS, caller=caller))
+            await stream.acknowledged()
+            if caller is client.caller and len(client.streams) == 2:
+                assert_refused(await client.ask("subscriptions/listen", WANTED))
+        client.caller = a_caller(subject="carol")
+        assert_refused(await client.ask("subscriptions/listen", WANTED))
+    async with listening(client, TOOLS) as stream:
+        assert await stream.acknowledged() == TOOLS
+
+
+def assert_refused(response: Any) -> None:
+    assert response.error == (200, -32000)
+    assert int(response.headers["retry-after"]) > 0
+
+
+@pytest.mark.requirement("SU-10")
+@pytest.mark.parametrize("told", [True, False])
+async def test_su_10_a_stream_ends_with_its_token(client: Client, told: bool) -> None:
+    """Nothing is told from then on; the result comes with the next change or sign of life."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        client.clock.now = client.caller.expires_at + 1.0
+        if told:
+            await client.feed.of("acme").listed("tools")
+        else:
+            for _ in range(client.streams.steps):
+                client.streams.look()
+
+        assert (await stream.next())["result"]["resultType"] == "complete"
+        assert await stream.next() is None
+
+
+@pytest.mark.requirement("SU-10")
+async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
+    client: Client,
+) -> None:
+    """Only those of the callers concerned end."""
+    other = a_caller(tenant_id="globex")
+    async with (
+        listening(client, TOOLS) as ours,
+        listening(client, TOOLS, caller=other) as theirs,
+    ):
+        await ours.acknowledged()
+        await theirs.acknowledged()
+        client.streams.end(lambda caller: caller.tenant_id == "globex")
+
+        assert "result" in await theirs.next()
+        await client.feed.of("acme").listed("tools")
+        assert "method" in await ours.next()
+
+
+@pytest.mark.requirement("SU-10", "SU-05")
+async def test_su_10_a_client_that_does_not_read_is_told_once(client: Client) -> None:
+    """A thousand changes meanwhile are one message: what waits is a set of what was asked for."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        stream.reading.clear()
+        for _ in range(1000):
+            await client.feed.of("acme").listed("tools")
+            await asyncio.sleep(0)
+        stream.reading.set()
+        for _ in range(2):
+            # The one that was being sent, and one for all that came after it.
+            assert (await stream.next())["method"] == "notifications/tools/list_changed"
+        client.streams.close()
+
+        assert "result" in await stream.next()
+
+
+@pytest.mark.requirement("SU-07", "SU-10")
+async def test_su_10_a_client_that_does_not_read_is_not_waited_for_at_the_end(
+    client: Client,
+) -> None:
+    """A stop lets go of it while its last message still waits to be taken."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        stream.reading.clear()
+        await client.feed.of("acme").listed("tools")
+        await until(lambda: not stream.is_waiting)
+        client.streams.close()
+        await until(lambda: len(client.streams) == 0)
+
+        assert client.feed.tenants == ()
+
+
+async def until(condition: Any) -> None:
+    """Return when *condition* holds, which a few rounds of the loop must bring about."""
+    for _ in range(100):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("not within a hundred rounds of the loop")
+
+
+class Counted:
+    """A stream that counts what is done to it."""
+
+    watches = False
+
+    def __init__(self, caller: TenantContext) -> None:
+        self.caller = caller
+        self.woken = self.beats = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def end(self) -> None:
+        self.caller = a_caller()
+
+
+@pytest.mark.requirement("T-10")
+async def test_t_10_one_timer_keeps_all_streams_alive_a_few_at_a_time() -> None:
+    """In one round every stream has its turn once, and no step of it takes many of them."""
+    streams = OpenStreams()
+    held = [Counted(a_caller(subject=f"caller-{number}")) for number in range(1000)]
+    for stream in held:
+        streams.enter(stream)
+    most = 0
+    for _ in range(streams.steps):
+        before = sum(stream.beats for stream in held)
+        streams.look()
+        most = max(most, sum(stream.beats for stream in held) - before)
+    for stream in held:
+        streams.leave(stream)
+
+    assert {stream.beats for stream in held} == {1}
+    assert most <= 2 * len(held) / streams.steps
+
+
+@pytest.mark.requirement("SU-10")
+async def test_su_10_a_change_wakes_streams_in_turns() -> None:
+    """Calls get their turn between two portions of ten thousand streams."""
+    streams = OpenStreams(most_per_caller=1000)
+    held = [Counted(a_caller()) for _ in range(1000)]
+    for stream in held:
+        streams.enter(stream)
+        streams.wake(stream)
+        streams.wake(stream)
+    rounds = 0
+    while sum(stream.woken for stream in held) < len(held):
+        await asyncio.sleep(0)
+        rounds += 1
+    for stream in held:
+        streams.leave(stream)
+
+    assert {stream.woken for stream in held} == {1}
+    assert rounds > 10
+
+
+async def test_a_sign_of_life_is_no_message(client: Client) -> None:
+    """What comes after it is read as ever."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        for held in client.streams:
+            held.beat()
+        assert await stream.next() == COMMENT
+        await client.feed.of("acme").listed("tools")
+
+        assert "method" in await stream.next()

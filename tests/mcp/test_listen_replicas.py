@@ -1,0 +1,178 @@
+"""Changes between processes, and between tenants: told to every process, and to no other tenant."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification, ChangeSubscription
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import Subscription
+from tests.support.listening import listening
+from tests.support.mcp import Client, a_caller
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = {"toolsListChanged": True}
+TENANTS = ["acme", "globex", "initech"]
+LISTS = ["tools", "prompts", "resources"]
+
+
+class CountedRelay(MemoryRelay):
+    """A relay that counts who follows, and refuses when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.follows = 0
+        self.down = False
+
+    def of(self, tenant: str) -> Any:
+        return CountedTenant(self, super().of(tenant))
+
+
+class CountedTenant:
+    """One tenant's part of it."""
+
+    def __init__(self, counted: CountedRelay, relay: Any) -> None:
+        self._counted, self._relay = counted, relay
+
+    async def follow(self, topic: str, deliver: Any) -> Subscription:
+        await asyncio.sleep(0)
+        if self._counted.down:
+            raise StoreUnavailable
+        self._counted.follows += 1
+        following: Subscription = await self._relay.follow(topic, deliver)
+        return following
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        await self._relay.publish(topic, message)
+
+
+@pytest.mark.requirement("SU-10", "TL-16")
+async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
+    """Announced at one, told at both, once."""
+    relay = MemoryRelay()
+    one, two = Client(relay=relay), Client(relay=relay)
+    async with listening(one, TOOLS) as here, listening(two, TOOLS) as there:
+        await here.acknowledged()
+        await there.acknowledged()
+        await two.feed.of("acme").listed("tools")
+
+        for stream in (here, there):
+            assert (await stream.next())["method"] == "notifications/tools/list_changed"
+        one.streams.close()
+        assert "result" in await here.next()
+
+
+@pytest.mark.requirement("SU-10")
+async def test_su_10_a_process_follows_a_tenant_once_for_all_its_streams() -> None:
+    """Opened at the same moment or later, a hundred streams are one subscription at the relay."""
+    relay = CountedRelay()
+    feed = ChangeFeed(relay)
+    heard: list[ChangeNotification] = []
+    first = await asyncio.gather(*(feed.follow("acme", heard.append) for _ in range(50)))
+    later = [await feed.follow("acme", heard.append) for _ in range(50)]
+    await feed.of("acme").listed("tools")
+
+    assert (relay.follows, len(heard)) == (1, 100)
+    for interest in (*first, *later):
+        interest.end()
+        interest.end()
+    await feed.aclose()
+    assert MemoryRelay.of(relay, "acme")._followers == {}
+    assert feed.tenants == ()
+
+
+@pytest.mark.requirement("SU-10")
+async def test_su_10_a_relay_that_fails_leaves_nothing_behind() -> None:
+    """Nobody is counted as following, and the next one begins anew."""
+    relay = CountedRelay()
+    feed = ChangeFeed(relay)
+    relay.down = True
+    failed = await asyncio.gather(
+        *(feed.follow("acme", lambda change: None) for _ in range(3)), return_exceptions=True
+    )
+    assert [type(one) for one in failed] == [StoreUnavailable] * 3
+    assert feed.tenants == ()
+
+    relay.down = False
+    follow = asyncio.ensure_future(feed.follow("acme", lambda change: None))
+    await asyncio.sleep(0)
+    follow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await follow
+    assert feed.tenants == ()
+    (await feed.follow("acme", lambda change: None)).end()
+    await feed.aclose()
+    assert relay.follows == 1
+
+
+async def test_a_message_of_a_newer_release_is_passed_over() -> None:
+    """A kind of change that this release does not know is no change to it."""
+    relay = MemoryRelay()
+    feed = ChangeFeed(relay)
+    heard: list[ChangeNotification] = []
+    interest = await feed.follow("acme", heard.append)
+    for message in (b"", b"\xc1", b"\x92\xa5later\xa0"):
+        await relay.of("acme").publish("changes", message)
+    await feed.of("acme").moved("t1")
+
+    assert heard == [ChangeNotification("task", "t1")]
+    interest.end()
+    await feed.aclose()
+
+
+@pytest.mark.requirement("SU-10", "SU-05", "SEC-03")
+@given(
+    streams=st.lists(st.tuples(st.sampled_from(TENANTS), st.sets(st.sampled_from(LISTS)))),
+    told=st.lists(
+        st.tuples(st.sampled_from(TENANTS), st.sampled_from(LISTS), st.sampled_from([0, 1])),
+        max_size=12,
+    ),
+)
+def test_su_10_tenants_never_hear_of_each_other(streams: Any, told: Any) -> None:
+    """Whatever is announced where, each stream is told of what its own tenant changed."""
+
+    async def run() -> None:
+        relay = MemoryRelay()
+        feeds = [ChangeFeed(relay), ChangeFeed(relay)]
+        heard: list[tuple[str, set[str], list[ChangeNotification]]] = []
+        interests: list[ChangeSubscription] = []
+        for at, (tenant, wanted) in enumerate(streams):
+            ears: list[ChangeNotification] = []
+            interests.append(await feeds[at % 2].follow(tenant, ears.append))
+            heard.append((tenant, wanted, ears))
+        for tenant, what, at in told:
+            await feeds[at].of(tenant).listed(what)
+        for tenant, _, ears in heard:
+            assert ears == [ChangeNotification(what) for whose, what, _ in told if whose == tenant]
+        for interest in interests:
+            interest.end()
+        for feed in feeds:
+            await feed.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.requirement("SU-10", "SU-04", "SEC-03")
+async def test_su_10_streams_of_two_tenants_stay_apart(client_pair: tuple[Client, Client]) -> None:
+    """The same request id, the same process, and only the tenant's own change."""
+    one, two = client_pair
+    theirs = a_caller(tenant_id="globex")
+    async with listening(one, TOOLS) as ours, listening(one, TOOLS, caller=theirs) as other:
+        await ours.acknowledged()
+        await other.acknowledged()
+        await two.feed.of("globex").listed("tools")
+        assert "method" in await other.next()
+        one.streams.close()
+
+        assert "result" in await ours.next()
+
+
+@pytest.fixture
+def client_pair() -> tuple[Client, Client]:
+    relay = MemoryRelay()
+    return Client(relay=relay), Client(relay=relay)

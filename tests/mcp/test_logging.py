@@ -1,0 +1,207 @@
+"""Log messages and progress of a modern request: on its own stream, at a bearable pace."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
+from gatepost.storage.rate_limits import Bucket
+from gatepost.tools.client import LEVELS
+from tests.mcp import fixture_questions as fixture
+from tests.support.mcp import META, Client, Response
+from tests.support.rounds import ask_again
+
+pack = Pack("talkative")
+LOG = META + "logLevel"
+
+
+class Odd:
+    """Something that JSON cannot say."""
+
+    def __repr__(self) -> str:
+        return "a secret"
+
+
+@pack.tool()
+async def speak(ctx: CallContext, fail: bool = False) -> str:
+    """Say something at every level."""
+    for level in LEVELS:
+        await ctx.log(level, {"said": level}, logger="speaker")
+    if fail:
+        await ctx.log("info", None, logger=None)
+        raise RuntimeError("not told")
+    return "spoken"
+
+
+@pack.tool()
+async def shout(ctx: CallContext, times: int) -> str:
+    """Say the same over and over."""
+    for number in range(times):
+        await ctx.log("error", number)
+    return "hoarse"
+
+
+@pack.tool()
+async def count(ctx: CallContext, most: int) -> str:
+    """Report each number."""
+    for number in range(1, most + 1):
+        await ctx.progress(number, most)
+    return "counted"
+
+
+@pack.tool()
+async def say_odd(ctx: CallContext) -> str:
+    """Say what cannot be said, and too much."""
+    await ctx.log("error", {"odd": Odd()})
+    await ctx.log("error", "x" * MOST_LOG_BYTES)
+    return "said"
+
+
+@pack.tool()
+async def mislabel(ctx: CallContext) -> str:
+    """Use a level that there is not."""
+    await ctx.log("loud", "x")  # type: ignore[arg-type]
+    return "never"
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client([*pack.tools.values(), *fixture.pack.tools.values()])
+
+
+async def call(client: Client, tool: str, level: Any = "debug", **arguments: Any) -> Response:
+    return await ask_again(client, tool, arguments, meta={LOG: level, "progressToken": "p"})
+
+
+def told(response: Response, method: str = "notifications/message") -> list[Any]:
+    return [event["params"] for event in response.events if event.get("method") == method]
+
+
+@pytest.mark.requirement("LG-01", "LG-02")
+async def test_lg_02_logging_is_declared(client: Client) -> None:
+    """What may come is said before; LG-01: kept because tools' authors and clients have it."""
+    discovered = await client.ask("server/discover")
+
+    assert discovered.json["result"]["capabilities"]["logging"] == {}
+
+
+@pytest.mark.requirement("LG-03")
+@pytest.mark.parametrize("level", LEVELS)
+async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
+    client: Client, level: str
+) -> None:
+    """On the stream of the request that asked for them, in their order."""
+    response = await call(client, "speak", level)
+
+    heard = LEVELS[LEVELS.index(level) :]  # type: ignore[arg-type]
+    assert told(response) == [
+        {"level": each, "data": {"said": each}, "logger": "speaker"} for each in heard
+    ]
+    assert "result" in response.events[-1]
+
+
+@pytest.mark.requirement("LG-03")
+async def test_lg_03_nobody_is_told_who_did_not_ask(client: Client) -> None:
+    """No level, no messages: plain JSON, or a stream of progress alone."""
+    silent = await ask_again(client, "speak")
+    deaf = await client.ask(
+        "tools/call", {"name": "speak"}, meta={LOG: "debug"}, accept="application/json"
+    )
+    fixture_tool = await ask_again(client, "test_logging_tool", capabilities={})
+
+    for response in (silent, deaf, fixture_tool):
+        assert response.json["result"]["isError"] is False
+
+
+@pytest.mark.requirement("LG-04")
+@pytest.mark.parametrize("level", ["loud", "", "INFO", "warn"])
+async def test_lg_04_an_unknown_level_is_refused(client: Client, level: str) -> None:
+    """Before anything runs."""
+    assert (await call(client, "speak", level)).error == (400, -32602)
+
+
+@pytest.mark.requirement("LG-06")
+async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: Client) -> None:
+    """A tool in a loop cannot fill a wire; the client hears how much it missed."""
+    response = await call(client, "shout", times=20_000)
+    messages = told(response)
+
+    assert 200 <= len(messages) < 10_000
+    assert "messages were dropped" in messages[-1]["data"]
+    assert messages[-1]["level"] == "warning"
+
+
+@pytest.mark.requirement("LG-06")
+async def test_lg_06_what_cannot_be_said_is_not_guessed(client: Client) -> None:
+    """The kind of a thing is shown, never its text; a flood in one message is left out."""
+    odd, large = told(await call(client, "say_odd"))
+
+    assert odd["data"] == {"odd": "<Odd>"}
+    assert large["data"] == f"A message of {MOST_LOG_BYTES + 2} bytes was dropped: it is too large."
+
+
+@pytest.mark.requirement("LG-06")
+async def test_lg_06_no_failure_is_told_in_messages(client: Client) -> None:
+    """What a tool did not foresee stays in our own log."""
+    response = await call(client, "speak", "debug", fail=True)
+
+    assert b"not told" not in response.body
+    assert told(response)[-1] == {"level": "info", "data": None}
+    assert response.events[-1]["result"]["isError"] is True
+
+
+async def test_a_level_that_there_is_not_is_the_authors_mistake(client: Client) -> None:
+    """Also when nobody listens, so that it shows before somebody does."""
+    assert (await ask_again(client, "mislabel")).json["result"]["isError"] is True
+
+
+@pytest.mark.requirement("PR-01", "PR-02", "PR-03")
+async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(client: Client) -> None:
+    """Progress still grows, nothing comes after the result, and 100 % is said."""
+    response = await call(client, "count", most=20_000)
+    reports = [report["progress"] for report in told(response, "notifications/progress")]
+
+    assert 10 < len(reports) < 10_000
+    assert reports == sorted(set(reports))
+    assert reports[-1] == 20_000
+    assert "result" in response.events[-1]
+
+
+@pytest.mark.requirement("PR-02")
+async def test_pr_02_a_report_that_was_held_back_comes_as_soon_as_one_may() -> None:
+    """Also when the tool says nothing more for a long time."""
+    sent: list[Any] = []
+
+    class Wire:
+        """Takes what is said."""
+
+        async def notify(self, method: str, params: Any) -> None:
+            sent.append(params["progress"])
+
+    wire: Any = Wire()
+    audience = StreamClient(wire, capabilities={}, token=b"1", level=None)  # type: ignore[arg-type]
+    for number in range(100):
+        await audience.progress(number, None, None)
+    assert sent == list(range(10))
+    later = audience._later
+    assert later is not None
+    await later
+
+    assert sent[-1] == 99
+
+
+@pytest.mark.requirement("PR-02", "LG-06")
+def test_pr_02_a_pace_is_a_burst_and_then_a_rate() -> None:
+    """So many at once, then so many a second, and no saving up beyond the burst."""
+    now = [0.0]
+    pace = Bucket.of(10, 3, now[0])
+
+    def taken(times: int) -> list[bool]:
+        return [pace.spend(now[0]) for _ in range(times)]
+
+    assert taken(4) == [True, True, True, False]
+    now[0] = 0.25
+    assert taken(3) == [True, True, False]
+    now[0] = 60.0
+    assert taken(4) == [True, True, True, False]

@@ -1,0 +1,235 @@
+"""Lists in pages: cursors that are good for one caller, one list and nothing else."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, ListedResource, Pack
+from gatepost.mcp.listing import PURPOSE
+from gatepost.tools.api import Offer
+from tests.support.cases import each
+from tests.support.mcp import VERSION, Client, Response, a_caller
+from tests.support.offers import REVISIONS, ask
+
+LISTS = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
+PER_METHOD = pytest.mark.parametrize("method", LISTS)
+
+
+def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
+    """As many of each kind."""
+    pack = Pack("many")
+    for number in range(count):
+
+        @pack.tool(name=f"tool_{number}", scopes=scopes)
+        async def tool(ctx: CallContext) -> None:
+            """Do nothing."""
+
+        @pack.prompt(name=f"prompt_{number}", scopes=scopes)
+        async def prompt(ctx: CallContext) -> str:
+            """Say nothing."""
+            return ""
+
+        @pack.resource(f"fixed://{number}", name=f"fixed_{number}", scopes=scopes)
+        async def fixed(ctx: CallContext) -> str:
+            """Hold nothing."""
+            return ""
+
+        @pack.resource(f"kind{number}://{{x}}", name=f"kind_{number}", scopes=scopes)
+        async def kind(ctx: CallContext, x: str) -> str:
+            """Hold nothing."""
+            return ""
+
+    return [*pack.offers]
+
+
+async def pages(client: Client, revision: str, method: str) -> list[dict[str, Any]]:
+    """All results of one list, in order."""
+    found: list[dict[str, Any]] = []
+    more: dict[str, str] = {}
+    while True:
+        result = (await ask(client, revision, method, **more)).json["result"]
+        found.append(result)
+        if "nextCursor" not in result:
+            return found
+        more = {"cursor": result["nextCursor"]}
+
+
+def keys(results: list[dict[str, Any]], method: str) -> list[str]:
+    member, key = LISTS[method]
+    return [one[key] for result in results for one in result[member]]
+
+
+async def cursor_of(client: Client, method: str = "tools/list", revision: str = VERSION) -> str:
+    cursor: str = (await ask(client, revision, method)).json["result"]["nextCursor"]
+    return cursor
+
+
+@pytest.mark.requirement("C-09", "C-11", "C-03")
+@PER_METHOD
+@each("revision", REVISIONS)
+async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str) -> None:
+    """In the order of one big page, with the same scope on each, and no cursor at the end."""
+    small, large = Client(many(), page_size=3), Client(many())
+    results = await pages(small, revision, method)
+    member, _ = LISTS[method]
+
+    assert [len(result[member]) for result in results] == [3, 3, 1]
+    assert keys(results, method) == keys(await pages(large, revision, method), method)
+    assert len(set(keys(results, method))) == 7
+    scopes = {result.get("cacheScope") for result in results}
+    assert scopes == ({"private"} if revision == VERSION else {None})
+
+
+@pytest.mark.requirement("C-09")
+@PER_METHOD
+async def test_c_09_a_list_that_fits_has_no_cursor(method: str) -> None:
+    """A page is full before there is another."""
+    assert len(await pages(Client(many(3), page_size=3), VERSION, method)) == 1
+    assert len(await pages(Client(many(4), page_size=3), VERSION, method)) == 2
+
+
+@pytest.mark.requirement("C-09")
+async def test_c_09_a_cursor_is_stable_and_says_nothing() -> None:
+    """Used twice it gives the same page; what it holds cannot be read."""
+    client = Client(many(), page_size=3)
+    cursor = await cursor_of(client)
+    first = await client.ask("tools/list", {"cursor": cursor})
+    again = await client.ask("tools/list", {"cursor": cursor})
+    sealed = cursor.partition(".")[2]
+    carried = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
+
+    assert keys([first.json["result"]], "tools/list") == keys([again.json["result"]], "tools/list")
+    assert b"tool_2" not in carried
+    assert b"acme" not in carried
+
+
+def refused(response: Response) -> bool:
+    return response.error == (400, -32602) and (
+        response.json["error"]["message"] == "Invalid cursor"
+    )
+
+
+@pytest.mark.requirement("C-09")
+@PER_METHOD
+@each("cursor", ["", "x", "a.b", "AAAA.AAAA", "…", "x" * 300_000])
+@each("page_size", [3, 500])
+async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_size: int) -> None:
+    """Also where there is only one page; the empty one is a cursor too."""
+    client = Client(many(), page_size=page_size)
+
+    assert refused(await client.ask(method, {"cursor": cursor}))
+
+
+@pytest.mark.requirement("C-09")
+async def test_c_09_a_changed_cursor_is_refused() -> None:
+    """Every character counts."""
+    client = Client(many(), page_size=3)
+    cursor = await cursor_of(client)
+
+    for at in range(0, len(cursor), 7):
+        other = "A" if cursor[at] != "A" else "B"
+        changed = cursor[:at] + other + cursor[at + 1 :]
+        assert refused(await client.ask("tools/list", {"cursor": changed}))
+
+
+FOREIGN: list[dict[str, Any]] = [
+    {"tenant_id": "globex"},
+    {"subject": "bob"},
+    {"subject_kind": "client"},
+    {"actor": "an-agent"},
+    {"issuer": "https://other.example.com"},
+    {"client_id": "another-client"},
+    {"resource": "https://mcp.example.com/other"},
+]
+
+
+@pytest.mark.requirement("C-10")
+@PER_METHOD
+@each("changes", FOREIGN, ids=lambda change: next(iter(change)))
+async def test_c_10_a_cursor_of_somebody_else_is_an_invalid_one(
+    method: str, changes: dict[str, Any]
+) -> None:
+    """In the very words of one that never was."""
+    client = Client(many(), page_size=3)
+    cursor = await cursor_of(client, method)
+    client.caller = a_caller(**changes)
+
+    assert refused(await client.ask(method, {"cursor": cursor}))
+
+
+@pytest.mark.requirement("C-10")
+async def test_c_10_a_cursor_is_good_for_its_own_list_only() -> None:
+    """Another method, another revision and another purpose of the same keys refuse it."""
+    client = Client(many(), page_size=3)
+    cursor = await cursor_of(client)
+    session = await ask(client, "2025-11-25", "tools/list", cursor=cursor)
+    forged = client.keyring.seal(PURPOSE, b"tool_2")
+
+    assert refused(await client.ask("prompts/list", {"cursor": cursor}))
+    assert session.error == (200, -32602)
+    assert refused(await client.ask("tools/list", {"cursor": forged}))
+
+
+@pytest.mark.requirement("C-10")
+async def test_c_10_a_cursor_ends_with_the_list_it_points_into() -> None:
+    """Other scopes, or a server that offers something else: begin again instead of missing some."""
+    client = Client([*many(), *many_more()], obtainable=frozenset(), page_size=3)
+    cursor = await cursor_of(client)
+    client.caller = a_caller(scopes=frozenset({"more"}))
+
+    assert refused(await client.ask("tools/list", {"cursor": cursor}))
+
+
+def many_more() -> list[Offer]:
+    pack = Pack("more")
+
+    @pack.tool(scopes={"more"})
+    async def another(ctx: CallContext) -> None:
+        """Be there for some."""
+
+    return [*pack.offers]
+
+
+@pytest.mark.requirement("C-09", "C-11")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
+    revision: str,
+) -> None:
+    """A lister answers anew for each page; nothing comes twice, nothing that stayed is missed."""
+    pack, there = Pack("shelf"), [f"b{number}" for number in range(7)]
+
+    @pack.resource("book://{title}")
+    async def book(ctx: CallContext, title: str) -> str:
+        """One book."""
+        return title
+
+    @book.list
+    async def books(ctx: CallContext) -> list[ListedResource]:
+        """Those on the shelf."""
+        return [ListedResource(variables={"title": title}) for title in there]
+
+    client = Client(pack.offers, page_size=3)
+    first = (await ask(client, revision, "resources/list")).json["result"]
+    there.remove("b2")
+    there.append("a0")
+    second = (await ask(client, revision, "resources/list", cursor=first["nextCursor"])).json
+
+    assert keys([first], "resources/list") == ["book://b0", "book://b1", "book://b2"]
+    assert keys([second["result"]], "resources/list") == ["book://b3", "book://b4", "book://b5"]
+
+
+@pytest.mark.requirement("C-09")
+async def test_c_09_a_cursor_is_good_at_every_replica() -> None:
+    """They share the keys; nothing else is needed."""
+    here = Client(many(), page_size=3)
+    there = Client(many(), page_size=3, keyring=here.keyring)
+    response = await there.ask("tools/list", {"cursor": await cursor_of(here)})
+
+    assert keys([response.json["result"]], "tools/list") == ["tool_3", "tool_4", "tool_5"]
+    assert response.json["result"]["nextCursor"]

@@ -1,0 +1,152 @@
+"""`prompts/list` and `prompts/get` in every revision."""
+
+import pytest
+
+from gatepost import CallContext, Pack
+from tests.support.cases import each
+from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
+
+pytestmark = pytest.mark.parametrize("revision", REVISIONS)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(pack.offers, obtainable=frozenset())
+
+
+@pytest.mark.requirement("P-01", "V-08")
+async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> None:
+    """Exactly then; without them their methods are unknown."""
+    tools_alone, with_prompt = Client([pack.tools["stamp"]]), Client([pack.prompts["broken"]])
+
+    assert "prompts" not in await declared(tools_alone, revision)
+    assert "prompts" in await declared(with_prompt, revision)
+    for method in ("prompts/list", "prompts/get"):
+        response = await ask(tools_alone, revision, method, name="broken")
+        assert response.error == (404 if revision == VERSION else 200, -32601)
+
+
+@pytest.mark.requirement("P-02", "P-03", "IC-01")
+async def test_p_02_p_03_prompts_are_described_as_the_revision_knows_them(
+    client: Client, revision: str
+) -> None:
+    """Those this caller may use, each with its arguments."""
+    listed = (await result_of(client, revision, "prompts/list"))["prompts"]
+    prompts = {prompt["name"]: prompt for prompt in listed}
+    summarise = prompts["summarise"]
+
+    assert sorted(prompts) == ["broken", "illustrated", "summarise"]
+    assert summarise["description"] == "Summarise a quarter."
+    assert summarise.get("title") == ("Summary" if revision >= "2025-06-18" else None)
+    assert ("icons" in summarise) == (revision >= "2025-11-25")
+    title = {"title": "Quarter"} if revision >= "2025-06-18" else {}
+    assert summarise["arguments"] == [
+        {"name": "quarter", "description": "Such as q1", "required": True, **title},
+        {"name": "tone"},
+    ]
+
+
+@pytest.mark.requirement("P-04", "J-07")
+async def test_p_04_a_prompt_answers_messages(client: Client, revision: str) -> None:
+    """A text alone is the user's; what the caller may know of itself can be in it."""
+    arguments = {"quarter": "q2", "tone": "warm"}
+    result = await result_of(client, revision, "prompts/get", name="summarise", arguments=arguments)
+
+    assert result["description"] == "Summarise a quarter."
+    assert result["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "Summarise q2 for acme, warm."}}
+    ]
+    assert (result.get("resultType") == "complete") is (revision == VERSION)
+    assert "ttlMs" not in result
+
+
+@pytest.mark.requirement("P-05")
+async def test_p_05_messages_hold_pictures_sounds_and_resources(
+    client: Client, revision: str
+) -> None:
+    """Base64 with a type; links are text where the revision has no links."""
+    result = await result_of(client, revision, "prompts/get", name="illustrated")
+    roles = [message["role"] for message in result["messages"]]
+    text, image, audio, embedded, link = (message["content"] for message in result["messages"])
+
+    assert roles == ["user", "user", "user", "assistant", "assistant"]
+    assert text == {"type": "text", "text": "Look:"}
+    assert image == {"type": "image", "data": base64(PNG), "mimeType": "image/png"}
+    assert audio == {"type": "audio", "data": base64(b"RIFF"), "mimeType": "audio/wav"}
+    assert embedded == {
+        "type": "resource",
+        "resource": {"uri": "library://rules", "mimeType": "text/plain", "text": "text"},
+    }
+    if revision == "2025-03-26":
+        assert link == {"type": "text", "text": "rules library://rules"}
+    else:
+        assert link["type"] == "resource_link"
+
+
+WRONG = [
+    ({"name": "nobody"}, "Unknown prompt: nobody"),
+    ({"name": "hidden_prompt"}, "Unknown prompt: hidden_prompt"),
+    ({}, "params.name is required"),
+    ({"name": "summarise"}, "`quarter` is required."),
+    ({"name": "summarise", "arguments": {"quarter": "q", "more": "x"}}, "not an argument"),
+    ({"name": "summarise", "arguments": {"quarter": "q", "tone": "loud"}}, "`tone` should"),
+    ({"name": "summarise", "arguments": {"quarter": "x" * 11}}, "`quarter` should"),
+    ({"name": "summarise", "arguments": {"quarter": 1}}, "are texts"),
+    ({"name": "summarise", "arguments": ["q"]}, "must be an object"),
+]
+
+
+@pytest.mark.requirement("P-06", "P-09")
+@each(("params", "says"), WRONG, ids=[says for _, says in WRONG])
+async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
+    client: Client, revision: str, params: dict[str, object], says: str
+) -> None:
+    """-32602 before anything runs; out of reach sounds like not there."""
+    response = await ask(client, revision, "prompts/get", **params)
+
+    assert response.error == (400 if revision == VERSION else 200, -32602)
+    assert says in response.json["error"]["message"]
+
+
+@pytest.mark.requirement("P-06")
+async def test_p_06_an_internal_failure_is_one_without_detail(
+    client: Client, revision: str
+) -> None:
+    """-32603 and the request's id, which finds the story in the log."""
+    response = await ask(client, revision, "prompts/get", name="broken")
+
+    assert response.error == (200, -32603)
+    assert "request-1" in response.json["error"]["message"]
+    assert b"hunter2" not in response.body
+
+
+@pytest.mark.requirement("P-09")
+async def test_p_09_a_prompt_too_large_is_an_error(revision: str) -> None:
+    """Half of a message would say something else."""
+    large = Pack("large")
+
+    @large.prompt()
+    async def long(ctx: CallContext) -> str:
+        """Go on and on."""
+        return "x" * 5000
+
+    response = await ask(
+        Client(large.offers, max_result_bytes=1000), revision, "prompts/get", name="long"
+    )
+
+    assert response.json["error"]["code"] == -32603
+    assert "1000" in response.json["error"]["message"]
+
+
+@pytest.mark.requirement("P-02", "P-09")
+async def test_p_09_what_can_be_stepped_up_to_is_listed_and_challenged(revision: str) -> None:
+    """One decision for the list and the use."""
+    client = Client(pack.offers)
+    client.caller = a_caller(scopes=frozenset())
+    listed = (await result_of(client, revision, "prompts/list"))["prompts"]
+    response = await ask(client, revision, "prompts/get", name="hidden_prompt")
+
+    assert "hidden_prompt" in {prompt["name"] for prompt in listed}
+    assert response.status == 403
+    assert 'scope="hidden"' in response.headers["www-authenticate"]

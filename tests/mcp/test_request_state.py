@@ -1,0 +1,220 @@
+"""`requestState`: sealed, for one caller asking one thing, and gone after a while."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.round_trips import STATE_LASTS_S
+from tests.support.mcp import META, Client, Response, a_caller
+from tests.support.rounds import (
+    FILES,
+    INVALID,
+    RUNS,
+    YES,
+    Ok,
+    accept,
+    ask_again,
+    go_on,
+    pack,
+    questions,
+    said,
+)
+
+
+@pytest.fixture
+def client() -> Client:
+    RUNS.clear()
+    FILES["count"] = 3
+    return Client(pack.tools.values())
+
+
+@pytest.mark.requirement("M-05", "M-13", "J-13")
+async def test_m_05_m_13_any_replica_goes_on(client: Client) -> None:
+    """Nothing links two rounds but what the client brings, and the ring that replicas share."""
+    other = Client(pack.tools.values(), keyring=client.keyring)
+    first = await ask_again(client, "purge")
+
+    assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"
+
+
+CHANGED = [
+    ("a letter more", lambda state: state + "A"),
+    ("an ending", lambda state: state + "-TAMPERED"),
+    ("a letter less", lambda state: state[:-1]),
+    ("another first letter of the seal", lambda state: state.replace(".", ".A", 1)),
+    ("an unknown key", lambda state: "ffffffff" + state[8:]),
+    ("nothing", lambda state: ""),
+    ("junk", lambda state: "\u2603." * 9),
+    ("too much", lambda state: state * 2000),
+]
+
+
+@pytest.mark.requirement("M-06")
+@pytest.mark.parametrize(("what", "change"), CHANGED, ids=[what for what, _ in CHANGED])
+async def test_m_06_a_changed_state_is_refused(client: Client, what: str, change: Any) -> None:
+    """Whatever is done to it, the tool does not run."""
+    state = (await ask_again(client, "purge")).json["result"]["requestState"]
+    RUNS.clear()
+
+    response = await ask_again(client, "purge", inputResponses=YES, requestState=change(state))
+
+    assert (response.error, RUNS) == (INVALID, [])
+
+
+STRANGERS = [
+    {"tenant_id": "globex"},
+    {"subject": "bob"},
+    {"subject_kind": "client"},
+    {"actor": "an-agent"},
+    {"issuer": "https://other.example.com"},
+    {"client_id": "another-client"},
+    {"client_id": None},
+]
+
+
+@pytest.mark.requirement("M-07", "E-09", "E-16")
+@pytest.mark.parametrize("change", STRANGERS, ids=str)
+async def test_m_07_a_state_is_its_callers_own(client: Client, change: dict[str, Any]) -> None:
+    """Somebody else's looks exactly like a forged one."""
+    first = await ask_again(client, "purge")
+    forged = await ask_again(client, "purge", inputResponses=YES, requestState="forged")
+    client.caller = a_caller(**change)
+    RUNS.clear()
+
+    response = await go_on(client, "purge", first, YES)
+
+    assert (response.json["error"], RUNS) == (forged.json["error"], [])
+
+
+@pytest.mark.requirement("M-07")
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("purge", {"table": "other", "size": 1.5}),
+        ("purge", {"table": "t", "size": 1.5000000000000000000001}),
+        ("purge", {"table": "t"}),
+        ("ask_twice", {"table": "t", "size": 1.5}),
+    ],
+)
+async def test_m_07_a_state_is_for_one_call(
+    client: Client, tool: str, arguments: dict[str, Any]
+) -> None:
+    """A yes to one thing is not carried to another."""
+    first = await ask_again(client, "purge", {"table": "t", "size": 1.5})
+    RUNS.clear()
+    if arguments.get("size") == 1.5 and tool == "purge" and arguments["table"] == "t":
+        arguments = {"table": "t", "size": 2**70}
+
+    response = await go_on(client, tool, first, YES, arguments)
+
+    assert (response.error, RUNS) == (INVALID, [])
+
+
+@pytest.mark.requirement("M-07")
+async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
+    """Whatever else the request names."""
+    notes = Pack("notes")
+
+    @notes.resource("note://{name}")
+    async def note(ctx: CallContext, name: str) -> str:
+        """A note."""
+        return str((await ctx.ask("Please?", Ok, key="confirm")).action)
+
+    client = Client(notes.offers)
+    declared = {META + "clientCapabilities": {"elicitation": {}}}
+
+    async def read(uri: str, **more: Any) -> Response:
+        params = {"uri": uri, "name": "same", **more}
+        return await client.ask("resources/read", params, meta=declared, mcp_name=uri)
+
+    state = (await read("note://mine")).json["result"]["requestState"]
+    again = {"requestState": state, "inputResponses": YES}
+
+    assert (await read("note://yours", **again)).error == INVALID
+    assert (await read("note://mine", **again)).status == 200
+
+
+@pytest.mark.requirement("M-05")
+async def test_m_05_the_spelling_of_arguments_may_differ(client: Client) -> None:
+    """A client that writes its members in another order asks the same."""
+    first = await ask_again(client, "purge", {"table": "t", "size": 2})
+
+    assert said(await go_on(client, "purge", first, YES, {"size": 2, "table": "t"}))
+
+
+@pytest.mark.requirement("M-07")
+async def test_m_07_a_state_expires(client: Client) -> None:
+    """An old yes counts no more."""
+    first = await ask_again(client, "purge")
+    client.clock.now += STATE_LASTS_S - 1
+    assert said(await go_on(client, "purge", first, YES))
+    client.clock.now += 1
+
+    assert (await go_on(client, "purge", first, YES)).error == INVALID
+
+
+@pytest.mark.requirement("M-07", "E-13")
+async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: Client) -> None:
+    """When the question reads differently by now, the person is asked again."""
+    first = await ask_again(client, "purge")
+    FILES["count"] = 300
+    RUNS.clear()
+
+    second = await go_on(client, "purge", first, YES)
+
+    assert questions(second)["confirm"]["params"]["message"] == "Delete 300 rows of t?"
+    assert RUNS == ["started"]
+
+
+@pytest.mark.requirement("M-08")
+async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(client: Client) -> None:
+    """It holds answers and no permission: the second run is a call like any other."""
+    first = await ask_again(client, "ask_twice")
+    answers = {"question-1": accept(ok=True)}
+    again = [await go_on(client, "ask_twice", first, answers) for _ in range(2)]
+
+    assert [list(questions(response)) for response in again] == [["question-2"]] * 2
+
+
+@pytest.mark.requirement("M-09")
+async def test_m_09_nothing_waits_for_a_client(client: Client) -> None:
+    """A thousand questions that nobody answers leave no task and no record."""
+    before = len(asyncio.all_tasks())
+    for _ in range(1000):
+        await ask_again(client, "purge")
+
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_answers_too_large_for_another_round_are_refused(client: Client) -> None:
+    """What is carried through the client has a limit."""
+    large = {**accept(ok=True), "padding": "x" * 200_000}
+    first = await ask_again(client, "ask_twice")
+
+    assert (await go_on(client, "ask_twice", first, {"question-1": large})).error == INVALID
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    tenant=st.sampled_from(["acme", "globex", "acme2"]),
+    subject=st.sampled_from(["alice", "bob", ""]),
+    kind=st.sampled_from(["user", "client"]),
+    issuer=st.sampled_from(["https://id.example.com", "https://other.example.com"]),
+    client_id=st.sampled_from(["some-client", None, "other"]),
+)
+async def test_m_07_no_other_principal_goes_on(
+    client: Client, tenant: str, subject: str, kind: Any, issuer: str, client_id: str | None
+) -> None:
+    """Only exactly the same caller's state is taken."""
+    client.caller = a_caller()
+    first = await ask_again(client, "purge")
+    client.caller = a_caller(
+        tenant_id=tenant, subject=subject, subject_kind=kind, issuer=issuer, client_id=client_id
+    )
+    response = await go_on(client, "purge", first, YES)
+
+    assert ("result" in response.json) is (client.caller == a_caller())

@@ -1,0 +1,351 @@
+"""A connection that is lost, and the rest of the answer at any process."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.http import open_streams
+from gatepost.mcp import client
+from gatepost.mcp.sessions import resumable
+from gatepost.storage.errors import StoreUnavailable
+from tests.support.events import House, Live
+from tests.support.mcp import a_caller
+
+pack = Pack("steps")
+
+
+class Step:
+    """What lets the tool go on."""
+
+    gates: dict[str, asyncio.Event]
+
+    @classmethod
+    def let(cls, name: str) -> None:
+        cls.gates.setdefault(name, asyncio.Event()).set()
+
+    @classmethod
+    async def wait(cls, name: str) -> None:
+        await asyncio.wait_for(cls.gates.setdefault(name, asyncio.Event()).wait(), 10)
+
+
+@pack.tool(timeout_s=20)
+async def walk(ctx: CallContext, steps: list[str]) -> str:
+    """Report, wait for each step, report it."""
+    await ctx.progress(0)
+    for at, step in enumerate(steps, 1):
+        await Step.wait(step)
+        await ctx.progress(at, message=step)
+    return "arrived"
+
+
+@pack.tool(timeout_s=20)
+async def rest(ctx: CallContext, until: str, report: bool = False) -> str:
+    """Let go of the connection and go on."""
+    if report:
+        await ctx.progress(1)
+    await ctx.client.pause(0.25)
+    await Step.wait(until)
+    return "rested"
+
+
+@pack.tool()
+async def chatter(ctx: CallContext, reports: int, size: int) -> str:
+    """Say much, then answer at length."""
+    for at in range(1, reports + 1):
+        await ctx.log("info", at)
+    return "x" * size
+
+
+@pytest.fixture
+async def house() -> House:
+    Step.gates = {}
+    return await House(pack.tools.values()).open()
+
+
+async def primed(live: Live) -> str:
+    """The id of the first event, which has no data."""
+    block = await live.block()
+    assert block is not None
+    assert block["data"] == ""
+    return block["id"]
+
+
+def text(message: Any) -> str:
+    said: str = message["result"]["content"][0]["text"]
+    return said
+
+
+@pytest.mark.requirement("S-06")
+async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: House) -> None:
+    """2025-11-25: a client that loses the connection at once can come back already."""
+    live = house.call(house.one, "walk", steps=[])
+
+    first = await primed(live)
+    second, report = await live.event()
+    third, answer = await live.event()
+
+    assert report["params"]["progress"] == 0
+    assert text(answer) == "arrived"
+    assert len({first, second, third}) == 3
+    assert await live.block() is None
+
+
+@pytest.mark.requirement("S-06", "S-07")
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
+async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> None:
+    """Their clients would take an event without data for a broken message."""
+    Step.gates = {}
+    house = await House(pack.tools.values(), version=version).open()
+    live = house.call(house.one, "walk", steps=[])
+
+    block = await live.block()
+
+    assert block is not None
+    assert block["id"]
+    assert json.loads(block["data"])["method"] == "notifications/progress"
+
+
+@pytest.mark.requirement("S-04")
+async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: House) -> None:
+    """No stream, no journal: nothing of it is at the relay."""
+    params = {"name": "chatter", "arguments": {"reports": 0, "size": 3}}
+    live = house.post(house.one, _body("tools/call", params))
+    await live.over()
+
+    assert live.headers["content-type"] == "application/json"
+    assert vars(house.one.relay.of("acme"))["_logs"] == {}
+
+
+@pytest.mark.requirement("S-12", "S-08", "S-10")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_s_12_another_process_has_what_the_lost_connection_missed(version: str) -> None:
+    """The tool runs on; the client gets each message once, from where it was, to the response."""
+    Step.gates = {}
+    house = await House(pack.tools.values(), version=version).open()
+    live = house.call(house.one, "walk", steps=["a", "b"])
+    seen, _ = await live.event()
+    live.hang_up()
+    Step.let("a")
+
+    again = house.resume(house.two, seen)
+    missed, report = await again.event()
+    Step.let("b")
+    rest = await again.rest()
+
+    assert report["params"]["message"] == "a"
+    assert missed != seen
+    assert [one.get("params", {}).get("message") for one in rest] == ["b", None]
+    assert text(rest[-1]) == "arrived"
+    await again.over()
+    await live.over()
+
+
+@pytest.mark.requirement("S-12", "S-08")
+async def test_s_12_an_answer_that_came_meanwhile_waits(house: House) -> None:
+    """Whoever comes back after the end gets all that is left, and the stream ends."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen = await primed(live)
+    live.hang_up()
+    Step.let("a")
+    await live.over()
+
+    for replica in (house.two, house.one):
+        rest = await house.resume(replica, seen).rest()
+        assert [one.get("method") for one in rest] == ["notifications/progress"] * 2 + [None]
+
+
+@pytest.mark.requirement("S-11", "S-12")
+async def test_s_11_the_newest_connection_has_the_stream_alone(house: House) -> None:
+    """A message goes to one of them, also where the older one is not known to be dead."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    again = await house.resume(house.two, seen).opened()
+    assert await live.block() is None
+    last = await house.resume(house.one, seen).opened()
+    assert await again.block() is None
+
+    Step.let("a")
+
+    assert text((await last.rest())[-1]) == "arrived"
+    await live.over()
+    await again.over()
+
+
+@pytest.mark.requirement("S-06", "S-07")
+@pytest.mark.parametrize("report", [True, False])
+async def test_s_06_a_call_can_let_go_of_its_connection(house: House, report: bool) -> None:
+    """The client is told when to come back, and finds the rest at any process."""
+    live = house.call(house.one, "rest", until="a", report=report)
+    seen = await primed(live)
+    if report:
+        seen, _ = await live.event()
+    assert await live.block() == {"retry": "250"}
+    assert await live.block() is None
+
+    again = house.resume(house.two, seen)
+    Step.let("a")
+
+    assert [text(one) for one in await again.rest()] == ["rested"]
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself, and not when it would next have shown that it lives, which is never here."""
+    monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
+    live = house.call(house.one, "rest", until="a")
+    seen = await primed(live)
+    await live.rest()
+    again = await house.resume(house.two, seen).opened()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    Step.let("a")
+
+    assert text((await again.event())[1]) == "rested"
+    assert await again.block() is None
+    await again.over()
+
+
+@pytest.mark.requirement("S-07")
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
+async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
+    """There the stream must not be closed before the response."""
+    Step.gates = {}
+    house = await House(pack.tools.values(), version=version).open()
+    live = house.call(house.one, "rest", until="a")
+    Step.let("a")
+    await live.over()
+
+    assert live.headers["content-type"] == "application/json"
+
+
+def _body(method: str, params: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 9, "method": method, "params": params}).encode()
+
+
+@pytest.mark.requirement("S-12", "SEC-04")
+async def test_s_12_event_ids_open_nothing_for_anybody_else(house: House) -> None:
+    """Another session, another caller, and an id that never was look the same."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    mine = house.session
+    refusals = []
+    for event_id in ("A" * 16 + "-1", seen.replace("-", "_"), "", "x" * 5000, seen[:-1] + "99"):
+        refused = await house.resume(house.two, event_id).opened()
+        refusals.append((refused.status, refused.headers))
+    await house.open()
+    refused = await house.resume(house.two, seen).opened()
+    refusals.append((refused.status, refused.headers))
+
+    assert {status for status, _ in refusals} == {400}
+    assert all(headers == refusals[0][1] for _, headers in refusals)
+    house.become(a_caller(subject="bob"))
+    house.session = mine
+    assert (await house.resume(house.two, seen).opened()).status == 404
+    Step.let("a")
+    assert text((await live.rest())[-1]) == "arrived"
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest events stay; an answer too large to keep says so to who comes back."""
+    monkeypatch.setattr(resumable, "MOST_EVENTS", 10)
+    monkeypatch.setattr(resumable, "MOST_BYTES", 2000)
+    monkeypatch.setattr(client, "REPORTS_AT_ONCE", 50)
+    live = house.call(house.one, "chatter", reports=50, size=3000)
+    ids = [(await live.event())[0] for _ in range(50)]
+    await live.over()
+
+    early = await house.resume(house.two, ids[3]).opened()
+    late = await house.resume(house.two, ids[48]).rest()
+
+    assert early.status == 400
+    assert late[0]["params"]["data"] == 50
+    assert late[1]["id"] == 7
+    assert "too large" in late[1]["error"]["message"]
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_nothing_follows_the_end(house: House) -> None:
+    """Who has the response already is told so instead of waiting for more."""
+    live = house.call(house.one, "walk", steps=[])
+    await live.event()
+    last, _ = await live.event()
+
+    assert (await house.resume(house.two, last).opened()).status == 400
+
+
+@pytest.mark.requirement("S-12", "S-05")
+async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(house: House) -> None:
+    """Every beat keeps the journal and the connection; the client sees comments at most."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    shelf = vars(house.one.relay.of("acme"))["_logs"]
+    (journal,) = shelf.values()
+    before, taken = journal.until, live.taken
+    for _ in range(house.one.streams.steps):
+        house.one.streams.look()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert live.taken > taken
+    assert journal.until > before
+    live.hang_up()
+    Step.let("a")
+
+    rest = await house.resume(house.two, seen).rest()
+
+    assert [one.get("method") for one in rest] == ["notifications/progress", None]
+    await live.over()
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: House) -> None:
+    """The stream ends, and the next attempt is told that there is nothing."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    again = await house.resume(house.two, seen).opened()
+    assert await live.block() is None
+    vars(house.one.relay.of("acme"))["_logs"].clear()
+    for _ in range(house.two.streams.steps):
+        house.two.streams.look()
+
+    assert await again.rest() == []
+    assert (await house.resume(house.two, seen).opened()).status == 400
+    Step.let("a")
+    await live.over()
+
+
+@pytest.mark.requirement("S-05", "S-08")
+async def test_s_05_a_slow_reader_slows_its_tool_down(house: House) -> None:
+    """Nothing gathers behind a client that does not read: the tool waits, and then goes on."""
+    live = house.call(house.one, "chatter", slow=True, reports=100, size=1)
+    await live.opened()
+    done, _ = await asyncio.wait({live.task}, timeout=0.1)
+    (journal,) = vars(house.one.relay.of("acme"))["_logs"].values()
+
+    assert not done
+    assert (live.taken, journal.last) == (0, 1)
+    live.read()
+    assert len(await live.rest()) == 101
+    await live.over()
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes as it would; nobody is promised to find it again."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(house.one.relay.of("acme"), "append", fails)
+    live = house.call(house.one, "walk", steps=[])
+
+    assert (await live.event())[0] == ""
+    last, answer = await live.event()
+    assert (last, text(answer)) == ("", "arrived")

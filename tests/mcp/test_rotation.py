@@ -1,0 +1,61 @@
+"""What clients carry for us stays good while the key that sealed it is in the ring."""
+
+from pathlib import Path
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.secrets.keyring import KeyRing, create, rotate
+from tests.support.mcp import Client
+from tests.support.rounds import YES, ask_again, go_on, pack, said
+
+listed = Pack("listed")
+
+for number in range(3):
+
+    @listed.tool(name=f"tool_{number}")
+    async def tool(ctx: CallContext) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    create(tmp_path / "keyring.json")
+    return tmp_path / "keyring.json"
+
+
+def replica(ring: Path) -> Client:
+    """A replica that has read the ring as it is now."""
+    keyring = KeyRing.load(f"file:{ring}")
+    return Client([*pack.tools.values(), *listed.offers], keyring=keyring, page_size=2)
+
+
+@pytest.mark.requirement("M-13")
+async def test_m_13_a_round_goes_on_after_a_rotation(ring: Path) -> None:
+    """Asked before it, answered after it; and at a replica that has not read the new ring yet."""
+    before = replica(ring)
+    asked_before = await ask_again(before, "purge")
+    rotate(ring, keep=1)
+    after = replica(ring)
+    asked_after = await ask_again(after, "purge")
+
+    assert said(await go_on(after, "purge", asked_before, YES)) == "accept ok=True"
+    before.keyring.reread()
+    assert said(await go_on(before, "purge", asked_after, YES)) == "accept ok=True"
+
+
+@pytest.mark.requirement("M-06", "C-09")
+async def test_m_06_what_a_removed_key_sealed_is_refused(ring: Path) -> None:
+    """A round, and a cursor: both look like something that nobody sealed."""
+    before = replica(ring)
+    asked = await ask_again(before, "purge")
+    cursor = (await before.ask("tools/list")).json["result"]["nextCursor"]
+    rotate(ring, keep=1)
+    kept = replica(ring)
+    second = await kept.ask("tools/list", {"cursor": cursor})
+    rotate(ring, keep=0)
+    gone = replica(ring)
+
+    assert second.json["result"]["tools"]
+    assert (await gone.ask("tools/list", {"cursor": cursor})).error == (400, -32602)
+    assert (await go_on(gone, "purge", asked, YES)).error == (400, -32602)

@@ -1,0 +1,279 @@
+"""Multi round-trip requests (2026-07-28): questions as the answer, answers with the next call."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
+from tests.mcp import fixture_questions as fixture
+from tests.support.mcp import META, Client, Response
+from tests.support.rounds import (
+    FILES,
+    INVALID,
+    ROOTS,
+    RUNS,
+    SAMPLED,
+    YES,
+    Ok,
+    accept,
+    ask_again,
+    go_on,
+    pack,
+    questions,
+    said,
+)
+
+more = Pack("more")
+
+
+@more.tool()
+async def ask_in_tasks(ctx: CallContext) -> str:
+    """Ask from tasks of its own."""
+    async with asyncio.TaskGroup() as group:
+        one = group.create_task(ctx.ask("One?", Ok, key="one"))
+        two = group.create_task(ctx.ask("Two?", Ok, key="two"))
+    return f"{one.result().action} {two.result().action}"
+
+
+@more.tool()
+async def ask_for_ever(ctx: CallContext) -> str:
+    """Never have enough."""
+    while True:
+        await ctx.ask("More?", Ok)
+
+
+@more.resource("note://{name}", ttl_s=60)
+async def note(ctx: CallContext, name: str) -> str:
+    """A note, for whoever says please."""
+    answered = await ctx.ask("Please?", Ok, key="please")
+    return f"{name} {answered.action}"
+
+
+@pytest.fixture
+def client() -> Client:
+    RUNS.clear()
+    FILES["count"] = 3
+    return Client([*pack.offers, *more.offers, *fixture.pack.offers])
+
+
+@pytest.mark.requirement("M-01", "C-04")
+async def test_m_01_prompts_and_resources_ask_too(client: Client) -> None:
+    """In the same way; what was read in rounds is not to be kept."""
+    declared = {META + "clientCapabilities": {"elicitation": {}}}
+    prompt = {"name": "test_input_required_result_prompt"}
+    read = {"uri": "note://today"}
+    first = await client.ask("prompts/get", prompt, meta=declared)
+    second = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
+    assert [*questions(first), *questions(second)] == ["user_context", "please"]
+
+    answers = {"user_context": accept(context="Latin"), "please": accept(ok=True)}
+    prompt |= {"inputResponses": answers, "requestState": first.json["result"]["requestState"]}
+    read |= {"inputResponses": answers, "requestState": second.json["result"]["requestState"]}
+    got = (await client.ask("prompts/get", prompt, meta=declared)).json["result"]
+    note = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
+
+    assert got["messages"][0]["content"]["text"] == "Help me with Latin."
+    assert note.json["result"]["contents"][0]["text"] == "today accept"
+    assert (note.json["result"]["ttlMs"], note.json["result"]["cacheScope"]) == (0, "private")
+
+
+@pytest.mark.requirement("M-02")
+async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Client) -> None:
+    """The tool ends at its question; called again with the answer, it gets past it."""
+    first = await ask_again(client, "purge")
+
+    assert questions(first) == {
+        "confirm": {
+            "method": "elicitation/create",
+            "params": {
+                "mode": "form",
+                "message": "Delete 3 rows of t?",
+                "requestedSchema": {
+                    "type": "object",
+                    "properties": {"ok": {"type": "boolean", "title": "Ok"}},
+                    "required": ["ok"],
+                },
+            },
+        }
+    }
+    assert isinstance(first.json["result"]["requestState"], str)
+    assert RUNS == ["started"]
+    assert said(await go_on(client, "purge", first, YES)) == "accept ok=True"
+    assert RUNS == ["started", "started", "deleted"]
+
+
+@pytest.mark.requirement("M-03")
+async def test_m_03_only_three_kinds_of_questions_go_out(client: Client) -> None:
+    """By keys, and without what makes a message a request."""
+    asked = questions(await ask_again(client, "test_input_required_result_multiple_inputs"))
+
+    assert {request["method"] for request in asked.values()} == {
+        "elicitation/create",
+        "sampling/createMessage",
+        "roots/list",
+    }
+    assert all(request.keys() == {"method", "params"} for request in asked.values())
+
+
+@pytest.mark.requirement("M-12", "C-04")
+async def test_m_12_questions_carry_no_caching_hints(client: Client) -> None:
+    """Nobody may keep them."""
+    result = (await ask_again(client, "purge")).json["result"]
+
+    assert set(result) == {"resultType", "inputRequests", "requestState", "_meta"}
+
+
+@pytest.mark.requirement("M-01")
+async def test_m_01_lists_ask_nothing(client: Client) -> None:
+    """A method that may not ask ignores answers and states."""
+    more = {"inputResponses": 5, "requestState": "junk"}
+    for method in ("tools/list", "server/discover"):
+        assert (await client.ask(method, more)).json["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("M-10")
+async def test_m_10_a_tool_may_ask_again_and_again(client: Client) -> None:
+    """Earlier answers travel in the state, which differs each time; default keys are in order."""
+    first = await ask_again(client, "ask_twice")
+    second = await go_on(client, "ask_twice", first, {"question-1": accept(ok=True)})
+    third = await go_on(client, "ask_twice", second, {"question-2": accept(ok=False)})
+
+    assert list(questions(first)) == ["question-1"]
+    assert list(questions(second)) == ["question-2"]
+    states = {response.json["result"]["requestState"] for response in (first, second)}
+    assert len(states) == 2
+    assert said(third) == "ok=True ok=False"
+
+
+@pytest.mark.requirement("M-10")
+async def test_m_10_there_is_an_end_to_asking(client: Client) -> None:
+    """A tool that never has enough is stopped."""
+    response = await ask_again(client, "ask_for_ever")
+    for number in range(1, MOST_ROUNDS):
+        answers = {f"question-{number}": accept(ok=True)}
+        response = await go_on(client, "ask_for_ever", response, answers)
+    answers = {f"question-{MOST_ROUNDS}": accept(ok=True)}
+
+    last = await go_on(client, "ask_for_ever", response, answers)
+
+    assert last.error == (200, -32603)
+
+
+@pytest.mark.requirement("M-11")
+async def test_m_11_missing_and_unknown_answers_are_no_error(client: Client) -> None:
+    """What is missing is asked again; what nobody asked is ignored."""
+    unknown = {"something": accept(x=1), "else": 5}
+    first = await ask_again(client, "purge", inputResponses=unknown)
+    second = await go_on(client, "purge", first, unknown)
+    alone = await ask_again(client, "purge", inputResponses={**unknown, **YES})
+
+    assert list(questions(first)) == list(questions(second)) == ["confirm"]
+    assert said(await go_on(client, "purge", second, {**unknown, **YES})) == "accept ok=True"
+    assert said(alone) == "accept ok=True"
+
+
+MALFORMED = [
+    {"confirm": 12345},
+    {"confirm": None},
+    {"confirm": []},
+    {"confirm": {}},
+    {"confirm": {"action": "maybe"}},
+    {"confirm": {"action": "accept"}},
+    {"confirm": {"action": "accept", "content": []}},
+    [],
+    None,
+    7,
+    {str(number): {} for number in range(MOST_RESPONSES + 1)},
+    {"confirm": accept(ok=True), "padding": "x" * 1_100_000},
+]
+
+
+@pytest.mark.requirement("M-11")
+@pytest.mark.parametrize("responses", MALFORMED, ids=lambda value: str(value)[:40])
+async def test_m_11_malformed_answers_are_an_error(client: Client, responses: Any) -> None:
+    """With a state or without, and the tool does not get past its question."""
+    first = await ask_again(client, "purge")
+    alone = await ask_again(client, "purge", inputResponses=responses)
+
+    assert (await go_on(client, "purge", first, responses)).error == INVALID
+    assert alone.error == INVALID
+    assert "deleted" not in RUNS
+
+
+@pytest.mark.requirement("M-11", "E-13")
+async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Client) -> None:
+    """A person who typed the wrong thing gets another chance."""
+    first = await ask_again(client, "purge")
+    second = await go_on(client, "purge", first, {"confirm": accept(ok="perhaps")})
+
+    assert list(questions(second)) == ["confirm"]
+    assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
+
+
+async def test_questions_of_several_tasks_are_asked_at_once(client: Client) -> None:
+    """A tool may ask from tasks of its own."""
+    first = await ask_again(client, "ask_in_tasks")
+
+    assert set(questions(first)) == {"one", "two"}
+    answers = {"one": accept(ok=True), "two": {"action": "decline"}}
+    assert said(await go_on(client, "ask_in_tasks", first, answers)) == "accept decline"
+
+
+@pytest.mark.requirement("J-08", "M-02")
+async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(client: Client) -> None:
+    """Progress may come first; what is asked is in the result, never a request of the server's."""
+    response = await ask_again(client, "test_streaming_elicitation", meta={"progressToken": 1})
+
+    *before, last = response.events
+    assert [event["method"] for event in before] == ["notifications/progress"]
+    assert not any("id" in event for event in before)
+    assert last["result"]["resultType"] == "input_required"
+
+
+async def test_several_kinds_of_questions_go_out_at_once(client: Client) -> None:
+    """And their answers come back at once."""
+    tool = "test_input_required_result_multiple_inputs"
+    first = await ask_again(client, tool)
+    asked = {key: request["method"] for key, request in questions(first).items()}
+    answers = {"user_name": accept(name="Ada"), "greeting": SAMPLED, "client_roots": ROOTS}
+
+    assert asked == {
+        "user_name": "elicitation/create",
+        "greeting": "sampling/createMessage",
+        "client_roots": "roots/list",
+    }
+    assert said(await go_on(client, tool, first, answers)) == "Paris (1 folders)"
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(width=32, allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=10,
+)
+ANSWERS = st.dictionaries(st.sampled_from(["confirm", "question-1", "other"]), JSON) | JSON
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(responses=ANSWERS, state=st.text(max_size=60) | JSON | st.just(...))
+async def test_m_11_nothing_that_is_sent_breaks_it(
+    client: Client, responses: Any, state: Any
+) -> None:
+    """Any answers and any state end in a question or an error, and never past the question."""
+    RUNS.clear()
+    more = {} if state is ... else {"requestState": state}
+    response: Response = await ask_again(client, "purge", inputResponses=responses, **more)
+
+    if "error" in response.json:
+        assert response.json["error"]["code"] == -32602
+    elif "deleted" in RUNS:
+        assert responses["confirm"]["action"] in ("accept", "decline", "cancel")
+    else:
+        assert list(questions(response)) == ["confirm"]

@@ -1,0 +1,225 @@
+"""Asking the client's model, and which folders the client works in."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack, Sampling
+from gatepost.mcp.client import projected
+from gatepost.tools.client import MissingCapability
+from tests.support.cases import each
+from tests.support.mcp import Client
+from tests.support.rounds import ROOTS, SAMPLED, ask_again, go_on, questions, said
+
+pack = Pack("models")
+WEATHER = {"name": "weather", "description": "Tell the weather", "inputSchema": {"type": "object"}}
+TEXT = {"type": "text", "text": "Hello"}
+USE = {"type": "tool_use", "id": "u1", "name": "weather", "input": {}}
+RESULT = {"type": "tool_result", "toolUseId": "u1", "content": [TEXT]}
+
+
+@pack.tool()
+async def think(ctx: CallContext, tools: bool = False) -> str:
+    """Let a model think."""
+    options: Any = {"tools": [WEATHER], "tool_choice": {"mode": "auto"}} if tools else {}
+    sampled = await ctx.sample(
+        "Think.", max_tokens=9, key="k", system="Be brief.", models=["small"], **options
+    )
+    return f"{sampled.text}|{sampled.model}|{sampled.stop_reason}|{len(sampled.content)}"
+
+
+@pack.tool()
+async def look(ctx: CallContext) -> str:
+    """Look around."""
+    return " ".join(f"{root.uri}={root.name}" for root in await ctx.roots(key="k")) or "nothing"
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(pack.tools.values())
+
+
+@pytest.mark.requirement("SA-01")
+@pytest.mark.parametrize(
+    ("declared", "plain", "with_tools"),
+    [
+        ({}, {"sampling": {}}, {"sampling": {"tools": {}}}),
+        ({"sampling": {}}, None, {"sampling": {"tools": {}}}),
+        ({"sampling": {"tools": {}}}, None, None),
+    ],
+)
+async def test_sa_01_a_model_is_asked_where_it_was_offered(
+    client: Client, declared: Any, plain: Any, with_tools: Any
+) -> None:
+    """And gets tools only where the client said that it can use them."""
+    for tools, lacks in ((False, plain), (True, with_tools)):
+        response = await ask_again(client, "think", {"tools": tools}, capabilities=declared)
+        if lacks is None:
+            assert list(questions(response)) == ["k"]
+        else:
+            assert response.json["error"]["data"] == {"requiredCapabilities": lacks}
+
+
+@pytest.mark.requirement("SA-02")
+async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: Client) -> None:
+    """In the schema's words."""
+    asked = questions(await ask_again(client, "think", {"tools": True}))["k"]
+
+    assert asked == {
+        "method": "sampling/createMessage",
+        "params": {
+            "messages": [{"role": "user", "content": {"type": "text", "text": "Think."}}],
+            "maxTokens": 9,
+            "systemPrompt": "Be brief.",
+            "modelPreferences": {"hints": [{"name": "small"}]},
+            "tools": [WEATHER],
+            "toolChoice": {"mode": "auto"},
+        },
+    }
+
+
+def message(role: str, *content: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(content)}
+
+
+IMPOSSIBLE: list[tuple[list[Any], str]] = [
+    ([], "needs a message"),
+    ([{"role": "system", "content": TEXT}], "a role"),
+    ([{"role": "user"}], "content blocks"),
+    ([{"role": "user", "content": "Hello"}], "content blocks"),
+    ([message("assistant", USE)], "followed at once"),
+    ([message("assistant", USE), message("user", TEXT)], "followed at once"),
+    ([message("assistant", USE), message("user", RESULT, TEXT)], "nothing else"),
+    ([message("assistant", USE), message("assistant", RESULT)], "followed at once"),
+    ([message("assistant", USE, {**USE, "id": "u2"}), message("user", RESULT)], "followed"),
+    ([message("user", RESULT)], "followed at once"),
+    ([message("user", USE), message("user", RESULT)], "only the assistant"),
+]
+
+
+@pytest.mark.requirement("SA-02")
+@each(("messages", "sentence"), IMPOSSIBLE)
+def test_sa_02_impossible_conversations_are_refused(messages: list[Any], sentence: str) -> None:
+    """Each use of a tool is followed at once by its results, and by these alone."""
+    with pytest.raises(ValueError, match=sentence):
+        Sampling(messages, 10)
+
+
+@pytest.mark.requirement("SA-02")
+def test_sa_02_a_conversation_with_tools_is_possible() -> None:
+    """Results may come in any order, in one message."""
+    other = {**USE, "id": "u2"}
+    told = [
+        message("user", TEXT),
+        message("assistant", USE, other),
+        message("user", {**RESULT, "toolUseId": "u2"}, RESULT),
+    ]
+
+    assert Sampling(told, 10).request.params["messages"] == told
+    with pytest.raises(ValueError, match="positive"):
+        Sampling(told, 0)
+    with pytest.raises(ValueError, match="chooses nothing"):
+        Sampling(told, 10, tool_choice={"mode": "auto"})
+
+
+@pytest.mark.requirement("SA-03")
+def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
+    """An author cannot even say so."""
+    assert "includeContext" not in Sampling("Think.", 1, system="x", stop=["y"]).request.params
+    with pytest.raises(TypeError):
+        Sampling("Think.", 1, includeContext="allServers")  # type: ignore[call-arg]
+
+
+@pytest.mark.requirement("SA-05")
+async def test_sa_05_what_a_model_said_arrives_checked(client: Client) -> None:
+    """One block or several, of known kinds; unknown members do not matter."""
+    first = await ask_again(client, "think", {"tools": True})
+    several = {**SAMPLED, "content": [TEXT, USE], "usage": 3}
+
+    one = await go_on(client, "think", first, {"k": SAMPLED}, {"tools": True})
+    more = await go_on(client, "think", first, {"k": several}, {"tools": True})
+
+    assert said(one) == "Paris|m-1|endTurn|1"
+    assert said(more) == "Hello|m-1|endTurn|2"
+
+
+@pytest.mark.requirement("SA-05")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"role": "system"},
+        {"model": None},
+        {"content": "Paris"},
+        {"content": []},
+        {"content": {"type": "text"}},
+        {"content": {"type": "text", "text": 5}},
+        {"content": {"type": "image", "data": "x"}},
+        {"content": {"type": "resource"}},
+        {"content": USE},
+        {"content": [TEXT, 5]},
+        {"stopReason": 5},
+        {"content": {"type": "text", "text": "x" * 1_000_001}},
+    ],
+    ids=lambda change: str(change)[:40],
+)
+async def test_sa_05_what_is_no_sampling_is_refused(client: Client, change: Any) -> None:
+    """A tool never sees the wrong shape, a use of tools that it did not give, or a flood."""
+    response = await ask_again(client, "think", inputResponses={"k": {**SAMPLED, **change}})
+
+    assert response.error == (400, -32602)
+
+
+@pytest.mark.requirement("RO-01")
+async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: Client) -> None:
+    """A root that is elsewhere is no root."""
+    first = await ask_again(client, "look")
+    elsewhere = {"roots": [{"uri": "https://example.com/"}]}
+
+    assert questions(first) == {"k": {"method": "roots/list", "params": {}}}
+    assert said(await go_on(client, "look", first, {"k": ROOTS})) == "file:///work=Work"
+    assert (await go_on(client, "look", first, {"k": elsewhere})).error == (400, -32602)
+    lacking = await ask_again(client, "look", capabilities={"sampling": {}})
+    assert lacking.error == (400, -32021)
+
+
+@pytest.mark.requirement("RO-02")
+@pytest.mark.parametrize(
+    ("roots", "outcome"),
+    [
+        ([], "nothing"),
+        ([{"uri": "file:///gone"}], "file:///gone=None"),
+        (None, -32602),
+        ([{"uri": "file:///x", "name": 5}], -32602),
+        (["file:///x"], -32602),
+        ([{"uri": "file:///x"}] * 1001, -32602),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_ro_02_roots_may_be_gone_and_are_checked(
+    client: Client, roots: Any, outcome: Any
+) -> None:
+    """None at all is an answer; what is no list of roots is none."""
+    response = await ask_again(client, "look", inputResponses={"k": {"roots": roots}})
+
+    if isinstance(outcome, str):
+        assert said(response) == outcome
+    else:
+        assert response.error == (400, outcome)
+
+
+@pytest.mark.requirement("SA-01", "SA-02")
+def test_sa_01_older_revisions_get_the_samplings_they_know() -> None:
+    """One block a message and no tools, before 2025-11-25."""
+    talk = Sampling(
+        [message("user", TEXT, TEXT), {"role": "assistant", "content": TEXT}], 5
+    ).request
+    tools = Sampling("Think.", 5, tools=[WEATHER]).request
+
+    for revision in ("2025-03-26", "2025-06-18"):
+        shown = projected(talk, revision)["messages"]
+        assert [one["role"] for one in shown] == ["user", "user", "assistant"]
+        assert all(one["content"] == TEXT for one in shown)
+        with pytest.raises(MissingCapability):
+            projected(tools, revision)
+    for request in (talk, tools):
+        assert projected(request, "2025-11-25") == request.params

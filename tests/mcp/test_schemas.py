@@ -1,0 +1,302 @@
+"""Tools are declared by schemas that hold, and named and drawn as clients expect."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Icon, Outcome, Pack
+from gatepost.tools.raw_schema import DEPTH, MOST_SUBSCHEMAS
+from tests.support.cases import each
+from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.offers import REVISIONS, ask, declared, result_of
+from tests.support.offers import pack as library
+
+OBJECT = {"type": "object"}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+
+
+async def answer(ctx: CallContext, arguments: Any) -> Outcome:
+    return Outcome()
+
+
+def client_of(input_schema: Mapping[str, Any], **options: Any) -> Client:
+    pack, options = Pack("raw"), {"invoke": answer, **options}
+    pack.add("raw", description="Take what the schema says.", input_schema=input_schema, **options)
+    return Client(pack.offers)
+
+
+async def is_error(client: Client, **arguments: Any) -> bool:
+    return bool((await client.call("raw", arguments)).json["result"]["isError"])
+
+
+@pytest.mark.requirement("TL-01", "V-08")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> None:
+    """Exactly then; without them their methods are unknown."""
+    prompts_alone = Client([library.prompts["broken"]])
+
+    assert "tools" in await declared(Client(), revision)
+    assert "tools" not in await declared(prompts_alone, revision)
+    for method in ("tools/list", "tools/call"):
+        response = await ask(prompts_alone, revision, method, name="echo")
+        assert response.error == (404 if revision == VERSION else 200, -32601)
+
+
+@pytest.mark.requirement("TL-02")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_tl_02_a_caller_without_any_right_gets_an_empty_list(revision: str) -> None:
+    """The list is there, with nothing in it."""
+    guarded = [library.prompts["hidden_prompt"], library.documents["library://hidden"]]
+    pack = Pack("hidden")
+
+    @pack.tool(scopes={"hidden"})
+    async def hidden(ctx: CallContext) -> None:
+        """Be out of reach."""
+
+    client = Client([*guarded, *pack.offers], obtainable=frozenset())
+    client.caller = a_caller(scopes=frozenset())
+    for method, member in (
+        ("tools/list", "tools"),
+        ("prompts/list", "prompts"),
+        ("resources/list", "resources"),
+    ):
+        assert (await result_of(client, revision, method))[member] == []
+
+
+@pytest.mark.requirement("TL-04")
+async def test_tl_04_a_tool_without_arguments_says_so() -> None:
+    """An object, and nothing in it."""
+    tools = (await Client(library.offers).ask("tools/list")).json["result"]["tools"]
+
+    assert tools[0]["inputSchema"] == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.requirement("TL-06")
+@pytest.mark.parametrize("name", ["", "a b", "ä", "a/b", "a:b", "x" * 129, "A", "a.b"])
+def test_tl_06_a_name_that_clients_may_refuse_is_none(name: str) -> None:
+    """The grammar is narrower than the protocol's, so that it fits headers and URLs as well."""
+    with pytest.raises(ValueError, match="tool name"):
+        Pack("p").add(name, description="…", input_schema=OBJECT, invoke=answer)
+
+
+@pytest.mark.requirement("TL-06")
+def test_tl_06_a_name_is_one_tools() -> None:
+    """Within a pack, and among all of them."""
+    pack, other = Pack("p"), Pack("q")
+    for one in (pack, other):
+        one.add("same", description="…", input_schema=OBJECT, invoke=answer)
+
+    with pytest.raises(ValueError, match="two tools named same"):
+        pack.add("same", description="…", input_schema=OBJECT, invoke=answer)
+    with pytest.raises(ValueError, match="same name: same"):
+        Client([*pack.offers, *other.offers])
+
+
+KEYWORDS = {
+    "type": "object",
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "$defs": {"size": {"$anchor": "size", "type": "integer"}},
+    "properties": {"n": {"$ref": "#size"}, "kind": {"enum": ["a", "b"]}},
+    "if": {"properties": {"kind": {"const": "a"}}},
+    "then": {"required": ["n"]},
+    "dependentRequired": {"n": ["kind"]},
+    "unevaluatedProperties": False,
+}
+
+
+@pytest.mark.requirement("TL-05", "JS-01", "JS-05")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_tl_05_js_05_a_schema_passes_unchanged_and_is_held_to(revision: str) -> None:
+    """Whatever 2020-12 allows beside the object at its root."""
+    client = client_of(KEYWORDS)
+    listed = (await result_of(client, revision, "tools/list"))["tools"]
+
+    assert listed[0]["inputSchema"] == KEYWORDS
+    assert not await is_error(client, n=1, kind="a")
+    for wrong in ({"kind": "a"}, {"n": 1}, {"n": "1", "kind": "b"}, {"kind": "b", "more": 1}):
+        assert await is_error(client, **wrong)
+
+
+@pytest.mark.requirement("JS-01")
+async def test_js_01_the_dialect_is_2020_12_unless_draft_07_is_named() -> None:
+    """`prefixItems` means something in the one, an array of `items` in the other."""
+    newer = {"type": "object", "properties": {"a": {"prefixItems": [{"type": "string"}]}}}
+    older = {
+        "$schema": DRAFT_7,
+        "type": "object",
+        "properties": {"a": {"items": [{"type": "string"}]}},
+    }
+
+    assert await is_error(client_of(newer), a=[1])
+    assert await is_error(client_of(older), a=[1])
+    assert not await is_error(client_of({**newer, "$schema": DRAFT_7}), a=[1])
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"x": schema}}
+    return schema
+
+
+BAD_SCHEMAS: list[tuple[str, dict[str, Any], str]] = [
+    ("JS-01", {**OBJECT, "$schema": "https://json-schema.org/draft/2019-09/schema"}, "dialect"),
+    ("JS-01", {**OBJECT, "$schema": "https://example.com/own"}, "dialect"),
+    ("JS-01", {**OBJECT, "properties": {"a": {"type": "text"}}}, "is not valid under any"),
+    ("JS-01", {**OBJECT, "properties": {"a": {"minimum": "1"}}}, "is not of type"),
+    ("JS-01", {**OBJECT, "properties": {"a": {"$ref": "#/$defs/none"}}}, "does not exist"),
+    ("JS-02", {**OBJECT, "properties": {"a": {"$ref": "https://evil.example/s"}}}, "outside of it"),
+    ("JS-02", {**OBJECT, "$defs": {"a": {"$ref": "http://169.254.169.254/s"}}}, "outside of it"),
+    ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "outside of it"),
+    ("JS-03", {**OBJECT, "properties": {"a": {"$ref": "other.json"}}}, "other.json"),
+    ("JS-04", deep(DEPTH), "larger than the"),
+    ("JS-04", {**OBJECT, "anyOf": [{} for _ in range(MOST_SUBSCHEMAS)]}, "larger than the"),
+    ("TL-04", {"type": "array"}, "type: object"),
+    ("TL-04", {}, "type: object"),
+]
+
+
+@pytest.mark.requirement("JS-01", "JS-02", "JS-03", "JS-04", "TL-04")
+@each(("row", "schema", "says"), BAD_SCHEMAS)
+def test_js_01_js_02_js_03_js_04_a_schema_that_does_not_hold_is_refused(
+    row: str, schema: dict[str, Any], says: str
+) -> None:
+    """When its pack loads, with the reason; nothing is fetched to find out."""
+    with pytest.raises(ValueError, match=says):
+        client_of(schema)
+    if row.startswith("JS"):
+        with pytest.raises(ValueError, match=says):
+            client_of(OBJECT, output_schema=schema)
+
+
+@pytest.mark.requirement("JS-03")
+async def test_js_03_a_reference_to_an_id_of_its_own_stays_inside() -> None:
+    """Bundled schemas name their parts by URIs that nobody has to fetch."""
+    bundled = {
+        "type": "object",
+        "properties": {"n": {"$ref": "https://example.com/size"}},
+        "$defs": {"size": {"$id": "https://example.com/size", "type": "integer"}},
+    }
+
+    assert not await is_error(client_of(bundled), n=1)
+    assert await is_error(client_of(bundled), n="1")
+
+
+@pytest.mark.requirement("JS-04")
+async def test_js_04_a_pattern_cannot_run_away() -> None:
+    """Backtracking is bounded: a text that would take for ever does not match."""
+    schema = {**OBJECT, "properties": {"a": {"type": "string", "pattern": "^(a|a)*(?=b)$"}}}
+
+    assert await is_error(client_of(schema), a="a" * 40 + "!")
+
+
+OUTPUTS: list[tuple[Any, bool]] = [
+    ({"rows": 2}, True),
+    (msgspec.Raw(b'{"rows":2}'), True),
+    ({"rows": "2"}, False),
+    (msgspec.Raw(b'{"rows":[]}'), False),
+    ({}, False),
+    (msgspec.UNSET, False),
+]
+ROWS = {"type": "object", "properties": {"rows": {"type": "integer"}}, "required": ["rows"]}
+
+
+@pytest.mark.requirement("TL-08", "JS-05")
+@pytest.mark.parametrize(("value", "fits"), OUTPUTS)
+async def test_tl_08_js_05_a_structured_answer_is_what_the_tool_declares(
+    value: Any, fits: bool
+) -> None:
+    """Or it does not leave: clients check it too, and drop what does not fit."""
+
+    async def answers(ctx: CallContext, arguments: Any) -> Outcome:
+        return Outcome(({"type": "text", "text": "x"},), value)
+
+    client = client_of(OBJECT, invoke=answers, output_schema=ROWS)
+    result = (await client.call("raw")).json["result"]
+
+    assert result["isError"] is not fits
+    assert result.get("structuredContent") == ({"rows": 2} if fits else None)
+
+
+class Point(msgspec.Struct):
+    """Two numbers, which its constructor does not check."""
+
+    x: int
+    y: int
+
+
+@pytest.mark.requirement("TL-08")
+@pytest.mark.parametrize(("y", "fits"), [(2, True), ("2", False), (None, False)])
+async def test_tl_08_a_struct_with_the_wrong_members_does_not_leave(y: Any, fits: bool) -> None:
+    """As for models and dataclasses."""
+    pack = Pack("points")
+
+    @pack.tool()
+    async def point(ctx: CallContext) -> Point:
+        """Find a point."""
+        return Point(1, y)
+
+    result = (await Client(pack.offers).call("point")).json["result"]
+
+    assert result["isError"] is not fits
+
+
+@pytest.mark.requirement("TL-07")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_tl_07_an_output_schema_of_another_root_is_the_newest_revisions(
+    revision: str,
+) -> None:
+    """Before, the root is an object or the schema is not shown."""
+    client = client_of(OBJECT, output_schema={"type": "array"})
+    tool = (await result_of(client, revision, "tools/list"))["tools"][0]
+
+    assert tool.get("outputSchema") == ({"type": "array"} if revision == VERSION else None)
+
+
+@pytest.mark.requirement("IC-01")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_ic_01_icons_came_with_2025_11_25(revision: str) -> None:
+    """On tools as on everything else."""
+    tools = (await result_of(Client(library.offers), revision, "tools/list"))["tools"]
+    shown = [
+        {"src": "https://mcp.example.com/icon.png", "mimeType": "image/png", "sizes": ["48x48"]}
+    ]
+
+    assert tools[0].get("icons") == (shown if revision >= "2025-11-25" else None)
+
+
+@pytest.mark.requirement("IC-01")
+@pytest.mark.parametrize("src", ["http://a/b.png", "javascript:alert(1)", "data:text/html,x", ""])
+def test_ic_01_an_icon_is_https_or_an_image(src: str) -> None:
+    """Clients load nothing else, and must not."""
+    with pytest.raises(ValueError, match="an icon is"):
+        Icon(src)
+
+
+@pytest.mark.requirement("TL-15")
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_tl_15_what_a_message_embeds_can_be_read(revision: str) -> None:
+    """The server that embeds a resource also offers it."""
+    client = Client(library.offers)
+    messages = (await result_of(client, revision, "prompts/get", name="illustrated"))["messages"]
+    uri = messages[3]["content"]["resource"]["uri"]
+
+    assert (await result_of(client, revision, "resources/read", uri=uri))["contents"]
+
+
+@pytest.mark.requirement("R-11")
+@pytest.mark.parametrize("uri", ["no-scheme", "1x://a", "a b://c", "/path", "ä://x", "x://a#b", ""])
+def test_r_11_a_uri_follows_rfc_3986(uri: str) -> None:
+    """Checked when the resource is declared."""
+    with pytest.raises(ValueError, match="not a URI"):
+
+        @Pack("p").resource(uri)
+        async def read(ctx: CallContext) -> str:
+            """Read."""
+            return ""

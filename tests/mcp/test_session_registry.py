@@ -1,0 +1,176 @@
+"""What a process knows of sessions: read once, right at once, forgotten in time."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.mcp.sessions import channel
+from gatepost.mcp.sessions.channel import GOOD_S, IDLE_S, MessageChannel, SessionRegistry
+from gatepost.mcp.sessions.session import McpSession, McpSessions
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.sessions import SessionRecord
+from tests.support.mcp import Clock, Ring, a_caller
+
+
+def a_session() -> McpSession:
+    return McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())[0]
+
+
+class Two:
+    """Two processes' registers over the same stores; counts what is read of the database."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.records, self.relay = MemoryRecords(), MemoryRelay()
+        self.here = SessionRegistry(self.records, self.relay, clock=self.clock)
+        self.there = SessionRegistry(self.records, self.relay, clock=self.clock)
+        self.sessions = self.records.of("acme").sessions
+        self.reads = 0
+        self.gate: asyncio.Event | None = None
+        get = self.sessions.get
+
+        async def counted(key: bytes) -> SessionRecord:
+            self.reads += 1
+            record = await get(key)
+            if self.gate is not None:
+                await self.gate.wait()
+            return record
+
+        monkeypatch.setattr(self.sessions, "get", counted)
+
+    async def level(self, at: SessionRegistry, session: McpSession) -> str | None:
+        room = await at.channel("acme", session)
+        assert room is not None
+        return room.record.log_level
+
+    async def change(self, session: McpSession, tell: bool = True, **changes: Any) -> None:
+        """What a process that is neither of the two does."""
+        relay = self.relay.of("acme")
+        room = MessageChannel(session, SessionRecord(), sessions=self.sessions, relay=relay)
+        await room.revise(lambda record: msgspec.structs.replace(record, **changes))
+        if tell:
+            await room.tell("end" if changes.get("ended") else "watch")
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Two:
+    return Two(monkeypatch)
+
+
+async def test_a_record_is_read_once_and_not_for_every_request(two: Two) -> None:
+    """It would cost more than the request."""
+    session = a_session()
+    for _ in range(100):
+        assert await two.level(two.here, session) is None
+
+    assert two.reads == 1
+
+
+async def test_what_changes_elsewhere_counts_at_once(two: Two) -> None:
+    """The very next request knows, at every process."""
+    session = a_session()
+    for register in (two.here, two.there):
+        await two.level(register, session)
+    await two.change(session, log_level="error")
+
+    assert await two.level(two.here, session) == await two.level(two.there, session) == "error"
+
+    await two.change(session, ended=True)
+    assert await two.here.channel("acme", session) is None
+    assert await two.there.channel("acme", session) is None
+    assert len(two.here) == len(two.there) == 0
+
+
+async def test_where_word_is_lost_the_record_is_read_again_soon(two: Two) -> None:
+    """What nobody told is known after seconds."""
+    session = a_session()
+    await two.level(two.here, session)
+    await two.change(session, tell=False, ended=True)
+    assert await two.here.channel("acme", session) is not None
+
+    two.clock.now += GOOD_S
+
+    assert await two.here.channel("acme", session) is None
+
+
+async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None:
+    """Neither by who reads, nor by who comes meanwhile."""
+    session = a_session()
+    await two.level(two.here, session)
+    await two.change(session, log_level="debug")
+    two.gate = asyncio.Event()
+    reading = asyncio.create_task(two.here.channel("acme", session))
+    await asyncio.sleep(0)
+    gate, two.gate = two.gate, None
+    await two.change(session, ended=True)
+    meanwhile = await two.here.channel("acme", session)
+    gate.set()
+    await asyncio.wait_for(reading, 20)
+
+    assert meanwhile is None
+    assert await two.here.channel("acme", session) is None
+
+
+async def test_without_a_relay_every_request_reads(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could tell, so nothing is taken for known."""
+
+    async def fails(*_: object) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(two.relay.of("acme"), "follow", fails)
+    session = a_session()
+    await two.level(two.here, session)
+    await two.change(session, tell=False, log_level="error")
+
+    assert await two.level(two.here, session) == "error"
+    assert len(two.here) == 0
+
+
+async def test_what_is_known_is_bounded(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ones longest unused go, and nothing follows for them any more."""
+    monkeypatch.setattr(channel, "MOST", 10)
+    sessions = [a_session() for _ in range(30)]
+    for session in sessions:
+        await two.level(two.here, sessions[0])
+        await two.level(two.here, session)
+    reads = two.reads
+    await two.level(two.here, sessions[0])
+    assert two.reads == reads
+    assert len(two.here) == 10
+    two.clock.now += IDLE_S + 1
+    for _ in range(10):
+        await two.level(two.here, a_session())
+    await asyncio.sleep(0)
+
+    assert len(two.here) == 10
+    followers = vars(two.relay.of("acme"))["_followers"]
+    assert len(followers) == 10
+    await two.here.aclose()
+    assert followers == {}
+
+
+async def test_two_first_requests_at_once_follow_once(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one's ear is given back."""
+    relay = two.relay.of("acme")
+    follow = relay.follow
+
+    async def slowly(topic: str, deliver: Any) -> Any:
+        await asyncio.sleep(0)
+        return await follow(topic, deliver)
+
+    monkeypatch.setattr(relay, "follow", slowly)
+    session = a_session()
+
+    await asyncio.gather(*(two.level(two.here, session) for _ in range(5)))
+    await asyncio.sleep(0)
+
+    (ears,) = vars(relay)["_followers"].values()
+    assert len(ears) == len(two.here) == 1

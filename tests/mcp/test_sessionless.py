@@ -1,0 +1,191 @@
+"""The older revisions without a session: the printed requests, as servers without state do."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.sessions.requests import NO_SESSION
+from tests.mcp import fixture_questions, fixture_resources
+from tests.support.mcp import JSON, VERSION, Client, Header, a_caller, message
+
+pytestmark = pytest.mark.requirement("DE-07", "DE-24", "DE-25", "A1", "P1")
+
+EVENTS = ("accept", "application/json, text/event-stream")
+VERSIONS = [None, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
+ASSUMED = {None: "2025-03-26", "2024-11-05": "2025-03-26"}
+"""The revision that a request is served in, where that is not the one its header names."""
+
+pack = Pack("sessionless")
+
+
+@pack.tool()
+async def tell(ctx: CallContext) -> str:
+    """Report and log."""
+    await ctx.progress(1, 1, "half")
+    await ctx.log("warning", "careful")
+    return "told"
+
+
+@pack.tool()
+async def hang(ctx: CallContext) -> str:
+    """Never end."""
+    Hung.begun.set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        Hung.stopped.set()
+        raise
+    return ""
+
+
+class Hung:
+    """What happened to the call that never ends."""
+
+    begun = asyncio.Event()
+    stopped = asyncio.Event()
+
+
+def headed(version: str | None, *more: Header) -> list[Header]:
+    return [JSON, *more] if version is None else [JSON, ("mcp-protocol-version", version), *more]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_printed_call_is_answered_without_a_session(version: str | None) -> None:
+    """`tools/call` in each older revision and in none; no session is opened for it."""
+    body = message("tools/call", {"name": "echo", "arguments": {"text": "hello"}}, identity=2)
+    answer = await Client().send(body, headed(version))
+
+    assert answer.status == 200
+    assert answer.json["id"] == 2
+    assert answer.json["result"]["content"] == [{"type": "text", "text": "hello"}]
+    assert answer.json["result"]["isError"] is False
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_every_method_that_needs_no_session_answers_without_one(version: str | None) -> None:
+    """Each answers what it answers in a session."""
+    client = Client([*fixture_resources.pack.offers, *fixture_questions.pack.tools.values()])
+    session = await client.open(ASSUMED.get(version, version))
+    reference = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
+    methods: list[tuple[str, Any]] = [
+        ("ping", None),
+        ("tools/list", None),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "test://static-text"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "test_simple_prompt"}),
+        ("completion/complete", {"ref": reference, "argument": {"name": "arg1", "value": "p"}}),
+        ("resources/read", {"uri": "test://no-such"}),
+        ("no/method", {}),
+        ("server/discover", {}),
+        ("tools/list", {"cursor": 5}),
+    ]
+    for method, params in methods:
+        alone = await client.send(message(method, params), headed(version))
+        within = await client.within(session, message(method, params))
+
+        assert (alone.status, alone.body) == (within.status, within.body), method
+
+
+@pytest.mark.parametrize("verb", ["POST", "GET", "DELETE"])
+async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: str) -> None:
+    """Samples name 2024-11-05 in the header, also of a handshake, a notification and a batch."""
+    client = Client()
+    asked = {"protocolVersion": "2024-11-05"}
+    bodies = [
+        message("initialize", asked),
+        b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+        b"[" + message("ping") + b"]",
+    ]
+    for body in bodies if verb == "POST" else [b""]:
+        plain = await client.send(body, headed(None), verb=verb)
+        named = await client.send(body, headed("2024-11-05"), verb=verb)
+
+        assert (named.status, named.body) == (plain.status, plain.body)
+        assert ("mcp-session-id" in named.headers) == ("mcp-session-id" in plain.headers)
+
+
+async def test_a_session_that_is_over_is_still_unknown() -> None:
+    """A named session is looked up: its client must learn that it is gone."""
+    client = Client()
+    session = await client.open()
+    await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
+
+    for lost in (session, "invented", ""):
+        assert (await client.within(lost, message("tools/list"))).status == 404
+
+
+async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
+    """Nothing is known of the client, so nothing is asked of it, whatever it accepts."""
+    client = Client(fixture_questions.pack.tools.values())
+    body = message("tools/call", {"name": "test_elicitation", "arguments": {"message": "Who?"}})
+    for version in VERSIONS:
+        answer = await client.send(body, headed(version, EVENTS))
+        result = answer.json["result"]
+
+        assert result["isError"] is True
+        assert "elicitation" in result["content"][0]["text"]
+
+
+async def test_a_client_of_events_hears_what_a_client_of_json_does_not() -> None:
+    """Progress and log messages come before the answer, where `Accept` names events."""
+    client = Client(pack.tools.values())
+    params = {"name": "tell", "arguments": {}, "_meta": {"progressToken": 1.5}}
+    body = message("tools/call", params)
+    heard = (await client.send(body, headed(None, EVENTS))).events
+    plain = [
+        await client.send(body, headed(None)),
+        await client.send(body, [JSON, ("accept", "*/*")]),
+    ]
+
+    assert [one.get("method") for one in heard] == [
+        "notifications/progress",
+        "notifications/message",
+        None,
+    ]
+    assert heard[0]["params"]["progressToken"] == 1.5
+    for answer in plain:
+        assert answer.json["result"]["content"][0]["text"] == "told"
+
+
+async def test_hanging_up_takes_the_request_back() -> None:
+    """No notification could: there is no session to look the request up in."""
+    Hung.begun, Hung.stopped, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    client = Client(pack.tools.values())
+    body = message("tools/call", {"name": "hang", "arguments": {}})
+    async with asyncio.timeout(20):
+        calling = asyncio.create_task(client.send(body, hang_up=leave))
+        await Hung.begun.wait()
+        leave.set()
+        await Hung.stopped.wait()
+        await calling
+
+
+async def test_a_suspended_tenant_and_a_twice_sent_header_are_refused_as_ever() -> None:
+    """The way without a session is no way around what guards the other."""
+    client = Client(suspended=frozenset({"acme"}))
+    suspended = await client.send(message("tools/list"))
+    client.caller = a_caller(tenant_id="globex")
+    twice = [("mcp-protocol-version", "2025-06-18"), ("mcp-protocol-version", "2025-11-25")]
+    doubled = await client.send(message("tools/list"), [JSON, *twice])
+    plain = await client.send(message("tools/list"), [("content-type", "text/plain")])
+    modern = await client.send(message("tools/list"), headed(VERSION))
+
+    assert suspended.error == (200, -31001)
+    assert doubled.error == (400, -32020)
+    assert plain.status == 415
+    assert modern.error == (400, -32602)
+
+
+async def test_a_refusal_in_a_batch_keeps_nothing_of_its_request() -> None:
+    """It is the same object each time, and would gather what every request knew."""
+    batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
+    answer = await Client().send(json.dumps(batch).encode(), headed(None))
+
+    assert [one["error"]["message"] for one in answer.json] == [str(NO_SESSION.message)] * 10
+    assert NO_SESSION.__traceback__ is None

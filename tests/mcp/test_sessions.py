@@ -1,0 +1,316 @@
+"""What a session remembers, and how it ends: at every process, and for good."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.sessions.channel import revise
+from gatepost.mcp.sessions.session import McpSessions
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemorySessions
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.sessions import SessionRecord
+from tests.support.events import House
+from tests.support.mcp import Ring, a_caller, message
+
+pack = Pack("talk")
+LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+class Signal:
+    """Set when the waiting tool has started, and when it ended."""
+
+    started: asyncio.Event
+    ended: asyncio.Event
+
+
+@pack.tool()
+async def say(ctx: CallContext) -> str:
+    """Log at every level."""
+    for level in LEVELS:
+        await ctx.client.log(level, {"at": level}, "talk")  # type: ignore[arg-type]
+    return "said"
+
+
+@pack.tool(timeout_s=20)
+async def wait(ctx: CallContext, report: bool) -> str:
+    """Wait until somebody ends it."""
+    if report:
+        await ctx.progress(1)
+    Signal.started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        Signal.ended.set()
+    return "never"
+
+
+@pack.tool()
+async def need_roots(ctx: CallContext) -> str:
+    """Ask for the folders."""
+    return str(await ctx.roots())
+
+
+@pytest.fixture
+async def house() -> House:
+    Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
+    return await House(pack.tools.values()).open()
+
+
+async def levels(house: House, client: Any) -> list[str]:
+    """The levels that a call hears of."""
+    live = house.post(client, message("tools/call", {"name": "say", "arguments": {}}))
+    await live.over()
+    if live.headers["content-type"] == "application/json":
+        return []
+    return [one["params"]["level"] for one in (await live.rest())[:-1]]
+
+
+@pytest.mark.requirement("LG-05", "LG-02")
+@pytest.mark.parametrize("level", LEVELS)
+async def test_lg_05_the_session_remembers_the_level_at_every_process(
+    house: House, level: str
+) -> None:
+    """Set at one, it counts at the other, and `{}` is all that the answer says."""
+    answer = await house.one.within(house.session, message("logging/setLevel", {"level": level}))
+
+    assert answer.json["result"] == {}
+    assert await levels(house, house.two) == LEVELS[LEVELS.index(level) :]
+
+
+@pytest.mark.requirement("LG-05")
+async def test_lg_05_until_it_is_set_a_session_hears_what_matters(house: House) -> None:
+    """Everything but debug messages; and the setting is one session's alone."""
+    await house.one.within(house.session, message("logging/setLevel", {"level": "error"}))
+    await house.open()
+
+    assert await levels(house, house.one) == LEVELS[1:]
+
+
+@pytest.mark.requirement("LG-05")
+@pytest.mark.parametrize("level", ["loud", "", "DEBUG", None, 3])
+async def test_lg_05_an_unknown_level_is_refused(house: House, level: object) -> None:
+    """The session keeps what it had."""
+    params = {} if level is None else {"level": level}
+
+    answer = await house.one.within(house.session, message("logging/setLevel", params))
+
+    assert answer.error == (200, -32602)
+    assert await levels(house, house.two) == LEVELS[1:]
+
+
+@pytest.mark.requirement("L-05")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_l_05_ping_is_answered_with_nothing_in_it(version: str) -> None:
+    """At every process of the session."""
+    house = await House(pack.tools.values(), version=version).open()
+
+    for client in (house.one, house.two):
+        assert (await client.within(house.session, message("ping"))).json["result"] == {}
+
+
+@pytest.mark.requirement("S-17", "S-16", "DE-13", "DE-06")
+async def test_s_17_a_session_that_was_ended_is_gone_everywhere(house: House) -> None:
+    """204, and then 404 for every verb and message, at a process that starts later too."""
+    assert await house.delete(house.one) == 204
+
+    for client in (house.one, house.two):
+        assert await house.ping(client) == 404
+        assert await house.delete(client) == 404
+        assert await house.tell(client, "notifications/initialized") == 404
+        assert await house.answer(client, "x", result={}) == 404
+        assert (await house.get(client).opened()).status == 404
+
+
+@pytest.mark.requirement("S-17", "S-16")
+async def test_s_16_the_end_outlives_its_process(house: House) -> None:
+    """A process that knows only the database refuses the id as well."""
+    await house.delete(house.one)
+    fresh = await House(pack.tools.values(), records=house.one.records).open()
+    fresh.session = house.session
+
+    assert await fresh.ping(fresh.one) == 404
+
+
+@pytest.mark.requirement("S-17", "CX-03")
+@pytest.mark.parametrize("report", [True, False])
+@pytest.mark.parametrize("at", ["the same process", "the other process"])
+async def test_s_17_what_runs_ends_with_its_session(house: House, at: str, report: bool) -> None:
+    """The tool is told to stop, and both streams close, wherever the end was asked for."""
+    listening = await house.get(house.two).opened()
+    live = house.call(house.one, "wait", report=report)
+    await asyncio.wait_for(Signal.started.wait(), 5)
+
+    await house.delete(house.one if at == "the same process" else house.two)
+
+    await asyncio.wait_for(Signal.ended.wait(), 5)
+    assert [one.get("method") for one in await live.rest()] == ["notifications/progress"] * report
+    assert await listening.rest() == []
+    await live.over()
+    await listening.over()
+
+
+@pytest.mark.requirement("S-17", "S-20")
+async def test_s_17_nobody_ends_somebody_elses_session(house: House) -> None:
+    """404 to a stranger, and the session lives."""
+    house.become(a_caller(subject="bob"))
+    assert await house.delete(house.two) == 404
+    house.become(a_caller())
+
+    assert await house.ping(house.two) == 200
+
+
+@pytest.mark.requirement("SEC-04", "S-14", "S-20", "S-13")
+async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: House) -> None:
+    """No two alike, none that can be made up or changed, and each one caller's alone."""
+    first = house.session
+    await house.open()
+    forged = first[:-2] + ("AA" if first[-2:] != "AA" else "BB")
+    refused = []
+    for session in (forged, first[:40], "", "x" * 9000):
+        house.session = session
+        refused.append(await house.ping(house.one))
+
+    assert first != house.session
+    assert refused == [404] * 4
+
+
+@pytest.mark.requirement("S-03", "RO-02")
+@pytest.mark.parametrize(
+    "method", ["notifications/initialized", "notifications/roots/list_changed", "unknown/one"]
+)
+async def test_s_03_notifications_are_taken(house: House, method: str) -> None:
+    """202 at any process; roots are asked for anew each time, so nothing is kept of them."""
+    assert await house.tell(house.two, method) == 202
+
+
+def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
+    """Nobody goes on with those of another, nor with those of whom it acts for."""
+    sessions, asked = McpSessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
+    callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
+    ids = [sessions.start(asked, caller)[1].encode() for caller in callers]
+
+    for caller in callers:
+        found = [sessions.find(identity, caller) is not None for identity in ids]
+        assert found == [one is caller for one in callers]
+
+
+@pytest.mark.requirement("L-01", "L-08")
+async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
+    """Extensions and what else there may be are no reason to refuse it."""
+    house = House(pack.tools.values())
+    await house.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
+
+    session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
+
+    assert session is not None
+    assert session.declared == {"sampling": {"tools": {}}, "roots": {}}
+
+
+@pytest.mark.requirement("L-04", "E-01")
+@pytest.mark.parametrize(
+    ("version", "left"),
+    [
+        ("2025-11-25", {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}}}),
+        ("2025-06-18", {"elicitation": {}, "sampling": {}}),
+        ("2025-03-26", {"sampling": {}}),
+    ],
+)
+async def test_l_04_only_what_the_revision_has_counts(version: str, left: object) -> None:
+    """A client that declares more than it negotiated is asked no more than that."""
+    house = House(pack.tools.values(), version=version)
+    await house.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
+
+    session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
+
+    assert session is not None
+    assert session.declared == left
+
+
+async def test_changes_at_the_same_time_are_all_kept() -> None:
+    """Two processes that write one record lose nothing of each other; an ended one stays so."""
+    store, relay = MemorySessions(), MemoryRelay().of("acme")
+    session, _ = McpSessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())
+    replace = msgspec.structs.replace
+
+    def add(uri: str) -> Any:
+        return lambda record: replace(record, subscriptions=(*record.subscriptions, uri))
+
+    async def meddle(record: SessionRecord) -> None:
+        await store.replace(session.key, replace(record, log_level="error"), expires_at=9e9)
+
+    before = await store.get(session.key)
+    await meddle(before)
+    await asyncio.gather(*(revise(store, relay, session, add(str(n))) for n in range(5)))
+    await revise(store, relay, session, lambda record: replace(record, ended=True))
+    await revise(store, relay, session, lambda record: replace(record, ended=False))
+
+    record = await store.get(session.key)
+    assert (record.log_level, set(record.subscriptions)) == ("error", set("01234"))
+    assert record.ended
+
+
+async def test_a_store_that_does_not_answer_is_no_lost_session(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """404 would make the client throw its session away."""
+
+    async def fails(key: bytes) -> SessionRecord:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(house.one.records.of("acme").sessions, "get", fails)
+
+    answer = await house.one.within(house.session, message("ping"))
+
+    assert (answer.status, answer.json["error"]["code"]) == (503, -32603)
+    assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.requirement("S-13", "S-14")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
+    version: str,
+) -> None:
+    """In letters that fit a header; what follows in the session does not repeat it."""
+    house = await House(pack.tools.values(), version=version).open()
+    answer = await house.two.within(house.session, message("ping"))
+
+    assert all(0x21 <= ord(letter) <= 0x7E for letter in house.session)
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.requirement("S-15", "DE-25")
+async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(house: House) -> None:
+    """400: there is nothing that could remember a level, and nothing to listen to or to end."""
+    level = message("logging/setLevel", {"level": "info"})
+
+    assert (await house.one.send(level)).error == (400, -32600)
+    for verb in ("GET", "DELETE"):
+        assert (await house.one.send(b"", verb=verb)).error == (400, -32600)
+
+
+@pytest.mark.requirement("S-18")
+@pytest.mark.parametrize("version", ["2024-11-05", "2030-01-01", "nonsense"])
+async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
+    house: House, version: str
+) -> None:
+    """400, whatever was negotiated."""
+    named = ("mcp-protocol-version", version)
+
+    assert (await house.one.within(house.session, message("ping"), named)).status == 400
+    assert await house.ping(house.one) == 200
+
+
+@pytest.mark.requirement("DE-24")
+async def test_de_24_capabilities_are_those_of_the_handshake(house: House) -> None:
+    """What a request of a session claims in its `_meta` makes its client able to nothing."""
+    claimed = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+    params = {"name": "need_roots", "arguments": {}, "_meta": claimed}
+
+    result = (await house.one.within(house.session, message("tools/call", params))).json["result"]
+
+    assert result["isError"] is True
+    assert "roots" in result["content"][0]["text"]

@@ -1,0 +1,107 @@
+"""The skills extension: skills are listed, opened and read by those who may, and by nobody else."""
+
+import hashlib
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+
+from gatepost import Pack
+from tests.support.cases import each
+from tests.support.mcp import Client, a_caller
+
+SKILL = Path(__file__).with_name("skills") / "greet-visitor"
+BASE = "skill://front_desk/greet-visitor"
+EXTENSION = "io.modelcontextprotocol/skills"
+
+
+def a_client(*, scopes: frozenset[str] = frozenset(), obtainable: bool = True) -> Client:
+    pack = Pack("front_desk")
+    pack.skill(SKILL, scopes=scopes)
+    return Client(pack.offers, obtainable=None if obtainable else frozenset())
+
+
+@pytest.mark.requirement("X-01", "X-05")
+async def test_x_01_a_server_with_skills_declares_them() -> None:
+    """The settings stand directly under the identifier, and without skills there is none."""
+    declared = (await a_client().ask("server/discover")).json["result"]["capabilities"]
+    without = (await Client().ask("server/discover")).json["result"]["capabilities"]
+
+    assert declared["extensions"][EXTENSION] == {"directoryRead": True}
+    assert "resources" in declared
+    assert EXTENSION not in without["extensions"]
+    assert (await Client().ask("skills/list")).error == (404, -32601)
+
+
+async def test_every_file_that_is_listed_can_be_read_and_has_its_digest() -> None:
+    """What a client verifies is what it gets, and nothing is left out."""
+    client = a_client()
+    (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
+
+    assert entry["uri"] == f"{BASE}/SKILL.md"
+    assert {file["uri"].removeprefix(BASE) for file in entry["resources"]} == {
+        "/SKILL.md",
+        "/references/greetings.csv",
+    }
+    for file in entry["resources"]:
+        read = await client.ask("resources/read", {"uri": file["uri"]})
+        (contents,) = read.json["result"]["contents"]
+        data = contents["text"].encode() if "text" in contents else b64decode(contents["blob"])
+        assert f"sha256:{hashlib.sha256(data).hexdigest()}" == file["digest"]
+        assert len(data) == file["size"]
+
+
+async def test_one_skill_and_its_folders_can_be_asked_for() -> None:
+    """The entry is the listed one; a folder's children can be opened in turn."""
+    client = a_client()
+    (listed,) = (await client.ask("skills/list")).json["result"]["skills"]
+
+    one = (await client.ask("skills/get", {"uri": f"{BASE}/SKILL.md"})).json["result"]
+    top = (await client.ask("resources/directory/read", {"uri": BASE})).json["result"]
+    below = (await client.ask("resources/directory/read", {"uri": f"{BASE}/references"})).json
+
+    assert one["skill"] == listed
+    assert (one["cacheScope"], "nextCursor" in one) == ("private", False)
+    assert [(child["name"], child["mimeType"]) for child in top["resources"]] == [
+        ("SKILL.md", "text/markdown"),
+        ("references", "inode/directory"),
+    ]
+    assert [child["name"] for child in below["result"]["resources"]] == ["greetings.csv"]
+
+
+@pytest.mark.requirement("X-04")
+@each("method", ["skills/get", "resources/directory/read"])
+@each(
+    "uri",
+    ["skill://front_desk/other/SKILL.md", f"{BASE}/..", f"{BASE}/references/", "", "x" * 9000],
+)
+async def test_x_04_what_is_no_skill_or_folder_is_said_to_be_none(method: str, uri: str) -> None:
+    """-32602 for everything that was not listed, however it is spelt."""
+    assert (await a_client().ask(method, {"uri": uri})).error == (400, -32602)
+
+
+@pytest.mark.parametrize(
+    ("method", "uri"),
+    [
+        ("skills/get", f"{BASE}/SKILL.md"),
+        ("resources/directory/read", BASE),
+        ("resources/read", f"{BASE}/references/greetings.csv"),
+    ],
+)
+async def test_a_skill_and_its_files_need_the_same_scopes(method: str, uri: str) -> None:
+    """Listed to whoever may step up, challenged with all of them; unknown to everybody else."""
+    stepping = a_client(scopes=frozenset({"desk:read"}))
+    stepping.caller = a_caller(scopes=frozenset())
+    outside = a_client(scopes=frozenset({"desk:read"}), obtainable=False)
+    outside.caller = a_caller(scopes=frozenset())
+
+    listed = (await stepping.ask("skills/list")).json["result"]["skills"]
+    challenged = await stepping.ask(method, {"uri": uri})
+    hidden = (await outside.ask("skills/list")).json["result"]["skills"]
+    unknown = await outside.ask(method, {"uri": uri})
+
+    assert [skill["uri"] for skill in listed] == [f"{BASE}/SKILL.md"]
+    assert challenged.status == 403
+    assert 'scope="desk:read"' in challenged.headers["www-authenticate"]
+    assert hidden == []
+    assert unknown.error == (400, -32602)

@@ -1,0 +1,155 @@
+"""Tasks of real servers that are killed or stopped: what was acknowledged is not lost."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mcp.tasking import DECLARED
+from tests.support.door import Door
+from tests.support.idp import Idp
+from tests.support.mcp import META, VERSION, message
+from tests.support.waiting import eventually
+from tests.tenancy.replicas import Replicas
+
+TOOLS = '''
+import asyncio
+import os
+from pathlib import Path
+
+from gatepost import CallContext, Pack
+
+pack = Pack("crashes")
+
+
+async def run(name: str) -> str:
+    with open(f"{name}.runs", "a") as runs:
+        runs.write("x")
+    while not Path(f"{name}.go").exists():
+        await asyncio.sleep(0.02)
+    return str(os.getpid())
+
+
+@pack.tool(task_support="optional", read_only=True, timeout_s=60)
+async def look_up(ctx: CallContext, name: str) -> str:
+    """Change nothing."""
+    return await run(name)
+
+
+@pack.tool(task_support="optional", timeout_s=60)
+async def pay(ctx: CallContext, name: str) -> str:
+    """Pay; twice would be too often."""
+    return await run(name)
+'''
+WITHIN_S = 20
+
+
+class Site(Replicas):
+    """Two servers with these tools, and the way to each by its number."""
+
+    def __init__(self, idp: Idp, folder: Path, shared: str) -> None:
+        tools = folder / "crashes.py"
+        tools.write_text(TOOLS, encoding="utf-8")
+        storage = {"database": "sqlite:///gatepost.db", "shared": shared}
+        limits = {"listen": {"drain_s": 1}, "tasks": {"lease_s": 2.0}}
+        super().__init__(idp, folder, storage, tools=tools, **limits)
+
+    def ask(self, at: int, method: str, params: dict[str, Any], name: str) -> Any:
+        """The result of one request."""
+        fields = [
+            ("MCP-Protocol-Version", VERSION),
+            ("Mcp-Method", method),
+            ("Mcp-Name", name),
+        ]
+        meta = {META + "protocolVersion": VERSION, **DECLARED}
+        body = message(method, {**params, "_meta": meta})
+        door = Door(self.url)
+        door.port = self.ports[at]
+        answer = door.send("POST", None, fields, body, token=self.token())
+        assert answer.status == 200, answer
+        return json.loads(answer.body)["result"]
+
+    def begin(self, at: int, tool: str, name: str) -> str:
+        """The id of a new task, once its tool runs."""
+        asked = {"name": tool, "arguments": {"name": name}}
+        task_id: str = self.ask(at, "tools/call", asked, tool)["taskId"]
+        eventually(lambda: self.runs(name), within=WITHIN_S)
+        return task_id
+
+    def get(self, at: int, task_id: str) -> Any:
+        return self.ask(at, "tasks/get", {"taskId": task_id}, task_id)
+
+    def ended(self, at: int, task_id: str) -> Any:
+        """The task at its end."""
+        eventually(lambda: self.get(at, task_id)["status"] != "working", within=WITHIN_S)
+        return self.get(at, task_id)
+
+    def runs(self, name: str) -> int:
+        """How often the tool was begun for *name*."""
+        path = self.folder / f"{name}.runs"
+        return len(path.read_text()) if path.exists() else 0
+
+    def go(self, name: str) -> None:
+        """Let the tool finish."""
+        (self.folder / f"{name}.go").touch()
+
+    def pid(self, number: int) -> str:
+        """What a tool that ran at this server answers."""
+        return str(self.servers[number].process.pid)
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture
+def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Site]:
+    site = Site(idp, tmp_path, valkey)
+    with site.running():
+        yield site
+
+
+@pytest.mark.requirement("K-07", "K-10", "K-16")
+def test_k_07_a_server_that_is_killed_or_stopped_loses_no_task(site: Site) -> None:
+    """
+    What may run again completes elsewhere, the rest ends honestly, and both stay.
+
+    On SQLite; `tests/runtime/replicas` kills a server on PostgreSQL.
+    """
+    a_server_is_killed(site)
+    a_server_stops(site)
+
+
+def a_server_is_killed(site: Site) -> None:
+    looking, paying = site.begin(0, "look_up", "looking"), site.begin(0, "pay", "paying")
+    done = site.begin(0, "pay", "done")
+    site.go("done")
+    before = site.ended(1, done)
+    site.kill(0)
+
+    failed = site.ended(1, paying)
+    assert (failed["status"], site.runs("paying")) == ("failed", 1)
+    assert "whether it took effect is unknown" in failed["statusMessage"]
+    eventually(lambda: site.runs("looking") == 2, within=WITHIN_S)
+    site.restart(0)
+    site.go("looking")
+    completed = site.ended(0, looking)
+    assert completed["result"]["content"][0]["text"] == site.pid(1)
+    assert before["status"] == "completed"
+    assert site.get(0, done) == site.get(1, done) == before
+
+
+def a_server_stops(site: Site) -> None:
+    """In peace, it hands its task over."""
+    task = site.begin(1, "look_up", "later")
+    assert site.servers[1].stop() == 0
+    eventually(lambda: site.runs("later") == 2, within=WITHIN_S)
+    site.go("later")
+
+    completed = site.ended(0, task)
+    assert completed["result"]["content"][0]["text"] == site.pid(0)
+    assert "Traceback" not in site.servers[1].output

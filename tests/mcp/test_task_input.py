@@ -1,0 +1,274 @@
+"""Tasks that ask (K-08, K-11, K-12), that are cancelled (K-13), and that have ended (K-16)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from tests.mcp import fixture_tasks
+from tests.mcp.fixture_tasks import Confirmation, Name
+from tests.mcp.tasking import DECLARED, Tasker
+from tests.support.mcp import META
+from tests.support.rounds import accept
+
+pack = Pack("asking")
+
+
+@pack.tool(task_support="optional", timeout_s=0.2)
+async def ask_in_turn(ctx: CallContext) -> str:
+    """Ask one thing after the other."""
+    names = []
+    for number in range(3):
+        answer = await ctx.ask("Who is next?", Name, key=f"name-{number}")
+        names.append(answer.content.name if answer.content else answer.action)
+    return ", ".join(names)
+
+
+@pack.tool(task_support="optional")
+async def ask_and_give_up(ctx: CallContext) -> str:
+    """Ask, do not wait for long, and ask something else."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await ctx.ask("Are you there?", Confirmation, key="there")
+    answer = await ctx.ask("Anybody?", Confirmation, key="anybody")
+    return answer.action
+
+
+@pack.tool(task_support="optional")
+async def wait_for_word(ctx: CallContext) -> str:
+    """Run until it is stopped."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@pack.tool(task_support="optional")
+async def finish_anyway(ctx: CallContext) -> str:
+    """Be done when it is told to stop."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "done all the same"
+
+
+@pack.tool(task_support="required", detaches=True)
+async def ask_before_and_after(ctx: CallContext) -> str:
+    """Ask for one name in the call, and for another in the task."""
+    first = await ctx.ask("What is your name?", Name, key="first")
+    await ctx.detach()
+    second = await ctx.ask("And your other name?", Name, key="second")
+    return f"{first.content and first.content.name} {second.content and second.content.name}"
+
+
+TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Tasker]:
+    client = Tasker(TOOLS)
+    yield client
+    await client.keeper.aclose()
+
+
+async def waiting(client: Tasker, task_id: str) -> dict[str, Any]:
+    """The questions of a task, once there are some."""
+    requests: dict[str, Any] = (await client.until(task_id, "input_required"))["inputRequests"]
+    return requests
+
+
+def text(task: Any) -> str:
+    words: str = task["result"]["content"][0]["text"]
+    return words
+
+
+@pytest.mark.requirement("K-08", "K-05")
+async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: Tasker) -> None:
+    """Round trips come before the task, which knows their answers and none of their state."""
+    asked = (await client.call_with("ask_before_and_after")).json["result"]
+    again = {
+        "inputResponses": {"first": accept(name="Ada")},
+        "requestState": asked["requestState"],
+    }
+    created = (await client.call_with("ask_before_and_after", **again)).json["result"]
+
+    assert (asked["resultType"], "taskId" in asked) == ("input_required", False)
+    assert (created["resultType"], created["status"]) == ("task", "working")
+    assert not {"requestState", "inputRequests"} & created.keys()
+    assert (await waiting(client, created["taskId"])).keys() == {"second"}
+    await client.answer(created["taskId"], second=accept(name="Lovelace"))
+    assert text(await client.until(created["taskId"])) == "Ada Lovelace"
+
+
+@pytest.mark.requirement("K-09", "K-11")
+async def test_k_09_a_waiting_task_shows_all_open_questions(client: Tasker) -> None:
+    """As requests without an envelope, by their keys, the same at every look."""
+    task = await client.start("multi_input")
+    requests = await waiting(client, task["taskId"])
+
+    assert requests.keys() == {"first", "second"}
+    assert all(one.keys() == {"method", "params"} for one in requests.values())
+    assert {one["method"] for one in requests.values()} == {"elicitation/create"}
+    assert (await client.get(task["taskId"]))["inputRequests"] == requests
+
+
+@pytest.mark.requirement("K-11")
+async def test_k_11_each_question_has_a_key_of_its_own(client: Tasker) -> None:
+    """Never one that was answered; the tool's clock stands still while a person decides."""
+    task = await client.start("ask_in_turn")
+    seen: list[str] = []
+    for name in ("Ada", "Bo", "Cy"):
+        (key,) = await waiting(client, task["taskId"])
+        # Half as long again as the tool may run, all three together.
+        await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.1)
+        seen.append(key)
+        response = await client.answer(task["taskId"], **{key: accept(name=name)})
+        assert response.status == 200
+        await client.when(task["taskId"], lambda t: seen[-1] not in t.get("inputRequests", {}))
+
+    assert len(set(seen)) == 3
+    assert text(await client.until(task["taskId"])) == "Ada, Bo, Cy"
+
+
+@pytest.mark.requirement("K-11", "K-12")
+async def test_k_11_a_question_that_is_withdrawn_is_gone(client: Tasker) -> None:
+    """An answer to it changes nothing any more."""
+    task = await client.start("ask_and_give_up")
+    await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
+    late = await client.answer(task["taskId"], there=accept(confirm=True))
+    assert late.json["result"]["resultType"] == "complete"
+    assert [*await waiting(client, task["taskId"])] == ["anybody"]
+    await client.answer(task["taskId"], anybody={"action": "decline"})
+
+    assert text(await client.until(task["taskId"])) == "decline"
+
+
+@pytest.mark.requirement("K-12")
+async def test_k_12_answers_may_come_one_by_one(client: Tasker) -> None:
+    """The task waits for the rest; the answer to a look has nothing else in it."""
+    task = await client.start("multi_input")
+    await waiting(client, task["taskId"])
+    told = (await client.answer(task["taskId"], second=accept(name="Lovelace"))).json["result"]
+    left = await client.get(task["taskId"])
+    await client.answer(task["taskId"], first=accept(name="Ada"), second=accept(name="Byron"))
+
+    assert told.keys() == {"resultType", "_meta"}
+    assert (left["status"], [*left["inputRequests"]]) == ("input_required", ["first"])
+    assert text(await client.until(task["taskId"])) == "Hello, Ada Lovelace!"
+
+
+@pytest.mark.requirement("K-12")
+@pytest.mark.parametrize("key", ["unknown", "FIRST", "", "first ", "x" * 5000])
+async def test_k_12_answers_to_no_question_are_ignored(client: Tasker, key: str) -> None:
+    """Whatever they are."""
+    task = await client.start("multi_input")
+    before = await waiting(client, task["taskId"])
+    response = await client.about("update", task["taskId"], inputResponses={key: 12345})
+
+    assert response.json["result"]["resultType"] == "complete"
+    assert await waiting(client, task["taskId"]) == before
+
+
+MALFORMED: list[Any] = [
+    None,
+    [],
+    "first",
+    {"first": 12345},
+    {"first": None},
+    {"first": {"action": "maybe"}},
+    {"first": {"action": "accept"}},
+    {"first": {"action": "accept", "content": {"name": 7}}},
+    {"first": {"action": "accept", "content": {}}},
+    {"second": {"action": "accept", "content": {"name": "Bo"}}, "first": []},
+]
+
+
+@pytest.mark.requirement("K-12", "X-04")
+@pytest.mark.parametrize("responses", MALFORMED)
+async def test_k_12_answers_that_do_not_fit_are_refused(client: Tasker, responses: Any) -> None:
+    """All of them at once, and the questions stay."""
+    task = await client.start("multi_input")
+    before = await waiting(client, task["taskId"])
+    response = await client.about("update", task["taskId"], inputResponses=responses)
+
+    assert response.error == (400, -32602)
+    assert await waiting(client, task["taskId"]) == before
+
+
+@pytest.mark.requirement("K-12")
+async def test_k_12_answers_are_required(client: Tasker) -> None:
+    """An update without them means nothing."""
+    task = await client.start("multi_input")
+
+    assert (await client.about("update", task["taskId"])).error == (400, -32602)
+
+
+@pytest.mark.requirement("K-10", "M-04")
+async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: Tasker) -> None:
+    """The capabilities are those of the call; without them the task fails, naming them."""
+    capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
+    client.meta = {META + "clientCapabilities": capabilities}
+    task = await client.start("confirm_delete", {"filename": "a"})
+    ended = await client.until(task["taskId"])
+
+    assert (ended["status"], ended["error"]["code"]) == ("failed", -32021)
+    assert ended["error"]["data"]["requiredCapabilities"] == {"elicitation": {}}
+
+
+@pytest.mark.requirement("K-13")
+@pytest.mark.parametrize("tool", ["wait_for_word", "multi_input"])
+async def test_k_13_a_task_is_cancelled(client: Tasker, tool: str) -> None:
+    """Acknowledged at once with nothing in it, also a second time and at its end."""
+    task = await client.start(tool)
+    told = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
+    ended = await client.until(task["taskId"])
+    told.append((await client.about("cancel", task["taskId"])).json["result"])
+
+    assert [one.keys() for one in told] == [{"resultType", "_meta"}] * 3
+    assert ended["status"] == "cancelled"
+    assert not {"result", "error", "inputRequests"} & ended.keys()
+
+
+@pytest.mark.requirement("K-13")
+async def test_k_13_cancelling_is_a_wish(client: Tasker) -> None:
+    """What finishes all the same is completed, and its result is not lost."""
+    task = await client.start("finish_anyway")
+    await client.about("cancel", task["taskId"])
+    ended = await client.until(task["taskId"])
+
+    assert (ended["status"], text(ended)) == ("completed", "done all the same")
+
+
+@pytest.mark.requirement("K-16", "K-13", "K-12")
+async def test_k_16_an_end_stays(client: Tasker) -> None:
+    """Cancelling or answering what has ended is acknowledged and does nothing."""
+    done = await client.start("slow_compute", {"seconds": 0})
+    before = await client.until(done["taskId"])
+    await client.about("cancel", done["taskId"])
+    await client.answer(done["taskId"], first=accept(name="Ada"))
+
+    assert await client.get(done["taskId"]) == before
+
+
+@pytest.mark.requirement("K-13", "K-16")
+async def test_k_16_of_cancelling_and_ending_one_wins(client: Tasker) -> None:
+    """However they race, the first end that was seen is the only one."""
+    for pause in range(8):
+        task = await client.start("slow_compute", {"seconds": 0})
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        await client.about("cancel", task["taskId"])
+        ended = await client.until(task["taskId"])
+
+        assert ended["status"] in {"completed", "cancelled"}
+        assert ("result" in ended) == (ended["status"] == "completed")
+        assert await client.get(task["taskId"]) == ended
+
+
+async def test_a_form_may_be_answered_with_no(client: Tasker) -> None:
+    """Declining is an answer like any other."""
+    task = await client.start("confirm_delete", {"filename": "notes.txt"})
+    (key,) = await waiting(client, task["taskId"])
+    await client.answer(task["taskId"], **{key: {"action": "cancel"}})
+
+    assert text(await client.until(task["taskId"])) == "notes.txt was kept."

@@ -1,0 +1,242 @@
+"""Whose a task is (K-14, K-17), what may be heard of it (K-18), and that its end stays (K-16)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.tasks.running_task import failed
+from gatepost.mcp.tasks.store import TaskStore
+from gatepost.storage.tasks import TERMINAL, TaskRecord
+from gatepost_authz.caller import TenantContext
+from tests.mcp import fixture_tasks
+from tests.mcp.tasking import DECLARED, Tasker
+from tests.support.listening import listening
+from tests.support.mcp import META, a_caller
+
+pack = Pack("owned")
+
+
+@pack.tool(task_support="optional", scopes={"files:write"})
+async def write_slowly(ctx: CallContext) -> str:
+    """Write for as long as nobody stops it."""
+    await asyncio.Event().wait()
+    return "written"
+
+
+TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Tasker]:
+    client = Tasker(TOOLS)
+    yield client
+    await client.keeper.aclose()
+
+
+def changed(**changes: Any) -> TenantContext:
+    return a_caller(claims={"name": "Alice"}, **changes)
+
+
+STRANGERS = [
+    changed(tenant_id="globex"),
+    changed(issuer="https://other.example.com"),
+    changed(subject="bob"),
+    changed(subject_kind="client"),
+    changed(client_id="another-client"),
+    changed(actor="an-agent"),
+]
+
+
+@pytest.mark.requirement("K-17", "K-14", "SEC-03")
+@pytest.mark.parametrize("stranger", STRANGERS)
+@pytest.mark.parametrize("method", ["get", "update", "cancel"])
+async def test_k_17_a_task_is_its_creators(
+    client: Tasker, stranger: TenantContext, method: str
+) -> None:
+    """Knowing the id gives nothing: the answer is that for a task nobody has, byte for byte."""
+    task = await client.start("multi_input")
+    client.caller = stranger
+    foreign = await client.about(method, task["taskId"], inputResponses={})
+    unknown = await client.about(method, "t_unknown", inputResponses={})
+    client.caller = a_caller()
+
+    assert foreign.error == (400, -32602)
+    assert (foreign.status, foreign.headers, foreign.body) == (
+        unknown.status,
+        unknown.headers,
+        unknown.body,
+    )
+    assert (await client.until(task["taskId"], "input_required"))["status"] == "input_required"
+
+
+@pytest.mark.requirement("K-17")
+async def test_k_17_ids_cannot_be_guessed(client: Tasker) -> None:
+    """Each has 24 random bytes and nothing else."""
+    ids = {(await client.start("slow_compute", {"seconds": 0}))["taskId"] for _ in range(20)}
+
+    assert len(ids) == 20
+    assert {len(task_id) for task_id in ids} == {34}
+
+
+@pytest.mark.requirement("K-17", "SEC-02")
+@pytest.mark.parametrize("method", ["get", "update", "cancel"])
+async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: Tasker, method: str) -> None:
+    """The same person with a lesser token gets the challenge, not the result."""
+    task = await client.start("write_slowly")
+    client.caller = changed(scopes=frozenset())
+    response = await client.about(method, task["taskId"], inputResponses={})
+
+    assert response.error == (403, -31002)
+    assert 'scope="files:write"' in response.headers["www-authenticate"]
+    assert await client.keeper.may_follow(client.caller, [task["taskId"]]) == []
+    assert await client.keeper.shown(client.caller, task["taskId"]) is None
+
+
+@pytest.mark.requirement("K-17")
+async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: Tasker) -> None:
+    """Like every other request of it."""
+    task = await client.start("write_slowly")
+    suspended = Tasker(
+        TOOLS, records=client.records, relay=client.relay, suspended=frozenset({"acme"})
+    )
+
+    assert (await suspended.about("get", task["taskId"])).error == (200, -31001)
+
+
+@pytest.mark.requirement("K-17")
+async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Tasker) -> None:
+    """A later expiry and other display claims are the same person with the same client."""
+    task = await client.start("write_slowly")
+    client.caller = changed(expires_at=2_000_000_001, token_id="t2")
+
+    assert (await client.get(task["taskId"]))["status"] == "working"
+
+
+@pytest.mark.requirement("K-14")
+@pytest.mark.parametrize(
+    "task_id", ["", "t_", "tasks-nonexistent", "x" * 65, "x" * 10_000, "t\u00e9"]
+)
+@pytest.mark.parametrize("method", ["get", "update", "cancel"])
+async def test_k_14_an_id_that_is_none_is_unknown(
+    client: Tasker, method: str, task_id: str
+) -> None:
+    """However it looks."""
+    header = task_id if task_id.isascii() else "=?base64?dMOp?="
+    asked = {"taskId": task_id, "inputResponses": {}}
+    response = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=header)
+
+    assert response.error == (400, -32602)
+    assert response.json["error"]["message"] == "Unknown task"
+
+
+@pytest.mark.requirement("K-14")
+@pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
+async def test_k_14_an_id_is_required(client: Tasker, params: Any) -> None:
+    """And is a string."""
+    assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
+
+
+async def test_a_task_outlives_its_token(client: Tasker) -> None:
+    """It was accepted from who might call; whoever looks at it needs a token that is good."""
+    client.caller = changed(expires_at=int(client.clock.now))
+    task = await client.start("slow_compute", {"seconds": 0.05})
+    client.clock.now += 120
+    client.caller = changed()
+
+    assert (await client.until(task["taskId"]))["status"] == "completed"
+
+
+async def test_whoever_may_not_call_any_more_loses_its_tasks(client: Tasker) -> None:
+    """The way to end them, for a tenant that is suspended while they run."""
+    mine = await client.start("write_slowly")
+    client.caller = changed(tenant_id="globex")
+    other = await client.start("write_slowly")
+    client.keeper.end(lambda caller: caller.tenant_id == "acme")
+
+    assert (await client.get(other["taskId"]))["status"] == "working"
+    client.caller = changed()
+    ended = await client.until(mine["taskId"])
+    assert (ended["status"], ended["statusMessage"]) == (
+        "failed",
+        "The caller's access was revoked.",
+    )
+
+
+@pytest.mark.requirement("K-18", "SU-02", "SU-10")
+async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: Tasker) -> None:
+    """In full, as a look at it would, for those tasks that were asked for and are the caller's."""
+    mine = await client.start("confirm_delete", {"filename": "a"})
+    await client.until(mine["taskId"], "input_required")
+    client.caller = changed(subject="bob")
+    foreign = await client.start("write_slowly")
+    client.caller = changed()
+    wanted = {"taskIds": [mine["taskId"], foreign["taskId"], "t_unknown"]}
+    async with listening(client, wanted, meta=DECLARED) as stream:
+        assert await stream.acknowledged() == {"taskIds": [mine["taskId"]]}
+        await client.about("cancel", mine["taskId"])
+        told = await stream.next()
+        while told["params"]["status"] == "input_required":
+            told = await stream.next()
+
+    ended = await client.get(mine["taskId"])
+    assert told["method"] == "notifications/tasks"
+    assert told["params"].pop("_meta") == {META + "subscriptionId": 7}
+    assert told["params"] == {k: v for k, v in ended.items() if k not in {"resultType", "_meta"}}
+
+
+NEXT = st.sampled_from(["working", "input_required", "completed", "failed", "cancelled"])
+EDITS = st.lists(st.tuples(NEXT, st.integers(0, 2)), min_size=1, max_size=12)
+
+
+@pytest.mark.requirement("K-16")
+@settings(max_examples=150)
+@given(edits=EDITS)
+def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> None:
+    """Whatever several replicas write, in whatever order, one by one or against each other."""
+
+    async def race() -> list[str]:
+        client = Tasker(TOOLS)
+        ledgers = [
+            client.keeper.task_store,
+            TaskStore(client.records, client.feed, clock=client.clock),
+        ]
+        await ledgers[0].create("acme", a_record(client.clock.now))
+        seen: list[str] = []
+
+        async def write(status: Any, yields: int, ledger: TaskStore) -> None:
+            for _ in range(yields):
+                await asyncio.sleep(0)
+            end = failed(-32603, "no") if status == "failed" else {"status": status}
+            await ledger.change("acme", "t", lambda r: msgspec.structs.replace(r, **end))
+            record = await ledger.get("acme", "t")
+            assert record is not None
+            seen.append(record.status)
+
+        await asyncio.gather(
+            *(write(*edit, ledgers[n % 2]) for n, edit in enumerate(edits)),
+        )
+        return seen
+
+    seen = asyncio.run(race())
+    ends = [status for status in seen if status in TERMINAL]
+    assert len(set(ends)) <= 1
+    assert not ends or set(seen[seen.index(ends[0]) :]) == {ends[0]}
+
+
+def a_record(now: float) -> TaskRecord:
+    return TaskRecord(
+        id="t",
+        owner=b"",
+        tool="x",
+        status="working",
+        created_at=now,
+        updated_at=now,
+        expires_at=now + 60,
+        call=b"{}",
+    )

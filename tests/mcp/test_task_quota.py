@@ -1,0 +1,88 @@
+"""What tasks keep for their callers is bounded, and what comes of it is told (K-07, P12)."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.storage.stored_bytes import ROW_BYTES
+from tests.mcp import fixture_tasks
+from tests.mcp.tasking import Tasker
+from tests.support.mcp import a_caller
+
+MOST = 100_000
+pack = Pack("hoarding")
+
+
+@pack.tool(task_support="required")
+async def hoard(ctx: CallContext, size: int, note: str = "") -> str:
+    """Answer so many characters."""
+    return "x" * size
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Tasker]:
+    """A client whose caller may have 100 kB kept."""
+    client = Tasker([*pack.tools.values(), *fixture_tasks.pack.tools.values()])
+    limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
+    client.keeper.task_store.quota.apply(limits)
+    yield client
+    await client.keeper.aclose()
+
+
+async def taken(client: Tasker) -> int:
+    owner = a_caller().principal_digest
+    return (await client.records.of("acme").usage(owner, client.clock.now)).bytes
+
+
+def refusal(body: Any) -> tuple[int, str, bool]:
+    error = body["error"]
+    return error["code"], error["data"]["limit"], error["data"]["retryAfter"] > 0
+
+
+async def test_tasks_of_one_caller_have_a_quota(client: Tasker) -> None:
+    """Results count as long as they can be looked at; beyond them -32000 says whose quota it is."""
+    while (started := await client.call_with("hoard", {"size": 20_000})).json.get("result"):
+        await client.until(started.json["result"]["taskId"])
+
+    assert started.status == 200
+    assert refusal(started.json) == (-32000, "caller", True)
+    assert "limits.stored_bytes" in started.json["error"]["message"]
+    assert MOST - 21_000 - 2 * ROW_BYTES < await taken(client) <= MOST
+    client.caller = a_caller(subject="bob")
+    assert "result" in (await client.call_with("hoard", {"size": 20_000})).json
+
+
+async def test_a_result_without_room_is_told_to_have_been(client: Tasker) -> None:
+    """The task fails, and says that its work was done: nobody is to do it again."""
+    task = await client.start("hoard", {"size": MOST})
+    ended = await client.until(task["taskId"])
+
+    assert ended["status"] == "failed"
+    assert "was carried out" in ended["error"]["message"]
+    assert await taken(client) < 2 * ROW_BYTES
+
+
+async def test_answers_to_a_task_count_too(client: Tasker) -> None:
+    """What a client sends to its task is kept until that ends."""
+    task = await client.start("multi_input")
+    shown = await client.until(task["taskId"], "input_required")
+    key = next(iter(shown["inputRequests"]))
+    large = {"action": "accept", "content": {"name": "n" * MOST}}
+    answer = await client.answer(task["taskId"], **{key: large})
+
+    assert refusal(answer.json) == (-32000, "caller", True)
+    assert await taken(client) < 5 * ROW_BYTES
+
+
+async def test_arguments_of_a_task_count_while_it_runs(client: Tasker) -> None:
+    """They are kept for a second run, and go with the first one's end."""
+    note = {"size": 0, "note": "n" * (MOST // 2)}
+    for _ in range(4):
+        await client.until((await client.start("hoard", note))["taskId"])
+    refused = await client.call_with("hoard", {"size": 0, "note": "n" * MOST})
+
+    assert refusal(refused.json) == (-32000, "caller", True)
+    assert await taken(client) < 8 * ROW_BYTES

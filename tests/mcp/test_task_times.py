@@ -1,0 +1,116 @@
+"""Tasks and time: what is over, what is late, and calls that wait for another's outcome."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.request import IDEMPOTENCY_KEY
+from gatepost.mcp.tasks import methods
+from gatepost.mcp.tasks.store import TaskLimits
+from tests.mcp.tasking import Tasker
+
+pack = Pack("times")
+ENDED: list[str] = []
+
+
+class Signal:
+    """What lets the tool of this page finish; one for each test."""
+
+    go = asyncio.Event()
+
+
+@pack.tool(task_support="optional", timeout_s=60)
+async def wait(ctx: CallContext) -> str:
+    """Wait to be let go."""
+    try:
+        await Signal.go.wait()
+    finally:
+        ENDED.append("ended")
+    return "done"
+
+
+@pack.tool(task_support="optional", timeout_s=0.05)
+async def too_slow(ctx: CallContext) -> str:
+    """Take longer than it may."""
+    await Signal.go.wait()
+    return "done"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Tasker]:
+    ENDED.clear()
+    Signal.go = asyncio.Event()
+    client = Tasker(pack.tools.values(), terms=TaskLimits(ttl_s=100, lease_s=0.5))
+    yield client
+    await client.keeper.aclose()
+
+
+@pytest.mark.requirement("K-06")
+async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: Tasker) -> None:
+    """Created once, updated with every change that shows; durations are whole milliseconds."""
+    task = await client.start("wait")
+    client.clock.now += 7.25
+    before = await client.get(task["taskId"])
+    Signal.go.set()
+    ended = await client.until(task["taskId"])
+
+    assert before == task | {"resultType": "complete"}
+    assert (ended["status"], ended["createdAt"]) == ("completed", task["createdAt"])
+    assert task["createdAt"] == task["lastUpdatedAt"] == "2027-01-15T08:00:00.000Z"
+    assert ended["lastUpdatedAt"] == "2027-01-15T08:00:07.250Z"
+    assert (ended["ttlMs"], ended["pollIntervalMs"]) == (160_000, 1000)
+    assert not {"ttl", "pollInterval", "task"} & ended.keys()
+
+
+@pytest.mark.requirement("K-19")
+async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: Tasker) -> None:
+    """It fails, and its id means nothing any more."""
+    task = await client.start("wait")
+    client.clock.now += task["ttlMs"] / 1000 + 1
+    held = client.records.of("acme").tasks
+    async with asyncio.timeout(20):
+        while (record := await held.get(task["taskId"])) and record.status == "working":
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)
+
+    assert record is not None
+    assert (record.status, ENDED) == ("failed", ["ended"])
+    assert (await client.about("get", task["taskId"])).error == (400, -32602)
+
+
+@pytest.mark.requirement("K-10", "CX-05")
+async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: Tasker) -> None:
+    """A task has no more time than its tool declares; the result says so."""
+    task = await client.start("too_slow")
+    ended = await client.until(task["taskId"])
+
+    assert (ended["status"], ended["result"]["isError"]) == ("completed", True)
+    assert "0.05 seconds" in ended["result"]["content"][0]["text"]
+
+
+@pytest.mark.requirement("K-02")
+async def test_k_02_a_retried_call_waits_as_a_task(
+    client: Tasker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same idempotency key while the first runs: another task, one run, the same result."""
+    monkeypatch.setattr(methods, "PATIENCE_S", 0.05)
+    client.meta = {**client.meta, IDEMPOTENCY_KEY: "k1"}
+    first, second = await client.start("wait"), await client.start("wait")
+    Signal.go.set()
+    results = [(await client.until(one["taskId"]))["result"] for one in (first, second)]
+
+    assert first["taskId"] != second["taskId"]
+    assert results[0] == results[1]
+    assert ENDED == ["ended"]
+
+
+@pytest.mark.requirement("K-13")
+async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(client: Tasker) -> None:
+    """Its tool is stopped, although it could be asked for again."""
+    client.meta = {**client.meta, IDEMPOTENCY_KEY: "k2"}
+    task = await client.start("wait")
+    await client.about("cancel", task["taskId"])
+
+    assert (await client.until(task["taskId"]))["status"] == "cancelled"
+    assert ENDED == ["ended"]

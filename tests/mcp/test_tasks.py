@@ -1,0 +1,389 @@
+"""The tasks extension (io.modelcontextprotocol/tasks): what is answered with a task, and how."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Outcome, Pack, ToolFailure
+from gatepost.storage.tasks import TaskRecord
+from gatepost.tools.client import ProtocolError
+from gatepost_authz.errors import InsufficientScope
+from tests.mcp import fixture_tasks
+from tests.mcp.tasking import DECLARED, TASKS, Tasker
+from tests.support.mcp import META, message
+
+pack = Pack("tasks")
+
+
+@pack.tool(task_support="optional", timeout_s=60)
+async def wait_for_word(ctx: CallContext) -> str:
+    """Run until it is stopped."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@pack.tool(task_support="optional")
+async def end_as_told(ctx: CallContext, how: str) -> Any:
+    """End in one of the ways there are."""
+    if how == "failure":
+        raise ToolFailure("not_found", "There is none.")
+    if how == "protocol":
+        raise ProtocolError(-32602, "No such thing", {"thing": 1})
+    if how == "scope":
+        raise InsufficientScope(("files:write",))
+    if how == "limit":
+        raise ToolFailure("rate_limit", "Too often.", retry_after=3)
+    if how == "roots":
+        await ctx.roots()
+    if how == "exit":
+        raise SystemExit(1)
+    if how == "no-json":
+        return Outcome(({"type": "text", "text": object()},))
+    if how == "crash":
+        raise RuntimeError("the password is hunter2")
+    return "done"
+
+
+@pack.tool(task_support="optional", scopes={"files:write"})
+async def needs_scope(ctx: CallContext) -> str:
+    """Need a permission."""
+    return "done"
+
+
+@pack.tool(task_support="optional")
+async def report(ctx: CallContext) -> str:
+    """Say how far it is, and wait."""
+    await ctx.progress(1, 4)
+    await ctx.log("error", "nobody hears this")
+    await asyncio.Event().wait()
+    return "never"
+
+
+@pack.tool(task_support="optional")
+async def finish_anyway(ctx: CallContext) -> str:
+    """Be done when it is told to stop."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "done all the same"
+
+
+@pack.tool(task_support="optional", detaches=True)
+async def quick_or_long(ctx: CallContext, long: bool) -> Outcome:
+    """Become a task only where that is worth it."""
+    if long:
+        await ctx.detach()
+        await ctx.detach()
+    return Outcome(({"type": "text", "text": "done"},))
+
+
+TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Tasker]:
+    client = Tasker(TOOLS)
+    yield client
+    await client.keeper.aclose()
+
+
+@pytest.mark.requirement("K-01", "X-01", "X-05")
+async def test_k_01_the_extension_is_advertised_where_a_tool_supports_it(client: Tasker) -> None:
+    """In discovery only, with no settings; older revisions and other servers say nothing of it."""
+    told = (await client.ask("server/discover")).json["result"]["capabilities"]
+    without = Tasker([fixture_tasks.pack.tools["greet"]])
+    initialize = message(
+        "initialize",
+        {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x"}},
+    )
+
+    assert told["extensions"][TASKS] == {}
+    assert "tasks" not in told
+    older = (await client.send(initialize)).json["result"]["capabilities"]
+    assert not {"extensions", "tasks"} & older.keys()
+    other = (await without.ask("server/discover")).json["result"]["capabilities"]
+    assert TASKS not in other["extensions"]
+    for method in ("get", "update", "cancel"):
+        assert (await without.about(method, "t_1", inputResponses={})).error == (404, -32601)
+
+
+UNDECLARED: list[Any] = [
+    {},
+    {"extensions": {}},
+    {"extensions": {"io.modelcontextprotocol/ui": {}}},
+    {"extensions": {TASKS: True}},
+    {"extensions": {TASKS: None}},
+    {"extensions": [TASKS]},
+    {"extensions": None},
+    {"tasks": {"requests": {"tools": {"call": {}}}}},
+]
+"""Capabilities without the extension; the last are those of the experiment of 2025-11-25."""
+
+
+@pytest.mark.requirement("K-02", "K-20", "X-02", "X-03", "X-04", "J-07")
+@pytest.mark.parametrize("capabilities", UNDECLARED)
+async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
+    client: Tasker, capabilities: Any
+) -> None:
+    """Whatever was declared before; anybody else waits for the result."""
+    await client.start("slow_compute", {"seconds": 0})
+    client.meta = {META + "clientCapabilities": capabilities}
+    result = (await client.call_with("slow_compute", {"seconds": 0})).json["result"]
+
+    assert result["resultType"] == "complete"
+    assert "taskId" not in result
+
+
+@pytest.mark.requirement("K-20", "K-04")
+async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(client: Tasker) -> None:
+    """Whoever has only that one has no tasks here, and no access to any."""
+    task = await client.start("wait_for_word")
+    client.meta = {META + "clientCapabilities": UNDECLARED[-1]}
+
+    assert (await client.about("get", task["taskId"])).error == (400, -32021)
+    assert (await client.call_with("failing_job")).error == (400, -32021)
+
+
+@pytest.mark.requirement("K-02")
+async def test_k_02_the_server_alone_decides(client: Tasker) -> None:
+    """A tool that takes no time is no task; one that detaches sometimes is one only then."""
+    greeting = (await client.call_with("greet", {"name": "Bo"})).json["result"]
+    quick = (await client.call_with("quick_or_long", {"long": False})).json["result"]
+    long = (await client.call_with("quick_or_long", {"long": True})).json["result"]
+
+    assert [shown["resultType"] for shown in (greeting, quick, long)] == [
+        "complete",
+        "complete",
+        "task",
+    ]
+
+
+@pytest.mark.requirement("K-03", "X-02")
+async def test_k_03_what_only_a_task_can_do_names_what_the_client_lacks(client: Tasker) -> None:
+    """Before anything runs; with the extension as the schema writes it."""
+    client.meta = {}
+    response = await client.call_with("failing_job")
+
+    assert response.error == (400, -32021)
+    required = response.json["error"]["data"]["requiredCapabilities"]
+    assert required == {"extensions": {TASKS: {}}}
+
+
+@pytest.mark.requirement("K-03", "X-02")
+async def test_k_03_a_session_is_told_in_words(client: Tasker) -> None:
+    """The older revisions have no tasks of this kind and no error for it."""
+    session = await client.open(capabilities={"extensions": {TASKS: {}}})
+    call = {"name": "failing_job", "arguments": {}}
+    result = (await client.within(session, message("tools/call", call))).json["result"]
+
+    assert result["isError"] is True
+    assert "only clients that support tasks" in result["content"][0]["text"]
+
+
+@pytest.mark.requirement("K-02", "K-03")
+async def test_k_03_a_tool_out_of_reach_is_unknown_first(client: Tasker) -> None:
+    """Neither the error for a capability nor a task tells that it exists."""
+    out_of_reach = Tasker(TOOLS, obtainable=frozenset())
+    out_of_reach.caller = client.caller.__class__(
+        **{**_fields(client.caller), "scopes": frozenset()}
+    )
+    hidden = await out_of_reach.call_with("needs_scope")
+    unknown = await out_of_reach.call_with("needs_scoop")
+    client.caller = out_of_reach.caller
+
+    assert hidden.error == unknown.error == (400, -32602)
+    assert (await client.call_with("needs_scope")).error == (403, -31002)
+
+
+def _fields(caller: Any) -> dict[str, Any]:
+    return {name: getattr(caller, name) for name in caller.__struct_fields__}
+
+
+@pytest.mark.requirement("K-04")
+@pytest.mark.parametrize("method", ["get", "update", "cancel"])
+async def test_k_04_the_methods_are_for_who_declares_the_extension(
+    client: Tasker, method: str
+) -> None:
+    """Even for a task that is the caller's own."""
+    task = await client.start("slow_compute", {"seconds": 0})
+    client.meta = {}
+    response = await client.about(method, task["taskId"], inputResponses={})
+
+    assert response.error == (400, -32021)
+    assert response.json["error"]["data"]["requiredCapabilities"]["extensions"] == {TASKS: {}}
+
+
+@pytest.mark.requirement("K-05", "K-06")
+async def test_k_05_a_created_task_is_flat(client: Tasker) -> None:
+    """Its fields and nothing else, with units in their names and whole milliseconds."""
+    task = await client.start("wait_for_word")
+
+    moment = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+    assert task.keys() == {
+        *("resultType", "taskId", "status", "createdAt", "lastUpdatedAt"),
+        *("ttlMs", "pollIntervalMs", "_meta"),
+    }
+    assert (task["status"], task["ttlMs"], task["pollIntervalMs"]) == ("working", 3_660_000, 1000)
+    assert moment.fullmatch(task["createdAt"])
+    assert moment.fullmatch(task["lastUpdatedAt"])
+
+
+@pytest.mark.requirement("K-07")
+async def test_k_07_a_task_is_durable_before_it_is_promised(client: Tasker) -> None:
+    """It was kept when its tool began, and any replica finds it at once."""
+    replica = Tasker(TOOLS, records=client.records, relay=client.relay)
+    task = await client.start("wait_for_word")
+
+    assert (await replica.get(task["taskId"]))["status"] == "working"
+
+
+@pytest.mark.requirement("K-07")
+async def test_k_07_what_cannot_be_kept_does_not_begin(client: Tasker) -> None:
+    """Too many at once are refused with words; the tool has not run."""
+    client.keeper.task_store.terms = client.keeper.task_store.terms.__class__(max_per_caller=2)
+    first = await client.start("wait_for_word")
+    await client.start("confirm_delete", {"filename": "a"})
+    response = await client.call_with("wait_for_word")
+    stranger = client.caller
+    client.caller = stranger.__class__(**{**_fields(stranger), "subject": "bob"})
+    other = await client.call_with("wait_for_word")
+    client.caller = stranger
+    await client.about("cancel", first["taskId"])
+    await client.until(first["taskId"])
+
+    assert response.error == (200, -32000)
+    assert response.headers["retry-after"] == "1"
+    assert "2 tasks are already running" in response.json["error"]["message"]
+    assert other.json["result"]["resultType"] == "task"
+    assert (await client.start("wait_for_word"))["status"] == "working"
+
+
+@pytest.mark.requirement("K-09", "K-05")
+async def test_k_09_a_look_shows_what_the_state_has(client: Tasker) -> None:
+    """The result of the call where it completed; never a state of the round trips."""
+    waiting = await client.start("wait_for_word")
+    working = await client.get(waiting["taskId"])
+    task = await client.start("slow_compute", {"seconds": 0, "label": "it"})
+    completed = await client.until(task["taskId"])
+
+    assert working["resultType"] == completed["resultType"] == "complete"
+    assert not {"result", "error", "inputRequests", "requestState"} & working.keys()
+    assert completed["result"]["content"][0]["text"] == "Computed it in 0 seconds."
+    assert completed["result"]["isError"] is False
+    assert not {"error", "inputRequests", "requestState"} & completed.keys()
+    assert completed["createdAt"] == task["createdAt"]
+
+
+ENDS = [
+    # How the tool ends, the task's state, and the code of its error.
+    ("failure", "completed", None),
+    ("crash", "completed", None),
+    ("exit", "completed", None),
+    ("no-json", "completed", None),
+    ("protocol", "failed", -32602),
+    ("scope", "failed", -31002),
+    ("limit", "failed", -32000),
+    ("roots", "failed", -32021),
+]
+
+
+@pytest.mark.requirement("K-10")
+@pytest.mark.parametrize(("how", "status", "code"), ENDS)
+async def test_k_10_failed_is_for_errors_of_the_protocol(
+    client: Tasker, how: str, status: str, code: int | None
+) -> None:
+    """What a tool got wrong is a completed task whose result says so; nothing internal shows."""
+    task = await client.start("end_as_told", {"how": how})
+    ended = await client.until(task["taskId"])
+
+    assert ended["status"] == status
+    if code is None:
+        assert ended["result"]["isError"] is True
+        assert "error" not in ended
+        assert "hunter2" not in str(ended)
+    else:
+        assert ended["error"]["code"] == code
+        assert ended["error"]["message"] == ended["statusMessage"]
+        assert "result" not in ended
+
+
+@pytest.mark.requirement("K-15")
+async def test_k_15_the_methods_of_the_experiment_do_not_exist(client: Tasker) -> None:
+    """And its `task` member is ignored, whether the tool can be a task or not."""
+    for method in ("tasks/result", "tasks/list"):
+        response = await client.ask(method, {"taskId": "t"}, meta=DECLARED, mcp_name="t")
+        assert response.error == (404, -32601)
+    hint = {"ttl": 60_000, "pollInterval": 100}
+    greeting = (await client.call_with("greet", {"name": "Bo"}, task=hint)).json["result"]
+    client.meta = {}
+    computed = (await client.call_with("slow_compute", {"seconds": 0}, task=hint)).json["result"]
+
+    assert greeting["resultType"] == computed["resultType"] == "complete"
+    session = await client.open()
+    call = {"name": "slow_compute", "arguments": {"seconds": 0}, "task": hint}
+    older = (await client.within(session, message("tools/call", call))).json["result"]
+    assert older["isError"] is False
+    assert "task" not in older
+
+
+@pytest.mark.requirement("K-18")
+async def test_k_18_reports_become_the_status_message(client: Tasker) -> None:
+    """A task has no progress notifications and no log messages."""
+    asked = {"name": "report", "arguments": {}}
+    meta = {**DECLARED, "progressToken": 1, META + "logLevel": "debug"}
+    response = await client.ask("tools/call", asked, meta=meta)
+    task = response.json["result"]
+    shown = await client.when(task["taskId"], lambda shown: "statusMessage" in shown)
+
+    assert (shown["status"], shown["statusMessage"]) == ("working", "1 of 4")
+
+
+@pytest.mark.requirement("K-19", "K-14")
+async def test_k_19_a_task_is_readable_until_its_time_is_over(client: Tasker) -> None:
+    """Then it is unknown, and whatever still ran for it is stopped."""
+    done = await client.start("slow_compute", {"seconds": 0})
+    await client.until(done["taskId"])
+    client.clock.now += done["ttlMs"] / 1000 - 1
+
+    assert (await client.get(done["taskId"]))["status"] == "completed"
+    client.clock.now += 2
+    assert (await client.about("get", done["taskId"])).error == (400, -32602)
+
+
+@pytest.mark.requirement("H-04")
+@pytest.mark.parametrize("method", ["get", "update", "cancel"])
+@pytest.mark.parametrize("name", ["t_other", ""])
+async def test_h_04_the_header_names_the_task(client: Tasker, method: str, name: str) -> None:
+    """Whoever routes by it must not have routed another task's request."""
+    task = await client.start("wait_for_word")
+    asked = {"taskId": task["taskId"], "inputResponses": {}}
+    wrong = await client.ask(f"tasks/{method}", asked, meta=DECLARED, mcp_name=name)
+    none = await client.ask(f"tasks/{method}", asked, meta=DECLARED, drop=["mcp-name"])
+
+    assert wrong.error == none.error == (400, -32020)
+
+
+@pytest.mark.requirement("K-07")
+async def test_k_07_a_request_that_is_taken_back_leaves_no_task_behind() -> None:
+    """Its client will never learn the id: a task that is kept meanwhile is cancelled at once."""
+    client = Tasker(TOOLS)
+    tasks = client.records.of("acme").tasks
+    create, kept = tasks.create, asyncio.Event()
+
+    async def slowly(record: TaskRecord) -> None:
+        kept.set()
+        await asyncio.sleep(0)
+        await create(record)
+
+    tasks.create = slowly
+    asking = asyncio.create_task(client.call_with("wait_for_word"))
+    await asyncio.wait_for(kept.wait(), 5)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    (record,) = tasks.held.values()
+
+    assert (await client.until(record.id))["status"] == "cancelled"

@@ -1,0 +1,45 @@
+"""What was fetched is kept within bounds, each tenant's apart."""
+
+import pytest
+
+from gatepost.tools.context import OutboundReply
+from gatepost_packs.calendar.cache import CacheKey, DocumentCache
+
+pytestmark = pytest.mark.requirement("P7")
+
+
+def reply(status: int, body: bytes = b"", **headers: str) -> OutboundReply:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return OutboundReply(status, named, body, False, "https://a.example/")
+
+
+def key(tenant: str) -> CacheKey:
+    return CacheKey(tenant, "https://a.example/", "")
+
+
+def test_news_are_asked_for_by_what_the_server_called_the_last() -> None:
+    """By its tag, its date, or not at all where it named neither."""
+    cache = DocumentCache()
+    cache.take(key("tag"), reply(200, b"1", etag='"1"', last_modified="yesterday"))
+    cache.take(key("none"), reply(200, b"1"))
+
+    assert cache.asking(key("tag")) == {
+        "if-none-match": '"1"',
+        "if-modified-since": "yesterday",
+    }
+    assert cache.asking(key("none")) == {}
+    assert cache.take(key("tag"), reply(304)).body == b"1"
+    assert cache.take(key("none"), reply(304)).status == 304
+
+
+def test_what_was_used_longest_ago_is_forgotten_first() -> None:
+    """And what is larger than all the room is not kept."""
+    cache = DocumentCache(most_bytes=10)
+    for tenant in ("one", "two"):
+        cache.take(key(tenant), reply(200, b"12345", etag='"1"'))
+    cache.take(key("one"), reply(304))
+    cache.take(key("three"), reply(200, b"12345", etag='"1"'))
+    cache.take(key("four"), reply(200, b"1234567890+", etag='"1"'))
+
+    kept = [name for name in ("one", "two", "three", "four") if cache.asking(key(name))]
+    assert kept == ["one", "three"]

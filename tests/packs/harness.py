@@ -1,0 +1,151 @@
+"""A server with some packs, and agents who call its tools by either protocol."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from gatepost.runtime.services import Services
+from gatepost_packs import BUILT_IN
+from tests.rest.octopus import Octopus
+from tests.support.door import result
+from tests.support.idp import Idp
+from tests.support.workspaces import recorded
+from tests.tenancy.house import House, house, issuer
+
+Protocol = Literal["mcp", "rest"]
+
+by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
+by_rest = pytest.mark.parametrize("agent", ["rest"], indirect=True)
+"""
+For tables of cases whose protocol makes no difference: both get the same outcome of a tool, and
+`tests/mcp` and `tests/rest` show how each writes it (for example `rest/test_projection.py`). REST
+tells the kind of a failure as well. Every tool still has tests by both.
+"""
+
+KINDS = {
+    422: "validation",
+    404: "not_found",
+    403: "denied",
+    409: "conflict",
+    429: "rate_limit",
+    500: "internal",
+    503: "upstream_unavailable",
+    504: "timeout",
+}
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """What came of a call: its value (structured, else text), or a failure's message."""
+
+    value: Any = None
+    text: str = ""
+    failure: str | None = None
+    kind: str | None = None
+    """As REST says it; MCP only has the text."""
+    result: Mapping[str, Any] = {}
+    """The whole result, over MCP."""
+
+
+class Agent:
+    """One agent of one tenant; what it names lies in *folder*."""
+
+    def __init__(
+        self, site: House, root: Path, tenant: str, protocol: Protocol, scopes: str
+    ) -> None:
+        self.site, self.tenant, self.protocol = site, tenant, protocol
+        self._root = root
+        self.token = site.token(org_id=tenant, scope=scopes)
+
+    @property
+    def folder(self) -> Path:
+        """The tenant's files, which a test may put there before the server does."""
+        return recorded(self._root, self.tenant)
+
+    def call(self, tool: str, **arguments: Any) -> CallResult:
+        if self.protocol == "mcp":
+            reply = self.site.door.call(self.token, tool, arguments)
+            if "error" in (document := json.loads(reply.body)):
+                return CallResult(failure=document["error"]["message"])  # a rate limit
+            answer = result(reply)
+            text = "\n\n".join(block["text"] for block in answer["content"])
+            if answer["isError"]:
+                return CallResult(failure=text, result=answer)
+            value = answer.get("structuredContent", text)
+            # As on REST, what is no object stands in one.
+            return CallResult(
+                value["result"] if [*value] == ["result"] else value, text, result=answer
+            )
+        told = Octopus(self.site, self.token).call(tool, arguments)
+        if told.status != 200:
+            return CallResult(failure=told.json["message"], kind=KINDS[told.status])
+        value = told.json.get("result", told.json)
+        return CallResult(value, value if isinstance(value, str) else json.dumps(value))
+
+    def listed(self) -> list[str]:
+        """The names of the tools it is shown."""
+        if self.protocol == "mcp":
+            return self.site.door.listed(self.token)
+        return Octopus(self.site, self.token).names()
+
+
+class PackServer:
+    """The running server, its packs, and where it keeps the tenants' files."""
+
+    def __init__(self, site: House, root: Path, packs: list[str]) -> None:
+        self.site, self.root, self.packs = site, root, packs
+        self._numbers = count(1)
+        self._scopes = " ".join(scopes_of(packs))
+
+    def agent(
+        self, protocol: Protocol, tenant: str | None = None, scopes: str | None = None
+    ) -> Agent:
+        """An agent of that tenant, or of a new one; it may do everything unless told."""
+        scopes = self._scopes if scopes is None else scopes
+        tenant = tenant or f"{protocol}-{next(self._numbers)}"
+        return Agent(self.site, self.root, tenant, protocol, scopes)
+
+
+def scopes_of(packs: list[str]) -> list[str]:
+    """All that the offers of these packs need."""
+    found = [import_module(BUILT_IN[name].place).pack for name in packs]
+    return sorted({scope for pack in found for offer in pack.offers for scope in offer.scopes})
+
+
+@contextmanager
+def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[PackServer]:
+    """A server with these packs, whose tenants are made by use; *settings* as in `house`."""
+    root = folder / "workspaces"
+    usual: dict[str, Any] = {
+        "tools": {"packs": packs},
+        "tenancy": {"create_on_first_use": True},
+        "workspace": {"root": str(root)},
+    }
+    with Idp() as idp, house(idp, [issuer(idp)], **(usual | settings)) as site:
+        yield PackServer(site, Path(settings.get("workspace", {}).get("root", root)), packs)
+
+
+class SecretWriter:
+    """Remembers the server's loop; `SecretWriter().begin` is what a server takes as *prepare*."""
+
+    def begin(self, services: Services) -> None:
+        self.services, self._loop = services, asyncio.get_running_loop()
+
+    def put(self, tenant: str, *hosts: str, **secrets: str) -> None:
+        """Set these secrets of a tenant, as `gatepost secrets set` does with these hosts."""
+        for name, value in secrets.items():
+            putting = self.services.secrets.put(tenant, name, value, hosts)
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result(10)
+
+    def agent(self, server: PackServer, protocol: Any, *hosts: str, **secrets: str) -> Agent:
+        """An agent of a new tenant that has these secrets, bound to these hosts."""
+        agent = server.agent(protocol)
+        self.put(agent.tenant, *hosts, **secrets)
+        return agent

@@ -1,0 +1,106 @@
+"""ScriptQueue at workers: few at once, fairly, and never lost."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from gatepost.tools.api import ToolFailure
+from gatepost_packs.scripts.concurrency import ScriptQueue
+from gatepost_packs.scripts.settings import ScriptsSettings
+
+pytestmark = pytest.mark.requirement("P10")
+
+TERMS = ScriptsSettings(workers=3, workers_per_tenant=2, queue_per_tenant=2)
+
+
+class Floor:
+    """ScriptQueue, and those who want one."""
+
+    def __init__(self) -> None:
+        self.queue = ScriptQueue()
+        self.entered: list[str] = []
+        self.leave: dict[str, asyncio.Event] = {}
+
+    async def take(self, who: str, *, patient: bool = True) -> None:
+        self.leave[who] = asyncio.Event()
+        async with self.queue.admitted(who.partition("-")[0], TERMS, patient=patient):
+            self.entered.append(who)
+            await self.leave[who].wait()
+
+    async def come(self, *names: str) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.take(name)) for name in names]
+        await settle()
+        return tasks
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_one_tenant_never_holds_all_turns() -> None:
+    """Whoever comes later from elsewhere is served before those who wait behind their own."""
+    floor = Floor()
+    tasks = await floor.come("a-1", "a-2", "a-3", "b-1", "b-2", "c-1")
+    at_first = list(floor.entered)
+    floor.leave["a-1"].set()
+    await settle()
+    then = list(floor.entered)
+    floor.leave["b-1"].set()
+    await settle()
+
+    assert at_first == ["a-1", "a-2", "b-1"]
+    assert then == [*at_first, "a-3"]
+    assert floor.entered == [*then, "b-2"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert floor.queue.running.total() == 0
+
+
+async def test_too_many_who_wait_are_refused() -> None:
+    """With when to come back; another tenant still may wait."""
+    floor = Floor()
+    tasks = await floor.come("a-1", "a-2", "a-3", "a-4", "b-1", "b-2")
+
+    with pytest.raises(ToolFailure) as refused:
+        await floor.take("a-5")
+
+    assert (refused.value.failure.kind, refused.value.failure.retry_after) == ("rate_limit", 1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_who_holds_a_turn_does_not_wait_for_another() -> None:
+    """It could wait for itself."""
+    floor = Floor()
+    tasks = await floor.come("a-1", "a-2")
+
+    with pytest.raises(ToolFailure):
+        await floor.take("a-3", patient=False)
+
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def test_a_turn_that_nobody_takes_goes_on() -> None:
+    """To the next, also when its taker gave up in the moment in which it was given."""
+    floor = Floor()
+    tasks = await floor.come("a-1", "a-2", "a-3", "a-4")
+    floor.leave["a-1"].set()
+    await asyncio.sleep(0)
+    tasks[2].cancel()
+    await settle()
+    entered = set(floor.entered)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+    assert "a-4" in entered
+    assert floor.queue.running.total() == 0
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(floor.queue.admitted("a", TERMS))

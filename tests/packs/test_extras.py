@@ -1,0 +1,70 @@
+"""A pack whose libraries are not installed says what brings them, and breaks no other."""
+
+import os
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from gatepost_packs import BUILT_IN
+from tests.architecture.source import ROOT
+from tests.cli.test_main import code_of, finished
+from tests.support.gatepost import run
+from tests.support.process import python_environment
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+STORES = {"postgres", "redis"}
+CONTROLS = {"cel", "otel"}
+"""What conditions of approvals, and an OpenTelemetry collector, ask for."""
+NEEDY = {name: row.extra for name, row in BUILT_IN.items() if row.extra}
+
+FILE = """
+resource = "https://mcp.example.com/mcp"
+listen.trusted_proxies = ["10.0.0.0/8"]
+keys.ring = "file:keyring.json"
+issuers = [{{ issuer = "https://id.example.com", tenant = {{ value = "acme" }} }}]
+tools.packs = {packs}
+"""
+GONE = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__)\n"
+
+
+def test_every_extra_is_a_packs_or_a_stores() -> None:
+    """None that nothing asks for, and none that is asked for and not there."""
+    assert set(EXTRAS) == STORES | CONTROLS | set(NEEDY.values())
+
+
+def modules_of(extra: str) -> list[str]:
+    """What the libraries of an extra are imported as."""
+    wanted = {Requirement(line).name.lower() for line in EXTRAS[extra]}
+    return [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if wanted & {owner.lower() for owner in owners}
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A configuration with every pack that needs an extra, where no extra is installed."""
+    finished(run("keyring", "new", cwd=tmp_path))
+    (tmp_path / "gatepost.toml").write_text(FILE.format(packs=["demo", *NEEDY]))
+    (tmp_path / "bare").mkdir()
+    for extra in set(NEEDY.values()):
+        for module in modules_of(str(extra)):
+            (tmp_path / "bare" / f"{module}.py").write_text(GONE)
+    return tmp_path
+
+
+def test_check_says_which_extra_brings_it(folder: Path) -> None:
+    """One warning for each, with the line to type; the rest is fine."""
+    paths = os.pathsep.join([str(folder / "bare"), python_environment(None)["PYTHONPATH"]])
+    done = finished(run("check", cwd=folder, env={"PYTHONPATH": paths}))
+
+    assert code_of(done) == 0, done.stderr
+    assert done.stderr.count("warning config.W004") == len(NEEDY)
+    for extra in NEEDY.values():
+        assert f"pip install 'gatepost[{extra}]'" in done.stderr
+    assert "5 tools" in done.stdout

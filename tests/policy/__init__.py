@@ -1,0 +1,1 @@
+"""What decides about a call: limits, idempotency, approvals, revocation."""

@@ -1,0 +1,54 @@
+"""What approvals cost a call that needs nobody."""
+
+from typing import Any
+
+import pytest
+
+from gatepost.policy.approvals.webhook import no_page, page_of
+from gatepost.tools.api import Call, Offer
+from tests.policy.approvals.deployment import ALICE, Deployment
+from tests.support.steps import steps
+
+MOST_STEPS = 8
+
+
+@pytest.mark.requirement("A7")
+def test_a_tool_that_needs_nobody_costs_one_look() -> None:
+    """However many rules there are for others; nothing is awaited, decoded or asked."""
+    rules = [{"tools": ["put"], "when": f"arguments.amount > {number}"} for number in range(50)]
+    replica = Deployment(rules=rules, require=["look"]).replica()
+    [stage] = [one for one in replica.stages if type(one).__name__ == "ApprovalStage"]
+    call = Call(caller=ALICE, name="act", arguments=b"{}", request_id="r")
+    offer, answered = replica.tools["act"], object()
+
+    def proceed(call: Call, offer: Offer, arguments: Any) -> Any:
+        return answered
+
+    assert stage(call, offer, {}, proceed) is answered
+    assert steps(lambda: stage(call, offer, {}, proceed)) <= MOST_STEPS
+
+
+PAGES = {
+    "beside the endpoint": (
+        "https://mcp.example.com/mcp",
+        "a1",
+        "https://mcp.example.com/dashboard/approvals/a1",
+    ),
+    "of a tenant's own resource": (
+        "https://mcp.example.com/t/{tenant}/mcp",
+        "a1",
+        "https://mcp.example.com/t/acme/dashboard/approvals/a1",
+    ),
+    "of a script": (
+        "https://mcp.example.com/mcp",
+        "script:a1",
+        "https://mcp.example.com/dashboard/approvals/script-a1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("resource", "request_id", "page"), PAGES.values(), ids=PAGES)
+def test_where_a_request_is_decided(resource: str, request_id: str, page: str) -> None:
+    """The page of the dashboard; none where there is no dashboard."""
+    assert page_of(resource)("acme", request_id) == page
+    assert no_page("acme", request_id) == ""

@@ -1,0 +1,96 @@
+"""Tools that are marked destructive ask a person unless the operator says otherwise."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.check.pack_loading import load
+from gatepost.config.approvals import ApprovalsSettings
+from gatepost.dev.composition import dev_config
+from gatepost.policy.approvals.rules import plan_of
+from tests.policy.approvals import destructive_tools
+from tests.policy.approvals.destructive_tools import RUN, pack
+from tests.rest.octopus import Octopus
+from tests.support.idp import Idp
+from tests.tenancy.house import house, issuer, judged
+
+TOOLS = {"load": [destructive_tools.__name__]}
+LABELS = map(str, count())
+CALLS = [
+    ("wreck", {}, True),
+    ("handle", {"action": "drop"}, True),
+    ("handle", {"action": "look"}, False),
+    ("note", {}, False),
+    ("unmarked", {}, False),
+]
+"""Tool, arguments, and whether a person is asked by default."""
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize(
+    ("settings", "asks"),
+    [
+        ({"destructive": None}, True),
+        ({"destructive": "ask"}, True),
+        ({"destructive": "run"}, False),
+        ({"destructive": "ask", "auto_approve": ["pack:wrecking"]}, False),
+    ],
+)
+def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
+    idp: Idp, settings: dict[str, Any], asks: bool
+) -> None:
+    """A form that only reads needs nobody, nor does a tool that is not marked."""
+    free = {"create_on_first_use": True}
+    with house(idp, [issuer(idp)], tools=TOOLS, tenancy=free, approvals=settings) as site:
+        token = site.token(org_id="acme")
+        for tool, arguments, destroys in CALLS:
+            label = next(LABELS)
+            answer = Octopus(site, token).call(tool, {**arguments, "label": label})
+
+            waits = asks and destroys
+            assert answer.status == (503 if waits else 200), (tool, arguments, answer)
+            assert (label in RUN) is not waits
+            if waits:
+                assert answer.json["error"] == "approval_pending"
+
+
+def test_a_plan_tells_forms_apart() -> None:
+    """`gatepost tools` and the dashboard say when a person is asked."""
+    plan = plan_of(ApprovalsSettings(), pack.tools.values())
+
+    assert {name: policy.frequency() for name, policy in plan.items()} == {
+        "wreck": "always",
+        "handle": "sometimes",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"destructive": None}, "handle, wreck"),
+        ({"destructive": None, "auto_approve": ["wreck"]}, "handle"),
+        ({"destructive": None, "require": ["handle"]}, "wreck"),
+        ({"destructive": "ask"}, None),
+        ({"destructive": "run"}, None),
+    ],
+)
+def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
+    """Once, until the operator has said what is meant."""
+    found = judged([], mode="production", tools=TOOLS, approvals=settings)
+
+    told = [one.message for one in found if one.id == "config.W083"]
+    assert told == ([told[0]] if named else [])
+    assert named is None or told[0].endswith(f": {named}")
+
+
+def test_a_laptop_does_the_same(tmp_path: Path) -> None:
+    """`gatepost dev` asks about its samples and about tools of one's own, as production does."""
+    config = dev_config(8000, tools=(destructive_tools.__name__,), state=tmp_path)
+    toolbox = load(config.tools)
+    plan = plan_of(config.approvals, toolbox.tools)
+    marked = {one.name for one in toolbox.tools if one.annotations.destructive_hint is True}
+
+    assert marked == {"delete_csv", "wreck", "handle"}
+    assert marked <= set(plan)

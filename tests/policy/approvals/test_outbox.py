@@ -1,0 +1,385 @@
+"""Notices on their way out: tried, put off, taken over and given up, by any replica."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import ToolFailure, background
+from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
+from gatepost.policy.approvals.webhook import AT_ONCE, LEASE_S, OutboxSender, Webhook
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.records import Records
+from gatepost.tools.context import OutboundReply, Sending
+from tests.policy.approvals.deployment import ACME, BOB, Deployment
+from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
+from tests.policy.idempotency.deployment import come
+from tests.storage.conftest import database_url, records
+from tests.storage.samples import outbox_message
+from tests.support.mcp import Clock, a_caller
+
+__all__ = ["database_url", "records"]
+
+WITHIN_S = 30.0
+ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+SCRIPT = Script("report", b"x = 1\n", "workspace")
+
+
+class Receiver:
+    """Answers as it is told, in the end with 204; does so only while its gate is open."""
+
+    def __init__(self, *answers: int | Exception) -> None:
+        self.answers = [*answers]
+        self.ids: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.most = self._now = 0
+
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
+        self.ids.append(options["headers"]["webhook-id"])
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            await self.gate.wait()
+        finally:
+            self._now -= 1
+        answer = self.answers.pop(0) if self.answers else 204
+        if isinstance(answer, Exception):
+            raise answer
+        return OutboundReply(answer, {}, b"", False, url)
+
+    async def hears(self) -> bool:
+        """Whether anything has reached it."""
+        return bool(self.ids)
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        raise NotImplementedError
+
+
+class OutboxSenders:
+    """Replicas that share records, a receiver and a clock that is moved by hand."""
+
+    def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
+        self.records, self.receiver = records, Receiver(*answers)
+        self.clock = Clock()
+        self.clock.now = 1_001.0
+
+    def told(self) -> list[str]:
+        """What the receiver was told of, of each message the last word but what tells it apart."""
+        return [one.split("_")[3] for one in self.receiver.ids]
+
+    def replica(self, **settings: Any) -> OutboxSender:
+        webhook = Webhook(lambda: self.receiver, clock=self.clock)
+        webhook.apply(URL, bytes(32), PAGE)
+        return OutboxSender(self.records, webhook, clock=self.clock, **settings)
+
+    async def left(self) -> int:
+        return (await self.records.tenant_data.count(ACME)).get("outbox_messages", 0)
+
+
+async def turned(replica: OutboxSender) -> None:
+    """All that is due is taken, and what comes of it is kept."""
+    await replica.turn()
+    await replica.settle(WITHIN_S)
+
+
+ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
+    "taken at once": ([204], [0], None),
+    "taken later": ([500, AWAY, 301, 200], [0, 1, 6, 31], None),
+    "never taken": ([500] * 9, [0, 1, 6, 31, 156], "500"),
+    "gone for good": ([410, 200], [0], "410"),
+}
+
+
+@pytest.mark.parametrize(("answers", "times", "why"), ENDS.values(), ids=ENDS)
+async def test_how_often_a_message_is_tried(
+    records: Records, answers: list[int | ToolFailure], times: list[float], why: str | None
+) -> None:
+    """At these times, whichever replica looks; a process that is started anew changes nothing."""
+    outbox = OutboxSenders(records, *answers)
+    await records.of(ACME).outbox.add(outbox_message())
+    tried: list[float] = []
+    with capture_logs() as logs:
+        for second in range(200):
+            outbox.clock.now = 1_001.0 + second
+            before = len(outbox.receiver.ids)
+            await turned(outbox.replica())
+            tried += [float(second)] * (len(outbox.receiver.ids) - before)
+
+    assert tried == times
+    assert {*outbox.receiver.ids} == {"msg_a1_requested"}
+    assert await outbox.left() == 0
+    given_up = [one["reason"] for one in logs if one["event"] == "webhook_given_up"]
+    assert given_up == ([] if why is None else [why])
+
+
+async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
+    """Once the time is over that the first one had for it; the receiver knows it by its id."""
+    outbox = OutboxSenders(records)
+    await records.of(ACME).outbox.add(outbox_message())
+    outbox.receiver.gate.clear()
+    first, second = outbox.replica(closing_s=0.0), outbox.replica()
+    async with first.running():
+        await come(outbox.receiver.hears)
+    outbox.receiver.gate.set()
+
+    outbox.clock.now += LEASE_S - 0.1
+    await turned(second)
+    assert outbox.receiver.ids == ["msg_a1_requested"]
+    outbox.clock.now += 0.1
+    await turned(second)
+
+    assert outbox.receiver.ids == ["msg_a1_requested"] * 2
+    assert await outbox.left() == 0
+
+
+async def test_a_message_that_ends_every_sender_is_given_up() -> None:
+    """An attempt counts when it begins."""
+    outbox = OutboxSenders(MemoryRecords())
+    await outbox.records.of(ACME).outbox.add(outbox_message())
+    for number in range(5):
+        at = outbox.clock.now
+        [(_, taken)] = await outbox.records.lease_messages(at, at + LEASE_S, "gone", 1)
+        assert taken.attempts == number + 1
+        outbox.clock.now += LEASE_S
+
+    with capture_logs() as logs:
+        await turned(outbox.replica())
+
+    assert outbox.receiver.ids == []
+    assert await outbox.left() == 0
+    assert [one["event"] for one in logs] == ["webhook_given_up"]
+
+
+async def test_replicas_share_the_work(records: Records) -> None:
+    """All look at the same time, and each message is sent once; a few at a time by each."""
+    outbox = OutboxSenders(records)
+    wanted = [f"m{number:02}" for number in range(50)]
+    for one in wanted:
+        await records.of(ACME).outbox.add(outbox_message(id=one, ordering_key=one))
+    replicas = [outbox.replica(), outbox.replica()]
+    async with asyncio.timeout(60):
+        while await outbox.left():
+            await asyncio.gather(*map(turned, replicas))
+
+    assert Counter(outbox.receiver.ids) == dict.fromkeys(wanted, 1)
+    assert outbox.receiver.most <= AT_ONCE * len(replicas)
+
+
+async def test_a_decision_is_told_after_its_request(records: Records) -> None:
+    """Also when the request is not taken at first; what is about others does not wait."""
+    outbox = OutboxSenders(records, 500)
+    replica = outbox.replica()
+    messages = records.of(ACME).outbox
+    await messages.add(outbox_message(id="asked"))
+    await turned(replica)
+    await messages.add(outbox_message(id="decided", sequence=1))
+    await messages.add(outbox_message(id="other", ordering_key="a2"))
+    await turned(replica)
+    assert outbox.receiver.ids == ["asked", "other"]
+
+    outbox.clock.now += 1.0
+    await turned(replica)
+    await turned(replica)
+
+    assert outbox.receiver.ids == ["asked", "other", "asked", "decided"]
+
+
+async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> None:
+    """A request, a decision, and an end that a look at it brings about; where it is configured."""
+    deployment = Deployment(records=records, require=["act"])
+    silent = deployment.replica()
+    await silent.asked(what="nobody is told")
+    outbox = OutboxSenders(records)
+    webhook = Webhook(lambda: outbox.receiver, clock=deployment.clock)
+    deployment.message_of = webhook.message
+    replica = deployment.replica()
+    assert await outbox.left() == 0
+
+    webhook.apply(URL, bytes(32), PAGE)
+    no, yes, late = [(await replica.asked(what=what)).id for what in ("no", "yes", "late")]
+    await replica.service.reject(ACME, no, BOB, "")
+    await replica.service.approve(ACME, yes, BOB)
+    deployment.clock.now += 301
+    await replica.service.requests.expire_due()
+    outbox.clock.now = deployment.clock.now
+    sender = outbox.replica()
+    async with asyncio.timeout(60):
+        while await outbox.left():
+            await turned(sender)
+
+    told = [one.removeprefix("msg_") for one in outbox.receiver.ids]
+    for request, steps in (
+        (no, ["requested", "rejected"]),
+        (yes, ["requested", "approved", "expired"]),
+        (late, ["requested", "expired"]),
+    ):
+        mine = [one for one in told if one.startswith(request)]
+        assert mine == [f"{request}_{step}" for step in steps]
+
+
+async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
+    """It is kept elsewhere than requests; its message, like theirs, before anybody is answered."""
+    deployment = Deployment()
+    outbox = OutboxSenders(deployment.records)
+    sender = outbox.replica()
+    replica = deployment.replica(sender)
+    approvals = ScriptApprovals(
+        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+    )
+    await approvals.submit([SCRIPT], by="alice", most=9)
+    [waits] = await replica.service.waiting(ACME)
+
+    await replica.service.approve(ACME, waits.id, ADMIN)
+
+    assert await outbox.left() == 1
+    await turned(sender)
+    [told] = outbox.receiver.ids
+    assert told.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
+
+
+async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
+    """With a yes after a no that is not taken at first, all in one moment, the last elsewhere."""
+    deployment = Deployment(records=records)
+    outbox = OutboxSenders(records, 500)
+    outbox.clock = deployment.clock
+    senders = [outbox.replica() for _ in "12"]
+    services = [deployment.replica(sender).service for sender in senders]
+    approvals = ScriptApprovals(records.of(ACME).entries(SUBJECT), clock=deployment.clock)
+
+    async def submitted() -> str:
+        await approvals.submit([SCRIPT], by="alice", most=9)
+        [waits] = await services[0].waiting(ACME)
+        return waits.id
+
+    await services[0].reject(ACME, await submitted(), ADMIN, "")
+    await turned(senders[0])
+    await services[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
+    await services[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
+    await submitted()
+    deployment.revokes = lambda caller: caller.subject == "alice"
+    assert await services[0].withdraw(ACME) == 1
+    deployment.revokes = lambda caller: False
+    await turned(senders[1])
+    assert outbox.told() == ["rejected"]  # those after it wait for it
+
+    deployment.clock.now += 1.0
+    await services[1].approve(ACME, await submitted(), ADMIN)
+    async with asyncio.timeout(60):
+        while await outbox.left():
+            await asyncio.gather(*map(turned, senders))
+
+    assert outbox.told() == ["rejected", "rejected", "approved", "revoked", "withdrawn", "approved"]
+
+
+class Cut(MemoryRecords):
+    """Records that do not answer while they are cut."""
+
+    cut = True
+    asked = 0
+    error: Exception = StoreUnavailable("the cable is cut")
+
+    async def lease_messages(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, OutboxMessage]]:
+        self.asked += 1
+        if self.cut:
+            raise self.error
+        return await super().lease_messages(now, until, holder, most)
+
+
+async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
+    """What is logged while more looks fail than that, and what is sent once they do no more."""
+    outbox = OutboxSenders(cut)
+    await cut.of(ACME).outbox.add(outbox_message())
+
+    async def tried() -> bool:
+        return cut.asked > times
+
+    async def sent() -> bool:
+        return not await outbox.left()
+
+    with capture_logs() as logs:
+        async with outbox.replica().running():
+            await come(tried)
+            cut.cut = False
+            await come(sent)
+    return logs, outbox.receiver.ids
+
+
+async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line when the database stops to answer, and then what had to wait."""
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.POLL_S", 0.01)
+    logs, ids = await outlasted(Cut(), times=3)
+
+    assert [one["event"] for one in logs] == ["webhook_held_up"]
+    assert ids == ["msg_a1_requested"]
+
+
+async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a look for what is due; it is told by its type, as its text may hold anything."""
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
+    cut = Cut()
+    cut.error = RuntimeError("secret-4711")
+    logs, _ = await outlasted(cut, times=1)
+
+    assert {(one["event"], one["chore"], one["error"]) for one in logs} == {
+        ("chore_ended", "webhook", "RuntimeError")
+    }
+    assert "4711" not in str(logs)
+
+
+async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
+    """An error of the sending that nobody foresaw holds up no other message, and not for ever."""
+    outbox = OutboxSenders(MemoryRecords())
+    outbox.receiver.answers = [RuntimeError("secret-4711")] * 5
+    await outbox.records.of(ACME).outbox.add(outbox_message())
+    replica = outbox.replica()
+    with capture_logs() as logs:
+        for _ in range(6):
+            await turned(replica)
+            outbox.clock.now += LEASE_S
+
+    told = [one["event"] for one in logs]
+    assert told == ["webhook_not_tried"] * 5 + ["webhook_given_up"]
+    assert {one["error"] for one in logs[:5]} == {"RuntimeError"}
+    assert "4711" not in str(logs)
+    assert await outbox.left() == 0
+
+
+async def test_a_change_does_not_wait_for_the_receiver() -> None:
+    """A receiver that hangs holds up neither who makes a change nor the end of the process."""
+    outbox = OutboxSenders(MemoryRecords())
+    outbox.receiver.gate.clear()
+    replica = outbox.replica(closing_s=0.01)
+    async with asyncio.timeout(10), replica.running():
+        await outbox.records.of(ACME).outbox.add(outbox_message())
+        await replica(ApprovalChange(what="requested", tenant=ACME, id="a1", tool="pay"))
+        await come(outbox.receiver.hears)
+
+    assert await outbox.left() == 1
+
+
+async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that is away for long must not fill the database; a line says which."""
+    monkeypatch.setattr("gatepost.policy.approvals.webhook.MOST_UNSENT", 3)
+    outbox = OutboxSenders(MemoryRecords())
+    replica = outbox.replica()
+    for number in range(5):
+        one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
+        await outbox.records.of(ACME).outbox.add(one)
+        await replica(ApprovalChange(what="requested", tenant=ACME, id=f"a{number}", tool="pay"))
+
+    with capture_logs() as logs:
+        await turned(replica)
+
+    assert sorted(outbox.receiver.ids) == ["m2", "m3", "m4"]
+    assert sorted(one["webhook_id"] for one in logs) == ["m0", "m1"]
+    assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
+    assert {one["event"] for one in logs} == {"webhook_dropped"}

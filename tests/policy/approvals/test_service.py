@@ -1,0 +1,378 @@
+"""Who may decide, and what a decision may be."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.policy.approvals.request import (
+    ApprovalRequest,
+    Approver,
+    GrantTerms,
+    Operator,
+    Undecidable,
+)
+from gatepost_authz.caller import TenantContext
+from tests.policy.approvals.deployment import (
+    ACME,
+    BOB,
+    CAROL,
+    ROBOT,
+    Deployment,
+    Replica,
+    kind,
+    said,
+)
+from tests.support.mcp import a_caller
+
+APPROVER = frozenset({"approver"})
+OPERATOR = Operator("root")
+
+
+def with_role(**changes: Any) -> TenantContext:
+    return a_caller(roles=APPROVER, **changes)
+
+
+UNFIT: dict[str, tuple[Approver, str]] = {
+    "the caller": (with_role(), "your own call"),
+    "the caller by another client": (with_role(client_id="other"), "your own call"),
+    "the caller with a fresh token": (with_role(token_id="t2", session_id="s2"), "your own call"),
+    "somebody without the role": (a_caller(subject="dan"), "it needs the role approver"),
+    "an admin who is no approver": (
+        a_caller(subject="dan", roles=frozenset({"admin"})),
+        "it needs the role approver",
+    ),
+    "a machine": (with_role(subject="robot", subject_kind="client"), "this is a machine"),
+    "an agent that acts for an approver": (
+        with_role(subject="dan", actor="agent"),
+        "another party acts for this one",
+    ),
+    "another tenant's approver": (with_role(subject="dan", tenant_id="globex"), "no such request"),
+}
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize(("who", "why"), UNFIT.values(), ids=UNFIT)
+async def test_who_may_not_decide(who: Approver, why: str) -> None:
+    """Neither yes nor no, and the request waits on."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+
+    with pytest.raises(Undecidable, match=why):
+        await replica.service.approve(ACME, request.id, who)
+    with pytest.raises(Undecidable, match=why):
+        await replica.service.reject(ACME, request.id, who, "no")
+
+    assert [one.id for one in await replica.service.waiting(ACME)] == [request.id]
+    if why != "no such request":
+        told = replica.service.objection(request, who)
+        assert told is not None
+        assert why in told
+
+
+FIT: dict[str, tuple[Approver, list[str]]] = {
+    "an approver": (BOB, []),
+    "the operator": (OPERATOR, []),
+    "the operator, where others are named": (OPERATOR, ["role:boss"]),
+    "somebody with the rule's role": (a_caller(subject="d", roles={"boss"}), ["role:boss"]),
+    "the person whom a rule names": (
+        a_caller(subject="dan"),
+        ["role:boss", "subject:https://id.example.com dan"],
+    ),
+    "the same id at another issuer": (with_role(issuer="https://other.example"), []),
+}
+
+
+@pytest.mark.parametrize(("who", "by"), FIT.values(), ids=FIT)
+async def test_who_may_decide(who: Approver, by: list[str]) -> None:
+    """By the role, by a rule, or as whoever runs the server."""
+    deployment = Deployment(rules=[{"tools": ["act"], "by": by}])
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+
+    assert replica.service.objection(request, who) is None
+    approved = await replica.service.approve(ACME, request.id, who)
+
+    assert approved.state == "approved"
+    assert said(await replica.call(what="a")) == "a 0 1"
+
+
+async def test_every_rule_that_fits_has_to_be_content() -> None:
+    """Two rules name different people: one of each is needed in one person."""
+    rules = [{"tools": ["act"], "by": ["role:a"]}, {"tools": ["act"], "by": ["role:b"]}]
+    deployment = Deployment(rules=rules)
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+
+    with pytest.raises(Undecidable, match="the role a and also the role b"):
+        await replica.service.approve(ACME, request.id, a_caller(subject="d", roles={"a"}))
+    await replica.service.approve(ACME, request.id, a_caller(subject="d", roles={"a", "b"}))
+
+
+TWO = {"rules": [{"tools": ["act"], "approvals": 2}]}
+
+
+@pytest.mark.requirement("A7")
+async def test_two_people_are_two() -> None:
+    """The first yes is kept, the same person's second is none, and then another's counts."""
+    deployment = Deployment(**TWO)
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+
+    first = await replica.service.approve(ACME, request.id, BOB)
+    assert (first.state, first.given, first.needed) == ("waiting", 1, 2)
+    with pytest.raises(Undecidable, match="already approved it"):
+        await replica.service.approve(ACME, request.id, BOB)
+    assert kind(await replica.call(what="a")) == "approval_pending"
+    await replica.service.approve(ACME, request.id, CAROL)
+
+    assert said(await replica.call(what="a")) == "a 0 1"
+
+
+async def test_one_of_two_may_still_say_no() -> None:
+    """A yes of somebody else does not stand against it."""
+    deployment = Deployment(**TWO)
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+    await replica.service.approve(ACME, request.id, BOB)
+
+    await replica.service.reject(ACME, request.id, CAROL, "")
+
+    assert kind(await replica.call(what="a")) == "denied"
+
+
+async def test_the_command_line_is_one_person() -> None:
+    """Names on a machine are easily taken."""
+    deployment = Deployment(**TWO)
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+    await replica.service.approve(ACME, request.id, OPERATOR)
+
+    with pytest.raises(Undecidable, match="second person has to sign in"):
+        await replica.service.approve(ACME, request.id, Operator("admin"))
+    await replica.service.approve(ACME, request.id, BOB)
+
+
+async def test_of_many_decisions_at_once_one_counts() -> None:
+    """At several replicas; the others hear that it is decided."""
+    deployment = Deployment(require=["act"])
+    replicas = [deployment.replica() for _ in range(4)]
+    request = await replicas[0].asked(what="a")
+
+    async def decide(at: int) -> bool:
+        service = replicas[at % 4].service
+        try:
+            if at % 2:
+                await service.approve(ACME, request.id, BOB)
+            else:
+                await service.reject(ACME, request.id, CAROL, "")
+        except Undecidable:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*map(decide, range(12)))) == 1
+    decided = await replicas[0].service.get(ACME, request.id)
+    assert decided is not None
+    assert len(decided.decisions) == 1
+
+
+@pytest.mark.parametrize("end", ["approve", "reject", "expire", "use", "withdraw"])
+async def test_what_is_over_cannot_be_decided(end: str) -> None:
+    """A late yes changes nothing."""
+    deployment = Deployment(require=["act"], timeout_s=60)
+    replica = deployment.replica()
+    service = replica.service
+    request = await replica.asked(what="a")
+    if end in {"approve", "use"}:
+        await service.approve(ACME, request.id, BOB)
+    if end == "use":
+        await replica.call(what="a")
+    elif end == "reject":
+        await service.reject(ACME, request.id, BOB, "")
+    elif end == "expire":
+        deployment.clock.now += 60
+    elif end == "withdraw":
+        deployment.revokes = lambda caller: caller.subject == "alice"
+        assert await service.withdraw(ACME) == 1
+
+    with pytest.raises(Undecidable):
+        await service.approve(ACME, request.id, CAROL)
+    with pytest.raises(Undecidable):
+        await service.reject(ACME, request.id, CAROL, "")
+
+
+async def edit(replica: Replica, request: ApprovalRequest, **arguments: Any) -> ApprovalRequest:
+    return await replica.service.approve(
+        ACME, request.id, BOB, edited=json.dumps(arguments).encode()
+    )
+
+
+@pytest.mark.requirement("A7")
+async def test_a_call_runs_with_what_a_person_made_of_it() -> None:
+    """The agent is told; the approval stays the one of the call that it made."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    request = await replica.asked(what="a", amount=5)
+
+    approved = await edit(replica, request, what="a", amount=2)
+
+    assert approved.edited == b'{"what":"a","amount":2}'
+    assert approved.decisions[0].edited
+    first, note = said(await replica.call(what="a", amount=5)).split("\n")
+    assert first == "a 2 1"
+    assert note == "A person approved this call with other arguments. It was run with: " + (
+        '{"what":"a","amount":2}'
+    )
+    assert kind(await replica.call(what="a", amount=2)) == "approval_pending"
+
+
+async def test_what_is_left_as_it_was_is_no_edit() -> None:
+    """Spelling and order make no other call."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    request = await replica.asked(what="a", amount=5)
+
+    approved = await edit(replica, request, amount=5, what="a")
+
+    assert approved.edited is None
+    assert said(await replica.call(what="a", amount=5)) == "a 5 1"
+
+
+BAD_EDITS = {
+    "not JSON": (b"{", "not JSON"),
+    "no object": (b"[1]", "not a JSON object"),
+    "not what the tool takes": (b'{"amount": "much"}', "does not take these"),
+    "an unknown name": (b'{"whom": "a"}', "does not take these"),
+}
+
+
+@pytest.mark.parametrize(("edited", "why"), BAD_EDITS.values(), ids=BAD_EDITS)
+async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> None:
+    """At once, to the person who made it."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+
+    with pytest.raises(Undecidable, match=why):
+        await replica.service.approve(ACME, request.id, BOB, edited=edited)
+    assert len(await replica.service.waiting(ACME)) == 1
+
+
+async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
+    """They see it, say what they saw, and cannot change it again."""
+    deployment = Deployment(**TWO)
+    replica = deployment.replica()
+    request = await replica.asked(what="a", amount=5)
+    first = await edit(replica, request, what="a", amount=2)
+    assert first.digest != request.digest
+
+    with pytest.raises(Undecidable, match="not what you saw"):
+        await replica.service.approve(ACME, request.id, CAROL, seen=request.digest)
+    with pytest.raises(Undecidable, match="approved the original arguments"):
+        await replica.service.approve(ACME, request.id, CAROL, edited=b'{"what": "b"}')
+    await replica.service.approve(ACME, request.id, CAROL, seen=first.digest)
+
+    assert said(await replica.call(what="a", amount=5)).startswith("a 2 1")
+
+
+async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
+    """What is withheld stays in its place; around it nothing can be written."""
+    deployment = Deployment(require=["whisper"])
+    replica = deployment.replica()
+    request = await replica.asked("whisper", what="a", password="hunter2hunter2")
+
+    shown = json.loads(request.arguments)
+    assert shown["password"] == "[REDACTED:PASSWORD]"
+    record = await deployment.records.of(ACME).approvals.get(request.id)
+    assert record is not None
+    assert b"hunter2" not in msgspec.msgpack.encode(record)
+
+    with pytest.raises(Undecidable, match="Part of password is withheld"):
+        await edit(replica, request, what="b", password="x[REDACTED:PASSWORD]")
+    approved = await edit(replica, request, **{**shown, "what": "b"})
+
+    assert b"hunter2" not in (approved.edited or b"")
+    outcome = await replica.call("whisper", what="a", password="hunter2hunter2")
+    assert deployment.effects["b"] == 1
+    assert "hunter2" not in said(outcome)
+
+
+async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> None:
+    """Used, rejected, expired or withdrawn: only what people were shown is left."""
+    deployment = Deployment(require=["act"], timeout_s=60)
+    replica = deployment.replica()
+    service = replica.service
+    ids = [(await replica.asked(what=what)).id for what in "abcd"]
+    await service.approve(ACME, ids[0], BOB)
+    await replica.call(what="a")
+    await service.reject(ACME, ids[1], BOB, "")
+    withdrawn = await replica.asked(what="e", caller=a_caller(subject="fay"))
+    deployment.revokes = lambda caller: caller.subject == "fay"
+    assert await service.withdraw(ACME) == 1
+    ids.append(withdrawn.id)
+    deployment.clock.now += 60
+    await service.requests.expire_due()
+
+    for request_id in ids:
+        record = await deployment.records.of(ACME).approvals.get(request_id)
+        assert record is not None
+        assert record.sealed is None
+    assert sorted(one.state for one in await service.history(ACME)) == [
+        "expired",
+        "expired",
+        "rejected",
+        "used",
+        "withdrawn",
+    ]
+
+
+async def test_a_withdrawal_reaches_those_whom_it_names() -> None:
+    """What waits for them, what was approved, and their grants."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    service = replica.service
+    mine = await replica.asked(what="a")
+    await replica.asked(what="b")
+    await replica.asked(what="c", caller=a_caller(subject="eve"))
+    terms = GrantTerms(uses=5)
+    await service.approve(ACME, mine.id, BOB, grant=terms)
+
+    deployment.revokes = lambda caller: caller.subject == "alice"
+    assert await service.withdraw(ACME) == 3
+
+    assert await service.grants(ACME) == []
+    [left] = await service.waiting(ACME)
+    assert left.caller.subject == "eve"
+    deployment.revokes = lambda caller: False
+    assert kind(await replica.call(what="a")) == "approval_pending"
+
+
+async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
+    """The usual role does not open it."""
+    deployment = Deployment(require=["act"], rules=[{"tools": ["act"], "by": ["role:robots"]}])
+    replica = deployment.replica()
+    request = await replica.asked(caller=ROBOT, what="a")
+
+    with pytest.raises(Undecidable, match="the role robots"):
+        await replica.service.approve(ACME, request.id, BOB)
+    keeper = a_caller(subject="robot", roles=frozenset({"robots"}))
+    await replica.service.approve(ACME, request.id, keeper)
+    assert said(await replica.call(caller=ROBOT, what="a")) == "a 0 1"
+
+
+async def test_the_history_has_pages() -> None:
+    """By the last one of the page before."""
+    deployment = Deployment(require=["act"])
+    replica = deployment.replica()
+    for number in range(5):
+        request = await replica.asked(what=f"{number}")
+        deployment.clock.now += 1
+        await replica.service.reject(ACME, request.id, BOB, "")
+    first = await replica.service.history(ACME, most=3)
+    rest = await replica.service.history(ACME, before=first[-1], most=3)
+
+    told = [json.loads(one.arguments)["what"] for one in (*first, *rest)]
+    assert told == ["4", "3", "2", "1", "0"]

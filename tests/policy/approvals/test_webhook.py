@@ -1,0 +1,229 @@
+"""The webhook: what is said of a change, for how long, and how it is signed and sent."""
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import pytest
+
+from gatepost import ToolFailure
+from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty
+from gatepost.policy.approvals.webhook import (
+    BadSecret,
+    Webhook,
+    key_of,
+    page_of,
+    payload_of,
+    signature,
+)
+from gatepost.tools.context import OutboundReply, Sending
+
+URL = "https://hooks.example.com/x"
+AWAY = ToolFailure("upstream_unavailable", "Away.")
+PAGE = page_of("https://mcp.example.com/mcp")
+
+
+def change(
+    what: Any, state: Any = "waiting", until: float = 1_300.0, **settings: Any
+) -> ApprovalChange:
+    request = ApprovalRequest(
+        id="a1",
+        tenant="acme",
+        state=state,
+        tool="pay",
+        caller=DisplayedParty(subject="alice-4711", name="Alice 4711"),
+        arguments=b'{"to":"bob-4711"}',
+        reason="4711",
+        created_at=1_000.0,
+        until=until,
+        **settings,
+    )
+    return ApprovalChange(what=what, tenant="acme", id="a1", tool="pay", request=request)
+
+
+SAID = {
+    "a request": (change("requested"), "approval.requested"),
+    "a yes": (change("approved", "approved"), "approval.decided"),
+    "the first yes of two": (change("approved", needed=2), None),
+    "a no": (change("rejected", "rejected"), "approval.decided"),
+    "a withdrawal": (change("withdrawn", "withdrawn"), "approval.decided"),
+    "the end of an approval": (change("revoked", "withdrawn"), "approval.decided"),
+    "the end of its time": (change("expired", "expired"), "approval.expired"),
+    "its use": (change("used", "used"), None),
+    "a grant": (ApprovalChange(what="granted", tenant="acme", id="g1", tool="pay"), None),
+}
+
+
+@pytest.mark.parametrize(("told", "event"), SAID.values(), ids=SAID)
+def test_what_is_said_of_a_change(told: ApprovalChange, event: str | None) -> None:
+    """That it happened and where to look; nothing that was sent, and nobody's name."""
+    body = payload_of(told, now=1_795_335_300.5, page=PAGE)
+
+    if event is None:
+        assert body is None
+        return
+    assert body is not None
+    assert b"4711" not in body
+    said = json.loads(body)
+    assert (said["type"], said["data"]["state"]) == (event, told.request and told.request.state)
+    assert said["timestamp"].startswith("2026-11-22T08:15:00")
+    assert said["data"]["url"] == "https://mcp.example.com/dashboard/approvals/a1"
+
+
+def test_it_is_signed_as_the_specification_has_it() -> None:
+    """The example that Standard Webhooks' own libraries are tested with."""
+    key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+
+    signed = signature(key, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+
+    assert signed == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+BAD = {
+    "nothing": "",
+    "no prefix": base64.b64encode(bytes(32)).decode(),
+    "too short": "whsec_" + base64.b64encode(bytes(23)).decode(),
+    "too long": "whsec_" + base64.b64encode(bytes(65)).decode(),
+    "no base64": "whsec_" + "!" * 44,
+}
+
+
+@pytest.mark.parametrize("secret", BAD.values(), ids=BAD)
+def test_a_secret_that_is_none(secret: str) -> None:
+    """Said without repeating it."""
+    with pytest.raises(BadSecret) as refused:
+        key_of(secret)
+    assert not secret or secret not in str(refused.value)
+
+
+class Receiver:
+    """Takes messages as it is told to: a status, or why it cannot be reached."""
+
+    def __init__(self, *answers: int | ToolFailure) -> None:
+        self.answers = [*answers]
+        self.got: list[tuple[str, Sending]] = []
+
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
+        self.got.append((f"{method} {url}", options))
+        answer = self.answers.pop(0)
+        if isinstance(answer, ToolFailure):
+            raise answer
+        return OutboundReply(answer, {}, b"", False, url)
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        raise NotImplementedError
+
+
+def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, Receiver]:
+    """A webhook whose clock stands still, and whom it tells."""
+    receiver = Receiver(*answers)
+    webhook = Webhook(lambda: receiver, clock=lambda: at)
+    webhook.apply(URL, bytes(32), PAGE)
+    return webhook, receiver
+
+
+ENDS: dict[str, tuple[int | ToolFailure, str | None]] = {
+    "taken": (204, None),
+    "moved": (301, "301"),
+    "gone": (410, "410"),
+    "broken": (500, "500"),
+    "away": (AWAY, "Away."),
+}
+
+
+@pytest.mark.parametrize(("answer", "why"), ENDS.values(), ids=ENDS)
+async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
+    """Taken is what was answered with 2xx, and nothing else."""
+    webhook, receiver = hook(answer)
+    message = webhook.message(change("requested"))
+    assert message is not None
+
+    assert await webhook.send(message) == why
+    [(line, sent)] = receiver.got
+    assert (line, sent["content"]) == (f"POST {URL}", message.body)
+    assert sent["headers"]["webhook-id"] == "msg_a1_requested"
+    assert sent["headers"]["webhook-signature"] == signature(
+        bytes(32), "msg_a1_requested", 1_000, message.body
+    )
+
+
+async def test_a_reload_counts_for_what_was_kept_before() -> None:
+    """The next attempt goes to the new address, signed with the new key."""
+    webhook, receiver = hook(500, 204)
+    message = webhook.message(change("requested"))
+    assert message is not None
+    await webhook.send(message)
+
+    webhook.apply("https://new.example.com/", b"\x01" * 32, PAGE)
+    await webhook.send(message)
+
+    line, sent = receiver.got[1]
+    assert line == "POST https://new.example.com/"
+    assert sent["headers"]["webhook-signature"] == signature(
+        b"\x01" * 32, message.id, 1_000, message.body
+    )
+
+
+def test_where_nobody_is_told_nothing_is_kept() -> None:
+    """Neither before there is an address nor after a reload has taken it away."""
+    webhook, _ = hook()
+    assert webhook.message(change("requested")) is not None
+    assert webhook.message(change("used", "used")) is None
+
+    webhook.apply("", b"", PAGE)
+
+    assert not webhook.is_on
+    assert webhook.message(change("requested")) is None
+
+
+def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
+    """Of a script for half a day more, though it waits for ever and is rejected for weeks."""
+    webhook, _ = hook(at=1_200.0)
+    call, late = webhook.message(change("requested")), webhook.message(change("expired", "expired"))
+    script = webhook.message(change("approved", "approved", kind="script", until=math.inf))
+
+    assert call is not None
+    assert late is not None
+    weeks = webhook.message(change("rejected", "rejected", kind="script", until=9e9))
+    assert script is not None
+    assert weeks is not None
+    assert weeks.expires_at == script.expires_at
+    assert (call.expires_at, late.expires_at) == (1_300.0 + 3_600.0,) * 2
+    assert script.expires_at == 1_200.0 + 43_200.0 + 3_600.0
+    assert (call.sequence, late.sequence) == (0, 2)
+
+
+def test_the_same_script_may_be_decided_about_again() -> None:
+    """Its id is its content's; whoever has seen the first message must not drop the second."""
+    told = change("approved", "approved", kind="script", until=math.inf)
+    one, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
+    made = [webhook.message(told) for webhook in (one, one, other, other)]
+
+    assert None not in made
+    ids = {kept.id for kept in made if kept}
+    assert len(ids) == len(made)
+    assert {len(one) for one in ids} == {len("msg_a1_approved_") + 32}
+
+
+def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
+    """To the microsecond, whatever was decided; and those of one process are never level."""
+    now = [1_795_335_300.000_001]
+    webhook = Webhook(Receiver, clock=lambda: now[0])
+    webhook.apply(URL, bytes(32), PAGE)
+    places: list[int] = []
+    for what, passes in (
+        ("rejected", 0.0),
+        ("approved", 0.0),
+        ("withdrawn", 2e-6),
+        ("rejected", -9),
+    ):
+        now[0] += passes
+        kept = webhook.message(change(what, what, kind="script", until=9e9))
+        assert kept is not None
+        places.append(kept.sequence)
+
+    first = 1_795_335_300_000_001
+    assert places == [first, first + 1, first + 2, first + 3]

@@ -1,0 +1,42 @@
+"""What stands between a plain call and its tool, counted in calls of Python."""
+
+import asyncio
+
+import pytest
+
+from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.policy.limits.rules import LimitRules
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.tools.api import Call
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from tests.policy.idempotency.deployment import Deployment, context
+from tests.policy.limits.limited_process import bucket
+from tests.support.mcp import a_caller
+from tests.support.steps import calls
+
+CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")
+
+
+async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
+    """Neither what is about retries nor what is about secrets."""
+    deployment, limits = Deployment(), LimitStage()
+    limits.apply(LimitRules(bucket(1_000)), most=10)
+    once = IdempotencyStage(
+        RunningCalls(deployment.records, deployment.relay), timeout_s=9, max_result_bytes=10_000
+    )
+    runner = Runner(
+        Registry(deployment.pack.tools.values()), context_for=context, stages=(once, limits)
+    )
+
+    def through() -> None:
+        with pytest.raises(StopIteration):
+            runner.run(CALL).send(None)
+
+    through()
+    made = calls(through)
+
+    assert [name for name in made if name.startswith(("Once.", "Runs.", "Guard.now"))] == []
+    assert sum(name.startswith(("Limits.", "Buckets.", "Seat.")) for name in made) <= 4
+    assert sum(name.endswith(".perform") for name in made) == 1
+    await asyncio.sleep(0)

@@ -1,0 +1,245 @@
+"""Idempotency keys when a process, the database or the relay is gone in the middle (O12)."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.policy.idempotency import execution
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import Subscription
+from tests.policy.idempotency.deployment import Deployment, Replica, come, said, turns
+
+pytestmark = pytest.mark.requirement("O12")
+
+HELD = "act_held"
+
+
+async def crashed(deployment: Deployment, tool: str = HELD, **options: Any) -> Replica:
+    """A replica that died while a tool ran: nothing of it moves any more, its record stays."""
+    dead = deployment.replica()
+    call = asyncio.create_task(dead.call(tool=tool, **options))
+    await deployment.entered.wait()
+    for task in tuple(dead.runs._tasks):
+        # Cancelled without a word to anybody, as far as the stores can tell.
+        task.cancel()
+    await turns()
+    call.cancel()
+    await turns()
+    deployment.gate.set()
+    return deployment.replica()
+
+
+async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
+    """The effect may have happened; a second one would be worse than an honest word."""
+    deployment = Deployment()
+    alive = await crashed(deployment)
+    deployment.clock.now += execution.LEASE_S
+    for _ in range(2):
+        outcome = await alive.call(tool=HELD)
+        assert outcome.failure is not None
+        assert said(outcome) == "conflict"
+        assert "It is unknown" in outcome.failure.message
+    deployment.clock.now += 86_400
+
+    assert deployment.effects == {"a": 1}
+    assert said(await alive.call(tool=HELD)) == "a 2"
+
+
+async def test_a_tool_that_may_run_twice_does() -> None:
+    """Declared idempotent: whoever finds the record abandoned takes it over."""
+    deployment, tool = Deployment(), "put_held"
+    alive, other = await crashed(deployment, tool), deployment.replica()
+    deployment.clock.now += execution.LEASE_S
+    calls = [alive.call(tool=tool), alive.call(tool=tool), other.call(tool=tool)]
+
+    assert {said(outcome) for outcome in await asyncio.gather(*calls)} == {"a 2"}
+
+
+async def test_an_episode_is_not_blocked_for_a_day() -> None:
+    """Its id counts for a minute; after that an identical call is a new one."""
+    deployment = Deployment()
+    alive = await crashed(deployment, kind="correlation")
+    deployment.clock.now += execution.LEASE_S + 59
+    assert said(await alive.call(tool=HELD, kind="correlation")) == "conflict"
+
+    deployment.clock.now += 1
+    assert said(await alive.call(tool=HELD, kind="correlation")) == "a 2"
+
+
+async def test_whoever_waits_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry that comes right after the crash waits until nobody can be running it."""
+    monkeypatch.setattr(execution, "POLL_S", 0.005)
+    deployment = Deployment()
+    alive = await crashed(deployment)
+    again = asyncio.create_task(alive.call(tool=HELD))
+    await turns()
+    assert not again.done()
+    deployment.clock.now += execution.LEASE_S
+
+    assert said(await again) == "conflict"
+
+
+async def test_a_holder_that_only_seemed_gone_still_says_how_it_ended() -> None:
+    """A pause longer than the lease: others were told that nobody knows, and now somebody does."""
+    deployment = Deployment()
+    slow, other = deployment.replica(), deployment.replica()
+    first = asyncio.create_task(slow.call(tool=HELD))
+    await deployment.entered.wait()
+    deployment.clock.now += execution.LEASE_S
+    assert said(await other.call(tool=HELD)) == "conflict"
+    deployment.gate.set()
+
+    assert said(await first) == "a 1"
+    assert said(await other.call(tool=HELD)) == "a 1"
+
+
+class Switch:
+    """Stores that answer as long as they are on."""
+
+    def __init__(self) -> None:
+        self.away: set[str] = set()
+
+    def ask(self, what: str) -> None:
+        if what in self.away:
+            raise StoreUnavailable
+
+
+class Database(MemoryRecords):
+    """Idempotency records that may be away, by method."""
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__()
+        self._switch = switch
+
+    def of(self, tenant: str) -> Any:
+        kept = super().of(tenant)
+        if not isinstance(kept.idempotency, SwitchedStore):
+            kept.idempotency = SwitchedStore(kept.idempotency, self._switch)  # type: ignore[assignment]
+        return kept
+
+
+class SwitchedStore:
+    """Passes every call on, unless it is switched off."""
+
+    def __init__(self, inner: Any, switch: Switch) -> None:
+        self._inner, self._switch = inner, switch
+
+    def __getattr__(self, name: str) -> Any:
+        async def ask(*arguments: Any, **options: Any) -> IdempotencyRecord | bool | None:
+            self._switch.ask(name)
+            answer: IdempotencyRecord | bool | None = await getattr(self._inner, name)(
+                *arguments, **options
+            )
+            return answer
+
+        return ask
+
+
+class Wire(MemoryRelay):
+    """A relay that may be away."""
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__()
+        self._switch = switch
+
+    def of(self, tenant: str) -> Any:
+        inner, switch = super().of(tenant), self._switch
+
+        class Tenant:
+            async def publish(self, topic: str, message: bytes) -> None:
+                switch.ask("publish")
+                await inner.publish(topic, message)
+
+            async def follow(self, topic: str, deliver: Any) -> Subscription:
+                switch.ask("follow")
+                return await inner.follow(topic, deliver)
+
+        return Tenant()
+
+
+async def test_nothing_runs_that_cannot_be_claimed() -> None:
+    """Without the database a keyed call is answered 503: the promise could not be kept."""
+    switch = Switch()
+    deployment = Deployment(records=Database(switch))
+    replica = deployment.replica()
+    switch.away = {"begin"}
+    with pytest.raises(StoreUnavailable):
+        await replica.call()
+    assert deployment.effects == {}
+    switch.away = set()
+
+    assert said(await replica.call()) == "a 1"
+
+
+async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To answer 503 after the effect would invite a second one."""
+    monkeypatch.setattr(execution, "BACKOFF_S", (0.005,) * 1000)
+    switch = Switch()
+    deployment = Deployment(records=Database(switch))
+    one, other = deployment.replica(), deployment.replica()
+    switch.away = {"finish"}
+    with capture_logs() as logs:
+        assert said(await one.call()) == "a 1"
+        assert logs[0]["event"] == "ending_not_kept"
+        switch.away = set()
+        async with asyncio.timeout(10):
+            await asyncio.wait(one.runs._tasks)
+
+    assert said(await other.call()) == "a 1"
+
+
+async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one counts."""
+    monkeypatch.setattr(execution, "RENEW_S", 0.001)
+    switch = Switch()
+    deployment = Deployment(records=Database(switch))
+    one = deployment.replica()
+    switch.away = {"renew"}
+    with capture_logs() as logs:
+        first = asyncio.create_task(one.call(tool=HELD))
+
+        async def failed() -> bool:
+            return bool(logs)
+
+        await come(failed)
+        deployment.gate.set()
+
+        assert said(await first) == "a 1"
+
+
+async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The relay may lose everything; waiting only takes longer then."""
+    monkeypatch.setattr(execution, "POLL_S", 0.005)
+    switch = Switch()
+    switch.away = {"publish", "follow"}
+    deployment = Deployment(relay=Wire(switch))
+    one, other = deployment.replica(), deployment.replica()
+    with capture_logs():
+        first = asyncio.create_task(one.call(tool=HELD))
+        await deployment.entered.wait()
+        second = asyncio.create_task(other.call(tool=HELD))
+        await turns()
+        deployment.gate.set()
+
+        assert said(await second) == said(await first) == "a 1"
+
+
+async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a relay, whoever waits hears of the ending at once."""
+    monkeypatch.setattr(execution, "POLL_S", 3600)
+    deployment = Deployment()
+    one, other = deployment.replica(), deployment.replica()
+    first = asyncio.create_task(one.call(tool=HELD))
+    await deployment.entered.wait()
+    second = asyncio.create_task(other.call(tool=HELD))
+    await turns()
+    deployment.gate.set()
+
+    assert said(await second) == said(await first) == "a 1"

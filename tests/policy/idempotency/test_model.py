@@ -1,0 +1,268 @@
+"""Any order of calls, endings, crashes and departures: one effect per key, no odd answer (O12)."""
+
+import asyncio
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from gatepost import CallContext, Outcome, Pack, ToolFailure
+from gatepost.policy.idempotency import execution
+from gatepost.policy.idempotency.stage import KEPT_S, IdempotencyStage, RunningCalls
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.tools.api import Call, Retry
+from gatepost.tools.client import InputNeeded
+from gatepost.tools.interruption import HUNG_UP
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.workspace import TenantWorkspace
+from tests.policy.idempotency.deployment import ASKED, turns
+from tests.support.mcp import Clock, a_caller
+
+pytestmark = pytest.mark.requirement("O12")
+
+REPLICAS = 3
+WITHIN_S = 20
+STEP_S = 4.0  # less than a lease is renewed by
+
+
+class Identity(NamedTuple):
+    """What two calls must share to be the same one."""
+
+    tool: str
+    kind: str
+    key: str
+    arguments: str | None
+    """Of an episode's calls; an idempotency key is one call's."""
+
+
+class Invocation(msgspec.Struct):
+    """One run of a tool."""
+
+    identity: Identity
+    arguments: str
+    begun: float
+    replica: int
+    gate: "asyncio.Future[str]"
+    ended: float | None = None
+    how: str = "runs"
+    """runs, kept, free, gone (with its replica) or stopped"""
+
+
+class Asked(msgspec.Struct):
+    """One call and what came of it."""
+
+    identity: Identity
+    arguments: str
+    begun: float
+    replica: int
+    task: "asyncio.Task[Outcome]"
+    number: int
+    ended: float = 0.0
+    left: bool = False
+
+
+class World:
+    """Replicas over shared stores, and everything that ever happened there."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.records, self.relay = MemoryRecords(), MemoryRelay()
+        self.invocations: list[Invocation] = []
+        self.calls: list[Asked] = []
+        self.pack = Pack("world")
+        self.pack.tool(name="act")(self._tool)
+        self.pack.tool(name="put", idempotent=True)(self._tool)
+        self.replicas = [self._replica() for _ in range(REPLICAS)]
+
+    def _replica(self) -> tuple[RunningCalls, Runner]:
+        runs = RunningCalls(self.records, self.relay, clock=self.clock)
+        once = IdempotencyStage(runs, timeout_s=3600.0, max_result_bytes=1_000_000)
+        registry = Registry(self.pack.tools.values())
+        return runs, Runner(
+            registry, context_for=_context, stages=[once], timeout_s=3600.0, clock=self.clock
+        )
+
+    async def _tool(self, ctx: CallContext, what: str) -> str:
+        """Have an effect, and end as the test says."""
+        asked = self.calls[int(ctx.request_id)]
+        gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        made = Invocation(asked.identity, what, self.clock.now, asked.replica, gate)
+        self.invocations.append(made)
+        number = len(self.invocations) - 1
+        try:
+            how = await gate
+        except asyncio.CancelledError:
+            if made.how == "runs":
+                made.how, made.ended = "stopped", self.clock.now
+            raise
+        made.ended = self.clock.now
+        made.how = "free" if how in ("away", "asks") else "kept"
+        if how == "away":
+            raise ToolFailure("upstream_unavailable", f"#{number}")
+        if how == "asks":
+            raise InputNeeded(ASKED)
+        if how == "fails":
+            raise ToolFailure("not_found", f"#{number}")
+        return f"#{number}"
+
+    async def call(self, replica: int, tool: str, kind: str, key: str, what: str) -> None:
+        identity = Identity(tool, kind, key, what if kind == "correlation" else None)
+        call = Call(
+            caller=a_caller(),
+            name=tool,
+            arguments=msgspec.json.encode({"what": what}),
+            request_id=str(len(self.calls)),
+            retry=Retry(kind, key),  # type: ignore[arg-type]  # from a list of both
+        )
+        task = asyncio.create_task(self.replicas[replica][1].run(call))
+        asked = Asked(identity, what, self.clock.now, replica, task, len(self.calls))
+        task.add_done_callback(lambda _: setattr(asked, "ended", self.clock.now))
+        self.calls.append(asked)
+
+    async def end(self, number: int, how: str) -> None:
+        running = [made for made in self.invocations if made.how == "runs"]
+        if running:
+            made = running[number % len(running)]
+            if not made.gate.done():
+                made.gate.set_result(how)
+
+    async def leave(self, number: int, why: str | None) -> None:
+        waiting = [asked for asked in self.calls if not asked.task.done()]
+        if waiting:
+            asked = waiting[number % len(waiting)]
+            asked.left = True
+            asked.task.cancel(why)
+
+    async def crash(self, replica: int) -> None:
+        """A process dies: nothing of it says a word any more, and another takes its place."""
+        runs, _ = self.replicas[replica]
+        for made in self.invocations:
+            if made.replica == replica and made.how == "runs":
+                made.how, made.ended = "gone", self.clock.now
+        for task in tuple(runs._tasks):
+            task.cancel()
+        for asked in self.calls:
+            if asked.replica == replica and not asked.task.done():
+                asked.left = True
+                asked.task.cancel()
+        await turns()
+        self.replicas[replica] = self._replica()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Time goes by in small steps, so that leases are renewed as they would be."""
+        if seconds > 100:
+            if any(not asked.task.done() for asked in self.calls):
+                return
+            if any(made.how == "runs" for made in self.invocations):
+                return
+            self.clock.now += seconds
+            return
+        for _ in range(int(seconds / STEP_S)):
+            self.clock.now += STEP_S
+            await turns(6)
+
+    async def close(self) -> None:
+        """Everything comes to an end, whatever it was waiting for."""
+        async with asyncio.timeout(WITHIN_S):
+            while any(not asked.task.done() for asked in self.calls):
+                await self.end(0, "answers")
+                await self.pass_time(STEP_S)
+            while any(runs._tasks for runs, _ in self.replicas):
+                await self.end(0, "answers")
+                await self.pass_time(STEP_S)
+        await turns()  # when a call ended is noted a turn after its end
+
+    def check(self) -> None:
+        for number, made in enumerate(self.invocations):
+            for later in self.invocations[number + 1 :]:
+                if later.identity == made.identity:
+                    assert self._may_follow(made, later), (made, later)
+        for asked in self.calls:
+            if not asked.left:
+                self._explain(asked)
+
+    def _may_follow(self, made: Invocation, later: Invocation) -> bool:
+        kind, repeatable = made.identity.kind, made.identity.tool == "put"
+        if made.ended is None or later.begun < made.ended:
+            return False
+        if made.how == "free" or (made.how == "stopped" and repeatable):
+            return True
+        if made.how == "gone":
+            lease_over = later.begun >= made.begun + execution.LEASE_S
+            if repeatable:
+                return lease_over
+            counts_s = KEPT_S[kind] + (execution.LEASE_S if kind == "correlation" else 0)
+            return lease_over and later.begun >= made.begun + counts_s
+        return later.begun >= made.ended + KEPT_S[kind]
+
+    def _explain(self, asked: Asked) -> None:
+        error = asked.task.exception()
+        if error is not None:
+            assert isinstance(error, InputNeeded), error
+            return
+        outcome = asked.task.result()
+        related = [made for made in self.invocations if made.identity == asked.identity]
+        same = [made for made in related if made.arguments == asked.arguments]
+        if outcome.failure is None or outcome.failure.kind != "conflict":
+            text = outcome.failure.message if outcome.failure else outcome.content[0]["text"]
+            made = self.invocations[int(text.removeprefix("#"))]
+            assert made in same
+            assert made.ended is not None
+            assert made.ended <= asked.ended
+            assert made.how == "free" or asked.begun < made.ended + KEPT_S[asked.identity.kind]
+        elif "other arguments" in outcome.failure.message:
+            assert len(same) < len(related)
+        elif "It is unknown" in outcome.failure.message:
+            assert any(made.how == "gone" for made in same)
+        else:
+            assert "stopped" in outcome.failure.message
+            assert any(made.how == "stopped" for made in same)
+
+
+def _context(call: Call) -> CallContext:
+    space = TenantWorkspace(-1, call.caller.tenant_id)
+    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+
+
+SMALL = st.integers(0, 5)
+CALLS = st.tuples(
+    st.just("call"),
+    st.integers(0, REPLICAS - 1),
+    st.sampled_from(["act", "put"]),
+    st.sampled_from(["idempotency", "correlation"]),
+    st.just("k"),
+    st.sampled_from(["a", "a", "b"]),
+)
+EVENTS = st.one_of(
+    CALLS,
+    CALLS,
+    st.tuples(st.just("end"), SMALL, st.sampled_from(["answers", "fails"])),
+    st.tuples(st.just("end"), SMALL, st.sampled_from(["answers", "fails", "away", "asks"])),
+    st.tuples(st.just("leave"), SMALL, st.sampled_from([None, HUNG_UP])),
+    st.tuples(st.just("crash"), st.integers(0, REPLICAS - 1)),
+    st.tuples(st.just("pass_time"), st.sampled_from([16.0, 64.0, 80.0, 86_400.0])),
+)
+
+
+async def live(events: list[tuple[Any, ...]]) -> None:
+    world = World()
+    for name, *arguments in events:
+        await getattr(world, name)(*arguments)
+        await turns()
+    await world.close()
+    world.check()
+
+
+@settings(max_examples=75)
+@given(st.lists(EVENTS, min_size=8, max_size=30))
+def test_one_effect_per_key_whatever_happens(events: list[tuple[Any, ...]]) -> None:
+    """At most one kept run at a time; every answer is that run's, or says why there is none."""
+    with pytest.MonkeyPatch.context() as patch, capture_logs():
+        patch.setattr(execution, "POLL_S", 0)
+        patch.setattr(execution, "RENEW_S", 0)
+        asyncio.run(live(events))

@@ -1,0 +1,195 @@
+"""What is kept for callers and tenants is bounded, at all replicas together, in every store."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gatepost.storage.backends import open_records
+from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
+from gatepost.storage.records import Records
+from gatepost.storage.stored_bytes import ROW_BYTES
+from gatepost.tools.api import Outcome
+from tests.policy.idempotency.deployment import Deployment, Replica
+from tests.rest.octopus import Octopus
+from tests.support.door import failure, result
+from tests.support.idp import Idp
+from tests.support.mcp import Clock, a_caller
+from tests.tenancy import toolset
+from tests.tenancy.house import house, issuer
+
+MOST = 64_000
+FEW = 4 * ROW_BYTES
+"""Room for three small outcomes."""
+DAY_S = 86_400
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    urls = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/records.db"}
+    return str(urls.get(request.param) or request.getfixturevalue("migrated_postgres"))
+
+
+@pytest.fixture
+async def records(url: str) -> AsyncIterator[Records]:
+    opened = await open_records(url)
+    yield opened
+    await opened.aclose()
+
+
+def bounded(deployment: Deployment, *, caller: int = 0, tenant: int = 0) -> Replica:
+    """A replica with these quotas."""
+    replica = deployment.replica()
+    of_tenant = SimpleNamespace(stored_bytes=tenant)
+    replica.runs.quota.apply(SimpleNamespace(stored_bytes=caller, tenant=of_tenant))
+    return replica
+
+
+def text(size: int) -> Outcome:
+    return Outcome(({"type": "text", "text": "x" * size},))
+
+
+async def kept(deployment: Deployment, subject: str = "alice") -> int:
+    """Bytes that the store holds for a caller."""
+    owner = a_caller(subject=subject).principal_digest
+    return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
+
+
+async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
+    """Over two replicas, to a share each; the refusal says whose quota and when there is room."""
+    deployment = Deployment(records=records)
+    deployment.answers = text(2_000)
+    replicas = [bounded(deployment, caller=MOST) for _ in range(2)]
+    outcomes = [await replicas[n % 2].call(f"key-{n}") for n in range(60)]
+
+    refused = [one.failure for one in outcomes if one.failure is not None]
+    assert refused
+    assert {(one.kind, one.limit) for one in refused} == {("rate_limit", "caller")}
+    assert "limits.stored_bytes" in refused[0].message
+    assert 0 < (refused[0].retry_after or 0) <= DAY_S
+    assert deployment.effects["a"] == 60 - len(refused)
+    assert MOST // 2 < await kept(deployment) <= MOST + 2 * MOST // SHARE
+
+
+async def test_a_full_quota_stops_neither_replays_nor_others(records: Records) -> None:
+    """What is kept is answered, calls without a key run, and so do those of other callers."""
+    deployment = Deployment(records=records)
+    replica = bounded(deployment, caller=FEW)
+    first = [await replica.call(f"key-{n}", arguments=b'{"what":"a"}') for n in range(6)]
+    assert first[5].failure is not None
+    for one in (replica, bounded(deployment, caller=FEW)):
+        assert await one.call("key-0") == first[0]
+    assert (await replica.call(None)).failure is None
+    assert (await replica.call("key", subject="bob")).failure is None
+    assert (await replica.call("key", tenant_id="globex")).failure is None
+
+
+async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
+    """Many callers of one tenant do not fill the disk either; another tenant is not concerned."""
+    deployment = Deployment(records=records)
+    deployment.answers = text(1_000)
+    replica = bounded(deployment, caller=MOST, tenant=MOST // 4)
+    outcomes = [await replica.call(subject=f"person-{n}") for n in range(20)]
+
+    refused = [one.failure for one in outcomes if one.failure is not None]
+    assert {one.limit for one in refused} == {"tenant"}
+    assert "limits.tenant.stored_bytes" in refused[0].message
+    assert (
+        await deployment.records.of("acme").usage(None, deployment.clock.now)
+    ).bytes <= MOST // 4
+    assert (await replica.call(tenant_id="globex")).failure is None
+
+
+async def test_an_outcome_without_room_is_not_run_again(records: Records) -> None:
+    """That it was carried out is kept, and its caller gets the answer once."""
+    deployment = Deployment(records=records)
+    deployment.answers = text(MOST)
+    replica = bounded(deployment, caller=MOST)
+    first, again = await replica.call(), await replica.call()
+
+    assert first.failure is None
+    assert again.failure is not None
+    assert again.failure.kind == "conflict"
+    assert "carried out" in again.failure.message
+    assert deployment.effects["a"] == 1
+    assert await kept(deployment) < 2 * ROW_BYTES
+
+
+async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
+    """After a day the same caller may have as much kept again."""
+    deployment = Deployment(records=records)
+    replica = bounded(deployment, caller=FEW)
+    before = [await replica.call(f"key-{n}") for n in range(5)]
+    deployment.clock.now += DAY_S + 1
+    after = await replica.call("key-9")
+
+    assert [one.failure is None for one in before] == [True] * 3 + [False] * 2
+    assert after.failure is None
+
+
+async def test_calls_at_once_share_what_room_there_is() -> None:
+    """Of many that come together no two are told of the same room."""
+    deployment = Deployment()
+    deployment.answers = text(1_000)
+    replica = bounded(deployment, caller=MOST // 4)
+    outcomes = await asyncio.gather(*(replica.call(f"key-{n}") for n in range(100)))
+
+    assert sum(one.failure is None for one in outcomes) < 100
+    assert await kept(deployment) <= MOST // 4
+
+
+async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call costs no question of its own: one for each share of the quota."""
+    deployment, clock = Deployment(), Clock()
+    quota = StorageQuota(deployment.records, clock=clock)
+    of_tenant = SimpleNamespace(stored_bytes=0)
+    quota.apply(SimpleNamespace(stored_bytes=MOST, tenant=of_tenant))
+    asked = 0
+    acme = deployment.records.of("acme")
+    usage = acme.usage
+
+    async def counted(owner: bytes | None, now: float) -> object:
+        nonlocal asked
+        asked += 1
+        return await usage(owner, now)
+
+    monkeypatch.setattr(acme, "usage", counted)
+    for _ in range(MOST // 100):
+        async with quota.room("acme", b"alice", 100):
+            pass
+    assert asked <= SHARE + 2
+    async with quota.room("acme", b"alice", MOST - 100):
+        with pytest.raises(QuotaExceeded):
+            async with quota.room("acme", b"alice", 200):
+                pass
+
+
+@pytest.mark.requirement("P12")
+def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> None:
+    """Fresh keys end at the quota, never in 503; other tenants and calls without a key go on."""
+    settings: dict[str, Any] = {
+        "limits": {"requests_per_second": 0, "stored_bytes": FEW},
+        "tenancy": {"create_on_first_use": True},
+        "tools": {"load": [str(Path(toolset.__file__))]},
+        "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
+    }
+    with house(idp, [issuer(idp)], **settings) as site:
+        token, key = site.token(org_id="acme"), "Idempotency-Key"
+        answers = [site.door.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
+        told = Octopus(site, token).call("open", {}, (key, "another"))
+        replayed = site.door.call(token, "open", fields=[(key, "key-0")])
+        others = [
+            site.door.call(token, "open"),
+            site.door.call(site.token(org_id="globex"), "open", fields=[(key, "key-5")]),
+        ]
+
+    refused = failure(answers[5])
+    assert (answers[5].status, refused["code"], refused["data"]["limit"]) == (200, -32000, "caller")
+    assert 3_600 < int(answers[5].field("retry-after") or 0) <= DAY_S
+    assert (told.status, told.json["error"]) == (429, "rate_limited")
+    assert "limits.stored_bytes" in told.json["message"]
+    assert result(replayed)["content"] == result(answers[0])["content"]
+    assert all(result(one) for one in others)

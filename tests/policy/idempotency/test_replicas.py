@@ -1,0 +1,112 @@
+"""Two servers on one database and one Valkey, one of which is killed in the middle (O12)."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gatepost.tools.idempotency_key import IDEMPOTENCY
+from tests.policy.idempotency import toolset
+from tests.support.door import modern, result
+from tests.support.idp import Idp
+from tests.support.raw import exchange, request
+from tests.support.waiting import eventually
+from tests.tenancy.replicas import Replicas
+
+pytestmark = pytest.mark.requirement("O12")
+
+PATIENCE_S = 30
+
+
+class Pair(Replicas):
+    """Two replicas, and the folder in which their tools leave marks."""
+
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+        super().__init__(
+            idp, folder, storage, tools=Path(toolset.__file__).with_name("short_leases.py")
+        )
+        self._pool = ThreadPoolExecutor(8)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Both, for the time of a block; no call is left waiting behind it."""
+        with super().running(), self._pool:
+            try:
+                yield
+            finally:
+                self.go()
+
+    def begin(self, at: int, tool: str, what: str, key: str) -> "Future[str]":
+        """A call at one of the two; its answer's text."""
+        return self._pool.submit(self._call, at, tool, what, key)
+
+    def call(self, at: int, tool: str, what: str, key: str) -> str:
+        """The same, and wait for it."""
+        return self.begin(at, tool, what, key).result(PATIENCE_S)
+
+    def _call(self, at: int, tool: str, what: str, key: str) -> str:
+        named, body = modern("tools/call", {"name": tool, "arguments": {"what": what}})
+        head = [
+            ("Host", f"127.0.0.1:{self.port}"),
+            ("Connection", "close"),
+            ("Authorization", f"Bearer {self.token()}"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            (IDEMPOTENCY.decode(), key),
+        ]
+        data = request("POST", "/mcp", [*head, *named], body)
+        answer = exchange(self.ports[at], data, timeout=PATIENCE_S)
+        text: str = result(answer)["content"][0]["text"]
+        return text
+
+    def effects(self) -> list[str]:
+        path = self.folder / toolset.EFFECTS
+        return path.read_text().split() if path.exists() else []
+
+    def go(self) -> None:
+        (self.folder / toolset.GO).touch()
+
+
+@pytest.fixture
+def pair(idp: Idp, tmp_path: Path, valkey: str, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    database = "sqlite:///gatepost.db"
+    if request.param == "postgresql":
+        database = request.getfixturevalue("migrated_postgres")
+    pair = Pair(idp, tmp_path, {"database": database, "shared": valkey})
+    with pair.running():
+        yield pair
+
+
+@pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
+def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> None:
+    """Coalesced across processes; what was answered stays, what was cut short is told."""
+    calls = [pair.begin(at, "act", "shared", "k1") for at in (0, 1, 1, 0)]
+    eventually(pair.effects, within=10)
+    pair.go()
+    assert {call.result(PATIENCE_S) for call in calls} == {"shared 1"}
+    (pair.folder / toolset.GO).unlink()
+
+    lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
+    eventually(lambda: len(pair.effects()) == 3, within=10)
+    pair.kill(0)
+    for call in lost:
+        with pytest.raises((ConnectionError, TimeoutError)):
+            call.result(PATIENCE_S)
+
+    # Both retries wait for the lease of the dead process at the same time.
+    again = [pair.begin(1, tool, tool, "k2") for tool in ("act", "put")]
+    assert pair.call(1, "act", "shared", "k1") == "shared 1"
+    eventually(lambda: pair.effects().count("put") == 2, within=PATIENCE_S)
+    pair.go()
+    assert "It is unknown" in again[0].result(PATIENCE_S)
+    assert again[1].result(PATIENCE_S) == "put 2"
+    assert sorted(pair.effects()) == ["act", "put", "put", "shared"]
+
+    pair.restart(0)
+    assert pair.call(0, "act", "shared", "k1") == "shared 1"
+    assert pair.call(0, "put", "put", "k2") == "put 2"
+    assert "It is unknown" in pair.call(0, "act", "act", "k2")
+    assert "other arguments" in pair.call(0, "act", "changed", "k1")
+    assert len(pair.effects()) == 4

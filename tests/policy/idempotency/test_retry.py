@@ -1,0 +1,169 @@
+"""How a call names its idempotency key, in either era, and what is no key."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.tools.api import Call, Retry
+from gatepost.tools.idempotency_key import BadKey, retry_of
+from tests.http.exchange import HOST, ask
+from tests.http.front import Front
+from tests.support.cases import each
+from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
+
+KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
+NAMED = "io.gatepost/idempotency-key"
+
+FOUND = [
+    ({}, None, None),
+    ({KEY: b"a"}, None, Retry("idempotency", "a")),
+    ({KEY: b' "8e03"\t'}, None, Retry("idempotency", '"8e03"')),
+    ({KEY: b"x" * 255}, None, Retry("idempotency", "x" * 255)),
+    ({ID: b"episode-xyz789"}, None, Retry("correlation", "episode-xyz789")),
+    ({ID: b"episode", KEY: b"a"}, None, Retry("idempotency", "a")),
+    ({ID: b"episode"}, "b", Retry("idempotency", "b")),
+    ({KEY: b"b"}, "b", Retry("idempotency", "b")),
+    ({}, "b", Retry("idempotency", "b")),
+]
+
+REFUSED = [
+    ({KEY: b""}, None),
+    ({KEY: b"x" * 256}, None),
+    ({KEY: b"two words"}, None),
+    ({KEY: b"caf\xc3\xa9"}, None),
+    ({KEY: b"a\x00"}, None),
+    ({KEY: b"a\n"}, None),
+    ({ID: b" "}, None),
+    ({}, ""),
+    ({}, "x" * 256),
+    ({}, "a\n"),
+    ({}, "\u0661"),
+    ({KEY: b"a"}, "b"),
+]
+
+
+@pytest.mark.parametrize(("headers", "named", "expected"), FOUND)
+def test_a_retry_key_is_found(
+    headers: dict[bytes, bytes], named: str | None, expected: Retry | None
+) -> None:
+    """An idempotency key promises more than a correlation id, so it wins."""
+    assert retry_of(headers, named) == expected
+
+
+@each(("headers", "named"), REFUSED)
+def test_what_cannot_be_a_retry_key_is_refused(
+    headers: dict[bytes, bytes], named: str | None
+) -> None:
+    """A key that is dropped in silence would make a client believe that its retry is safe."""
+    with pytest.raises(BadKey):
+        retry_of(headers, named)
+
+
+pack = Pack("keys")
+
+
+@pack.tool()
+async def act(ctx: CallContext) -> str:
+    """Do something."""
+    return "done"
+
+
+class Seen(Client):
+    """A client that keeps the idempotency key of every call."""
+
+    def __init__(self) -> None:
+        super().__init__(pack.tools.values())
+        self.keys: list[Retry | None] = []
+
+    def _context(self, call: Call) -> CallContext:
+        self.keys.append(call.retry)
+        return super()._context(call)
+
+
+CALL = {"name": "act", "arguments": {}}
+MARKS = [
+    ({}, {}, None),
+    ({"idempotency-key": "k1"}, {}, Retry("idempotency", "k1")),
+    ({}, {NAMED: "k1"}, Retry("idempotency", "k1")),
+    ({"x-octopus-correlation-id": "e1"}, {}, Retry("correlation", "e1")),
+]
+
+
+@pytest.mark.parametrize(("headers", "meta", "expected"), MARKS)
+async def test_both_eras_read_the_same_keys(
+    headers: dict[str, str], meta: dict[str, str], expected: Retry | None
+) -> None:
+    """Header or `_meta`, with or without a session."""
+    client = Seen()
+    await client.ask("tools/call", CALL, meta=meta, **headers)
+    # Somebody else: the same caller's second call would not run.
+    client.caller = a_caller(subject="bob")
+    session = await client.open()
+    body = message("tools/call", {**CALL, "_meta": meta})
+    await client.within(session, body, *headers.items())
+
+    assert client.keys == [expected, expected]
+
+
+@pytest.mark.parametrize(
+    ("headers", "meta"),
+    [
+        ({"idempotency-key": "two words"}, {}),
+        ({"idempotency-key": "a"}, {NAMED: "b"}),
+        ({}, {NAMED: ""}),
+        ({}, {NAMED: 7}),
+    ],
+)
+async def test_a_bad_key_is_answered_before_anything_runs(
+    headers: dict[str, str], meta: dict[str, object]
+) -> None:
+    """-32602 in both eras."""
+    client = Seen()
+    modern = await client.ask("tools/call", CALL, meta=meta, **headers)
+    session = await client.open()
+    body = message("tools/call", {**CALL, "_meta": meta})
+    legacy = await client.within(session, body, *headers.items())
+
+    assert modern.error == (400, -32602)
+    assert legacy.json["error"]["code"] == -32602
+    assert client.keys == []
+
+
+@pytest.mark.parametrize("name", ["idempotency-key", "x-octopus-correlation-id"])
+async def test_a_key_that_came_twice_is_refused(name: str) -> None:
+    """Which of the two counts would depend on who reads them."""
+    client = Seen()
+    meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
+    mirrored = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call")]
+    headers = [JSON, *mirrored, ("mcp-name", "act"), (name, "a"), (name, "b")]
+    response = await client.send(message("tools/call", {**CALL, "_meta": meta}), headers)
+
+    assert response.status == 400
+    assert client.keys == []
+
+
+@pytest.mark.parametrize("name", [KEY, ID])
+async def test_retry_keys_pass_the_edge(front: Front, name: bytes) -> None:
+    """`X-Octopus-Correlation-Id` looks like a header that says who calls, and is none."""
+    await ask(front.edge, headers=(HOST, (name, b"episode-xyz789")))
+
+    assert (name, b"episode-xyz789") in front.inner.scopes[0]["headers"]
+
+
+async def test_web_pages_may_send_retry_keys(front: Front) -> None:
+    """A preflight names both."""
+    page = (b"origin", b"https://app.example.com")
+    headers = (HOST, page, (b"access-control-request-method", b"POST"))
+    answer = await ask(front.edge, method="OPTIONS", headers=headers)
+    allowed = str(answer.header("access-control-allow-headers")).lower()
+
+    assert "idempotency-key" in allowed
+    assert "x-octopus-correlation-id" in allowed
+
+
+@pytest.fixture
+async def front() -> AsyncIterator[Front]:
+    front = Front()
+    yield front
+    await front.log.aclose()

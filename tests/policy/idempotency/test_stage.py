@@ -1,0 +1,332 @@
+"""A retried call gets the first outcome and runs its tool once (O12, design decision 16)."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import Outcome, ToolFailure
+from gatepost.policy.idempotency.outcome import KEPT_BYTES
+from gatepost.policy.idempotency.stage import digest_of
+from gatepost.tools.api import Failure
+from gatepost.tools.client import ProtocolError
+from gatepost.tools.stage import Next
+from gatepost_authz.errors import InsufficientScope
+from tests.policy.idempotency.deployment import LETS_GO, PROTOCOL_ERROR, STAYS, Deployment, said
+from tests.support.cases import each
+
+pytestmark = pytest.mark.requirement("O12")
+
+MINUTE_S, DAY_S = 60, 86_400
+
+
+@pytest.mark.parametrize(("kind", "kept_s"), [("idempotency", DAY_S), ("correlation", MINUTE_S)])
+async def test_a_retry_gets_the_first_outcome_for_a_time(kind: str, kept_s: int) -> None:
+    """A day for an idempotency key, a minute for an episode's id; then it is another call."""
+    deployment = Deployment()
+    one, other = deployment.replica(), deployment.replica()
+    assert said(await one.call(kind=kind)) == "a 1"
+
+    deployment.clock.now += kept_s - 1
+    assert said(await one.call(kind=kind)) == "a 1"
+    assert said(await other.call(kind=kind)) == "a 1"
+    deployment.clock.now += 1
+    assert said(await other.call(kind=kind)) == "a 2"
+
+
+async def test_an_operator_says_how_long_a_key_counts() -> None:
+    """An episode's id counts a minute all the same."""
+    deployment = Deployment()
+    one = deployment.replica(kept_s=600)
+    assert said(await one.call()) == "a 1"
+    deployment.clock.now += 599
+    assert said(await one.call()) == "a 1"
+    deployment.clock.now += 1
+    assert said(await one.call()) == "a 2"
+    assert said(await one.call(kind="correlation")) == "a 3"
+    deployment.clock.now += 60
+    assert said(await one.call(kind="correlation")) == "a 4"
+
+
+async def test_a_call_without_a_key_runs_every_time() -> None:
+    """Nothing is promised, so nothing is remembered."""
+    replica = Deployment().replica()
+
+    assert [said(await replica.call(None)) for _ in range(3)] == ["a 1", "a 2", "a 3"]
+
+
+SAME = [
+    (b'{"what":"a","number":1}', b'{"number":1.0,"what":"a"}'),
+    (b'{"what":"a","number":1}', b' { "what" : "\\u0061",\n"number":10e-1 } '),
+    (b'{"what":"a","number":0}', b'{"what":"a","number":-0.0}'),
+    (b'{"what":"a","number":1e20}', b'{"what":"a","number":100000000000000000000}'),
+    (b'{"what":"a","number":0.1}', b'{"what":"a","number":1.0e-1}'),
+]
+DIFFERENT = [
+    (b'{"what":"a"}', b'{"what":"b"}'),
+    (b'{"what":"a"}', b'{"what":"a","number":0}'),
+    (b'{"what":"1"}', b'{"what":1}'),
+    (b'{"n":9007199254740993}', b'{"n":9007199254740992}'),
+    (b'{"l":[1,2]}', b'{"l":[2,1]}'),
+    (b'{"l":null}', b"{}"),
+    (b'{"n":true}', b'{"n":1}'),
+    (b'{"n":1e400}', b'{"n":-1e400}'),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+async def test_arguments_that_mean_the_same_are_the_same(one: bytes, other: bytes) -> None:
+    """Order of members, spelling of numbers and escapes are the client library's whim."""
+    assert digest_of(one) == digest_of(other)
+    replica = Deployment().replica()
+    await replica.call(arguments=one)
+
+    assert said(await replica.call(arguments=other)) == "a 1"
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_arguments_that_mean_something_else_differ(one: bytes, other: bytes) -> None:
+    """Two integers that no double can tell apart are still two."""
+    assert digest_of(one) != digest_of(other)
+
+
+@pytest.mark.parametrize(
+    "arguments", [b'{"n":' + b"9" * 5000 + b"}", b"[" * 5000 + b"]" * 5000, b"\xff"]
+)
+def test_arguments_nobody_can_read_have_a_digest(arguments: bytes) -> None:
+    """Whatever a tool's own parser takes, this one does not stumble."""
+    assert digest_of(arguments) == digest_of(arguments)
+
+
+async def test_a_key_with_other_arguments_is_a_conflict() -> None:
+    """An idempotency key is one call's, also while that runs."""
+    deployment = Deployment()
+    one, other = deployment.replica(), deployment.replica()
+    running = asyncio.create_task(one.call(tool="act_held"))
+    await deployment.entered.wait()
+    for replica in (one, other):
+        outcome = await replica.call(tool="act_held", arguments=b'{"what":"b"}')
+        assert outcome.failure is not None
+        assert said(outcome) == "conflict"
+        assert "other arguments" in outcome.failure.message
+    deployment.gate.set()
+
+    assert said(await running) == "a 1"
+    assert said(await other.call(tool="act_held", arguments=b'{"what":"b"}')) == "conflict"
+    assert deployment.effects == {"a": 1}
+
+
+async def test_other_arguments_in_the_same_episode_are_another_call() -> None:
+    """A correlation id is an episode's, which calls a tool as often as it likes."""
+    replica = Deployment().replica()
+    await replica.call(kind="correlation")
+    outcome = await replica.call(kind="correlation", arguments=b'{"what":"b"}')
+
+    assert said(outcome) == "b 1"
+
+
+OTHERS: list[dict[str, Any]] = [
+    {"tenant_id": "globex"},
+    {"issuer": "https://other.example.com"},
+    {"subject": "bob"},
+    {"subject_kind": "client"},
+    {"actor": "an-agent"},
+    {"client_id": "another-client"},
+    {"client_id": None},
+    {"tool": "put"},
+    {"kind": "correlation"},
+    {"key": "K"},
+]
+
+
+@each("other", OTHERS, ids=lambda other: next(iter(other)))
+async def test_nobody_meets_the_call_of_somebody_else(other: dict[str, Any]) -> None:
+    """Tenant, issuer, kind, subject, client and tool are part of every key."""
+    replica = Deployment().replica()
+    await replica.call()
+
+    assert said(await replica.call(**other)) == "a 2"
+
+
+async def test_a_refreshed_token_keeps_the_key() -> None:
+    """What a token says beyond who calls may change between two attempts."""
+    replica = Deployment().replica()
+    await replica.call(token_id="1", expires_at=1_900_000_000)
+    outcome = await replica.call(token_id="2", scopes=frozenset({"more"}))
+
+    assert said(outcome) == "a 1"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("look", b'{"what":"a"}'), ("form", b'{"what":"GET a"}')]
+)
+@pytest.mark.parametrize("kind", ["idempotency", "correlation"])
+async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, kind: str) -> None:
+    """A stale answer would be the wrong one, and nothing of it is kept for a day."""
+    deployment = Deployment()
+    replica = deployment.replica()
+    asked = [said(await replica.call(tool=tool, arguments=arguments, kind=kind)) for _ in range(2)]
+
+    assert asked[0] != asked[1]
+    assert await deployment.records.tenant_data.count("acme") == {}
+
+
+async def test_a_form_that_writes_coalesces() -> None:
+    """The tool says so of each call, from its arguments."""
+    replica = Deployment().replica()
+    for _ in range(2):
+        outcome = await replica.call(tool="form", arguments=b'{"what":"POST"}', kind="correlation")
+        assert said(outcome) == "POST 1"
+
+
+@pytest.mark.parametrize(("case", "error"), LETS_GO, ids=[case for case, _ in LETS_GO])
+async def test_what_asks_to_be_called_again_leaves_the_key_free(
+    case: str, error: BaseException
+) -> None:
+    """The same key is good for the same call, which then runs."""
+    deployment = Deployment()
+    replica = deployment.replica()
+    deployment.raises = error
+    if isinstance(error, ToolFailure):
+        assert said(await replica.call()) == f"{error.failure.kind}+"
+    else:
+        with pytest.raises(type(error)):
+            await replica.call()
+    deployment.raises = None
+
+    assert said(await replica.call()) == "a 2"
+
+
+@pytest.mark.parametrize(("case", "error", "kind"), STAYS, ids=[case for case, _, _ in STAYS])
+async def test_what_an_invoked_tool_failed_with_is_its_outcome(
+    case: str, error: BaseException, kind: str
+) -> None:
+    """Something may have been done before it failed, so it does not run again."""
+    deployment = Deployment()
+    one, other = deployment.replica(), deployment.replica()
+    deployment.raises = error
+    with capture_logs() as logs:
+        first = await one.call()
+    deployment.raises = None
+
+    assert said(first) == kind
+    assert await one.call() == first
+    assert await other.call() == first
+    assert deployment.effects == {"a": 1}
+    assert len(logs) == (kind == "internal")
+
+
+async def test_an_error_of_the_protocol_is_replayed_as_one() -> None:
+    """With code, message and data."""
+    deployment = Deployment()
+    deployment.raises = PROTOCOL_ERROR
+    for replica in (deployment.replica(), deployment.replica()):
+        with pytest.raises(ProtocolError) as raised:
+            await replica.call()
+        error = raised.value
+        assert (error.code, error.message, error.data) == (7, "Upstream says no", {"why": "no"})
+
+    assert deployment.effects == {"a": 1}
+
+
+async def test_refused_calls_leave_the_key_free() -> None:
+    """Limits, approvals and missing permissions: no tool was invoked, so nothing is remembered."""
+    refusals: list[Any] = [
+        ToolFailure("rate_limit", "Too many.", retry_after=1),
+        Outcome(failure=Failure("denied", "Rejected.")),
+        InsufficientScope(("more",)),
+    ]
+
+    async def refuse(call: Any, tool: Any, arguments: Any, proceed: Next) -> Outcome:
+        if not refusals:
+            return await proceed(call, tool, arguments)
+        refusal = refusals.pop(0)
+        if isinstance(refusal, Outcome):
+            return refusal
+        raise refusal
+
+    deployment = Deployment(stages=[refuse])
+    replica = deployment.replica()
+    assert said(await replica.call()) == "rate_limit+"
+    assert said(await replica.call()) == "denied"
+    with pytest.raises(InsufficientScope):
+        await replica.call()
+
+    assert said(await replica.call()) == "a 1"
+    assert said(await replica.call()) == "a 1"
+
+
+async def test_arguments_come_before_the_key() -> None:
+    """A call that the tool refuses to read claims nothing."""
+    deployment = Deployment()
+    replica = deployment.replica()
+    assert said(await replica.call(arguments=b'{"what":7}')) == "validation"
+
+    assert said(await replica.call()) == "a 1"
+
+
+STRUCTURED = Outcome(
+    ({"type": "text", "text": "é"}, {"type": "image", "data": "AA==", "mimeType": "image/png"}),
+    msgspec.Raw(b'{"big":123456789012345678901234567890,"f":1.50}'),
+)
+
+
+async def test_a_replay_is_the_first_answer_byte_for_byte() -> None:
+    """Blocks of every kind, and structured values as the tool wrote them."""
+    deployment = Deployment()
+    deployment.answers = STRUCTURED
+    first = await deployment.replica().call()
+    again = await deployment.replica().call()
+
+    assert msgspec.json.encode(again) == msgspec.json.encode(first)
+    # A field that is kept nowhere would be missing in a replay.
+    assert Outcome.__struct_fields__ == (
+        "content",
+        "structured",
+        "failure",
+        "untrusted",
+        "as_result",
+    )
+
+
+async def test_an_answer_is_cut_before_it_is_kept() -> None:
+    """A retry gets what the first caller got."""
+    deployment = Deployment(max_result_bytes=2_000)
+    deployment.answers = Outcome(({"type": "text", "text": "y" * 3_000},))
+    first, again = await deployment.replica().call(), await deployment.replica().call()
+
+    assert len(said(first)) < 2_000
+    assert again == first
+
+
+async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
+    """Where an operator allows larger answers: the first caller has it, a retry hears of it."""
+    deployment = Deployment(max_result_bytes=2 * KEPT_BYTES)
+    deployment.answers = Outcome(({"type": "text", "text": "y" * KEPT_BYTES},))
+    first, again = await deployment.replica().call(), await deployment.replica().call()
+
+    assert len(said(first)) == KEPT_BYTES
+    assert again.failure is not None
+    assert said(again) == "conflict"
+    assert "carried out" in again.failure.message
+    assert deployment.effects == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [({"type": "text", "text": object()},), ({"type": "text", "text": "\ud800"},), ("no block",)],
+    ids=["object", "surrogate", "no_block"],
+)
+async def test_an_answer_that_is_no_json_is_the_tools_mistake(content: Any) -> None:
+    """Both get the same failure, and the tool does not run again."""
+    deployment = Deployment()
+    deployment.answers = Outcome(content)
+    with capture_logs():
+        first = await deployment.replica().call()
+    again = await deployment.replica().call()
+
+    assert said(first) == "internal"
+    assert again == first
+    assert deployment.effects == {"a": 1}

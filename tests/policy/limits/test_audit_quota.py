@@ -1,0 +1,276 @@
+"""The audit records that callers and tenants cause are bounded, and none of a call is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Outcome, Pack
+from gatepost.audit import refusals
+from gatepost.audit.search import read
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.audit import AuditSettings
+from gatepost.policy.limits.call_limits import TOLD_PART
+from gatepost.policy.limits.requests import AuditedRetries
+from gatepost.policy.limits.rules import DAY_S, Bound, LimitRules
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import RECORD_BYTES, AuditRow
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.relay import Relay
+from gatepost.tools.api import Call
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.workspace import TenantWorkspace
+from tests.audit import toolset
+from tests.rest.octopus import Octopus
+from tests.support.door import failure, result
+from tests.support.idp import Idp
+from tests.support.mcp import a_caller
+from tests.tenancy.house import House, house, issuer
+
+pytestmark = pytest.mark.requirement("P12")
+MOST = 20_000
+TEXT = {"text": "x" * 2_000}
+RECORD = 2_000 + 700
+"""More than the record of a call with that text takes."""
+WITHIN_S = 20.0
+
+
+@pytest.fixture
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/records.db"
+
+
+@contextmanager
+def site(idp: Idp, url: str, **limits: Any) -> Iterator[House]:
+    """A server whose only limits are these."""
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "tenancy": {"create_on_first_use": True},
+        "tools": {"packs": ["demo"], "load": [str(Path(toolset.__file__))]},
+        "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
+    }
+    with house(idp, [issuer(idp)], **settings) as place:
+        yield place
+
+
+def rows(url: str, tenant: str = "acme") -> list[AuditRow]:
+    async def found() -> list[AuditRow]:
+        records = await open_records(url)
+        every = await records.of(tenant).trail.rows(0, 1000)
+        await records.aclose()
+        return list(every)
+
+    return asyncio.run(found())
+
+
+def weight(row: AuditRow) -> int:
+    return RECORD_BYTES + len(row.body) + len(row.side or "")
+
+
+def fill(place: House, token: str) -> tuple[int, Any]:
+    """Call until a call is refused; how many ran, and what the refused one was told."""
+    for ran in range(100):
+        answer = place.door.call(token, "echo", TEXT)
+        assert answer.status == 200
+        if b'"error"' in answer.body:
+            return ran, failure(answer)
+        result(answer)
+    raise AssertionError("no call was refused")
+
+
+def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
+    """By both protocols, told which quota it is; others go on, and what ran is on record."""
+    with site(idp, url, audit_bytes_per_day=MOST) as place:
+        token = place.token(org_id="acme")
+        ran, error = fill(place, token)
+        by_rest = Octopus(place, token).call("echo", TEXT)
+        neighbour = place.door.call(place.token(org_id="globex"), "echo", TEXT)
+        colleague = place.door.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
+        listed = place.door.listed(token)
+    kept = rows(url)
+    successes = [row for row in kept if row.outcome == "success" and "alice" in str(row.side)]
+
+    assert error["code"] == -32000
+    assert error["data"]["limit"] == "caller_audit"
+    assert error["data"]["retryAfter"] > 0
+    assert "`limits.audit_bytes_per_day`" in error["message"]
+    assert by_rest.error == (429, "rate_limited")
+    assert "echo" in listed
+    assert "x" in str(result(neighbour))
+    assert "x" in str(result(colleague))
+    assert ran >= MOST // RECORD
+    assert len(successes) == ran
+    assert MOST <= sum(map(weight, successes)) <= MOST + RECORD
+
+
+def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
+    """What one fills refuses another one of the tenant, and nobody of the next."""
+    with site(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
+        _, error = fill(place, place.token(org_id="acme"))
+        colleague = place.door.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
+        neighbour = place.door.call(place.token(org_id="globex"), "echo", TEXT)
+
+    assert error["data"]["limit"] == "tenant_audit"
+    assert "`limits.tenant.audit_bytes_per_day`" in error["message"]
+    assert failure(colleague)["data"]["limit"] == "tenant_audit"
+    assert "x" in str(result(neighbour))
+
+
+def test_what_a_full_quota_refuses_makes_no_more_records(
+    idp: Idp, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it is counted in one record, whatever tools and clients it names."""
+    monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
+    with site(idp, url, audit_bytes_per_day=MOST) as place:
+        ran, _ = fill(place, place.token(org_id="acme"))
+        for number in range(10):
+            token = place.token(org_id="acme", client_id=f"client-{number}")
+            for tool in ("echo", "whoami", "no-such-tool"):
+                assert failure(place.door.call(token, tool, TEXT))["code"] == -32000
+    kept = [read(row) for row in rows(url)]
+    refused = [one for one in kept if one.outcome == "rate_limit"]
+
+    assert len(kept) == ran + 1
+    assert [(one.times, one.limit, one.tool) for one in refused] == [(31, "caller_audit", "")]
+
+
+def test_replays_count(idp: Idp, url: str) -> None:
+    """Each is a record, though its tool does not run again and no other limit counts it."""
+    with site(idp, url, audit_bytes_per_day=MOST) as place:
+        agent = Octopus(place, place.token(org_id="acme"))
+        heard = [
+            agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MOST // 1000)
+        ]
+    statuses = [one.status for one in heard]
+    kept = [read(row) for row in rows(url)]
+
+    ran = statuses.count(200)
+    assert statuses == [200] * ran + [429] * (len(statuses) - ran)
+    assert MOST // RECORD <= ran < len(statuses)
+    assert [one.outcome for one in kept].count("success") == ran
+    assert [one.replayed for one in kept].count(True) == ran - 1
+
+
+def test_refused_calls_count(idp: Idp, url: str) -> None:
+    """A caller that only calls what is not there cannot cause more records than another."""
+    with site(idp, url, audit_bytes_per_day=2_000) as place:
+        token = place.token(org_id="acme")
+        answers = [failure(place.door.call(token, "no-such-tool")) for _ in range(10)]
+
+    limits = [answer.get("data", {}).get("limit") for answer in answers]
+    assert limits[0] is None
+    assert limits[-1] == "caller_audit"
+
+
+class Replica:
+    """One process, whose tool `echo` has records of its arguments' size."""
+
+    def __init__(self, records: MemoryRecords, relay: Relay, terms: LimitRules) -> None:
+        self.limits = LimitStage(relay)
+        self.limits.apply(terms)
+        self.writer = AuditWriter(
+            records,
+            KeyRing.ephemeral(),
+            Redaction(),
+            AuditSettings(batch_ms=0),
+            charge=self.limits.recorded,
+        )
+        pack = Pack("works")
+
+        @pack.tool()
+        async def echo(ctx: CallContext, text: str) -> str:
+            """Answer."""
+            return "done"
+
+        self.again = AuditedRetries(self.limits)
+        self.runner = Runner(
+            Registry(pack.tools.values()),
+            context_for=_context,
+            stages=(self.limits,),
+            recorder=self.writer,
+        )
+
+    async def call(self, subject: str = "alice", tenant: str = "acme") -> str | None:
+        """Which limit has refused a call."""
+        outcome = await self.runner.run(a_call(subject, tenant))
+        return None if outcome.failure is None else outcome.failure.limit
+
+    async def replay(self) -> str | None:
+        """Which limit has refused a call that is answered from what is kept, and recorded."""
+
+        async def kept(call: Call, offer: Any, arguments: Any) -> Outcome:
+            self.limits.recorded(call.caller, RECORD)
+            return Outcome()
+
+        outcome = await self.again(a_call("alice", "acme"), None, None, kept)  # type: ignore[arg-type]  # not looked at
+        return None if outcome.failure is None else outcome.failure.limit
+
+
+def a_call(subject: str, tenant: str) -> Call:
+    caller = a_caller(subject=subject, tenant_id=tenant)
+    arguments = b'{"text": "%s"}' % (b"x" * 2_000)
+    return Call(caller=caller, name="echo", arguments=arguments, request_id="r")
+
+
+def _context(call: Call) -> CallContext:
+    space = TenantWorkspace(-1, call.caller.tenant_id)
+    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+
+
+@asynccontextmanager
+async def replicas(url: str, terms: LimitRules) -> AsyncIterator[list[Replica]]:
+    """Two, on one Valkey."""
+    relays = [await open_relay(url) for _ in range(2)]
+    found = [Replica(MemoryRecords(), relay, terms) for relay in relays]
+    yield found
+    for replica, relay in zip(found, relays, strict=True):
+        await replica.writer.aclose()
+        await relay.aclose()
+
+
+def a_day(most: int) -> Bound:
+    return Bound(most / DAY_S, most)
+
+
+@pytest.mark.parametrize("limit", ["caller_audit", "tenant_audit"])
+async def test_two_replicas_count_as_one(valkey: str, limit: str) -> None:
+    """What a caller has recorded at one is missing at the other."""
+    async with replicas(valkey, LimitRules(**{limit: a_day(MOST)})) as (one, other):
+        said: list[str | None] = []
+        for replica in (one, other) * (MOST // 1000):
+            said.append(await replica.call())
+            if said[-1] is not None:
+                break
+        ran = said.count(None)
+
+        # Each tells with its next call what its last one has cost.
+        assert MOST // RECORD <= ran <= MOST // 2_000 + 2
+        assert said[-1] == limit
+        assert [await one.call(), await other.call()] == [limit, limit]
+        assert await one.call(tenant="globex") is None
+        assert one.writer.written + other.writer.written == ran + 1
+
+
+async def test_replays_at_two_replicas_count_as_one(valkey: str) -> None:
+    """They ask the others only now and then, and are refused all the same."""
+    most = RECORD * TOLD_PART // 10
+    async with replicas(valkey, LimitRules(caller_audit=a_day(most))) as (one, other):
+        ran = 0
+        while await one.replay() is None and await other.replay() is None:
+            ran += 2
+            assert ran < 2 * TOLD_PART
+
+        assert TOLD_PART // 10 - 2 <= ran <= TOLD_PART // 10 + 4

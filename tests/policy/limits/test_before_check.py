@@ -1,0 +1,50 @@
+"""Arguments are looked at after the limits, so that wrong ones cost their caller a call."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.policy.conftest import idp
+from tests.support.door import Fields, failure, result
+from tests.support.idp import Idp
+from tests.tenancy.house import House, house, issuer
+
+__all__ = ["idp"]
+
+BURST = 3
+
+
+@pytest.fixture
+def site(idp: Idp) -> Iterator[House]:
+    """A caller may call three times."""
+    limits = {"requests_per_second": 1 / 600, "burst": BURST}
+    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+        yield site
+
+
+@pytest.mark.requirement("P12")
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        pytest.param((), BURST, id="plain"),
+        pytest.param((("Idempotency-Key", "k"),), 2 * BURST, id="with an idempotency key"),
+    ],
+)
+def test_wrong_arguments_spend_what_a_call_spends(site: House, fields: Fields, most: int) -> None:
+    """Then the limit answers, and the arguments are not looked at any more."""
+    token = site.token(org_id="acme")
+    for _ in range(most):
+        answer = result(site.door.call(token, "echo", {"txt": 1}, fields=fields))
+        assert answer["isError"], answer
+    refused = failure(site.door.call(token, "echo", {"txt": 1}, fields=fields))
+
+    assert (refused["code"], refused["data"]["limit"]) == (-32000, "caller")
+
+
+@pytest.mark.requirement("P12")
+def test_wrong_arguments_of_one_caller_cost_no_other(site: House) -> None:
+    """The bucket is the caller's own."""
+    for _ in range(BURST + 1):
+        site.door.call(site.token(org_id="acme"), "echo", {"txt": 1})
+
+    result(site.door.call(site.token(org_id="acme", sub="bob"), "whoami"))

@@ -1,0 +1,105 @@
+"""Limits: how often a caller may call, whichever way its calls come in."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.policy.limits.rules import bucket_of
+from gatepost.storage.rate_limits import Buckets
+from tests.support.door import failure, result
+from tests.support.idp import Idp
+from tests.support.mcp import a_caller
+from tests.tenancy.house import House, house, issuer
+
+BURST = 5
+
+
+@pytest.fixture
+def site(idp: Idp) -> Iterator[House]:
+    """A server that takes a call a minute and five at once."""
+    limits = {"requests_per_second": 1 / 60, "burst": BURST}
+    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+        yield site
+
+
+@pytest.mark.requirement("SEC-07", "TL-18", "P12")
+def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: House) -> None:
+    """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
+    token = site.token(org_id="acme")
+    for _ in range(BURST):
+        result(site.door.call(token))
+
+    with site.nothing_runs():
+        answer = site.door.call(token)
+
+    assert answer.status == 200
+    assert failure(answer)["code"] == -32000
+    assert failure(answer)["message"] == "Rate limit exceeded. Please try again later."
+    assert 0 < int(answer.field("retry-after") or 0) <= 60
+
+
+@pytest.mark.requirement("SEC-07")
+def test_one_caller_uses_up_nobody_elses_calls(site: House) -> None:
+    """Neither those of a colleague nor those of a namesake in another tenant."""
+    for _ in range(BURST + 1):
+        site.door.call(site.token(org_id="acme", sub="alice"))
+
+    for claims in ({"org_id": "acme", "sub": "bob"}, {"org_id": "globex", "sub": "alice"}):
+        result(site.door.call(site.token(**claims)))
+
+
+@pytest.mark.requirement("SEC-07")
+def test_a_second_client_or_token_is_no_second_allowance(site: House) -> None:
+    """What counts is who calls, in either era."""
+    token = site.token(org_id="acme", client_id="another")
+    session = site.door.open(token)
+    for number in range(BURST - 1):
+        result(site.door.call(site.token(org_id="acme", client_id=f"client-{number}")))
+
+    with site.nothing_runs():
+        assert failure(site.door.call(token))["code"] == -32000
+        assert failure(site.door.within(token, session))["code"] == -32000
+
+
+def test_callers_that_look_alike_have_buckets_of_their_own() -> None:
+    """No choice of issuer and subject makes two principals one."""
+    one = a_caller(issuer="https://a.example.com x", subject="y")
+    other = a_caller(issuer="https://a.example.com", subject="x y")
+    machine = a_caller(subject_kind="client")
+
+    assert len({bucket_of(caller) for caller in (one, other, machine, a_caller())}) == 4
+
+
+steps = st.lists(st.floats(0, 3, allow_nan=False), max_size=60)
+
+
+@given(steps, st.sampled_from([0.5, 1.0, 10.0]), st.sampled_from([1, 5, 20]))
+def test_a_bucket_gives_what_a_bucket_holds(pauses: list[float], rate: float, burst: int) -> None:
+    """Against the textbook's bucket, which counts tokens; a wait is as long as it has to be."""
+    buckets = Buckets()
+    held, now = float(burst), 1_000.0
+    for pause in pauses:
+        now += pause
+        held = min(burst, held + pause * rate)
+        wait = buckets.spend("caller", now, rate=rate, burst=burst)
+        if held >= 1 + 1e-6:
+            assert wait == 0
+        if held <= 1 - 1e-6:
+            assert wait == pytest.approx((1 - held) / rate, abs=1e-6)
+        if wait == 0:
+            held -= 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Full buckets go first; with more busy callers than that, nobody is refused for it."""
+    buckets = Buckets(most=10)
+    for number in range(10):
+        buckets.spend(f"quiet-{number}", 0.0, rate=1, burst=2)
+    for number in range(10):
+        buckets.spend(f"busy-{number}", 100.0, rate=1, burst=2)
+    assert len(buckets) == 10
+
+    assert buckets.spend("one-more", 100.0, rate=1, burst=2) == 0
+    assert len(buckets) == 10

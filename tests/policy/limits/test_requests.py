@@ -1,0 +1,72 @@
+"""Requests that are no calls count together with the calls of their caller, at every process."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from gatepost.policy.limits.requests import CallerRequests
+from gatepost.policy.limits.rules import Bound, LimitRules
+from gatepost.policy.limits.stage import LimitStage
+from gatepost.storage.backends import open_relay
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay
+from tests.support.mcp import a_caller
+
+BURST = 5
+TERMS = LimitRules(caller=Bound(rate=0.001, burst=BURST), tenant=Bound(rate=0.001, burst=BURST + 2))
+
+
+@pytest.fixture
+async def relay(valkey: str) -> AsyncIterator[Relay]:
+    opened = await open_relay(valkey)
+    yield opened
+    await opened.aclose()
+
+
+def process(relay: Relay | None, refused: list[str]) -> CallerRequests:
+    limits = LimitStage(relay)
+    limits.apply(TERMS)
+    return CallerRequests(limits, refused.append)
+
+
+async def spent(processes: Sequence[CallerRequests], times: int, **caller: Any) -> list[str]:
+    """Which limit has refused each of these requests, if any."""
+    answers = [await processes[n % len(processes)].spend(a_caller(**caller)) for n in range(times)]
+    failures = [None if one is None else one.failure for one in answers]
+    return ["" if one is None else str(one.limit) for one in failures]
+
+
+async def test_processes_count_requests_together(relay: Relay) -> None:
+    """A second process is no second allowance; the tenant's bucket is spent from, too."""
+    refused: list[str] = []
+    both = [process(relay, refused), process(relay, refused)]
+
+    assert await spent(both, BURST + 2) == [""] * BURST + ["caller"] * 2
+    assert await spent(both, 4, subject="bob") == [""] * 2 + ["tenant"] * 2
+    assert await spent(both, 1, tenant_id="globex") == [""]
+    assert refused == ["caller"] * 2 + ["tenant"] * 2
+
+
+async def test_while_nobody_counts_together_each_process_counts(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests do not stop because they cannot be counted, and are not free for that."""
+    one = process(relay, [])
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(type(relay.of("acme")), "spend_all", away)
+
+    assert await spent([one], BURST + 1) == [""] * BURST + ["caller"]
+
+
+async def test_without_a_limit_nothing_is_counted(relay: Relay) -> None:
+    """No question to another process is asked for it."""
+    limits = LimitStage(relay)
+    limits.apply(LimitRules())
+    free = CallerRequests(limits, [].append)
+
+    assert await spent([free], 50) == [""] * 50
+    assert free.spend_message(a_caller()) is None

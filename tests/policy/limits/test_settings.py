@@ -1,0 +1,104 @@
+"""`[limits.tenant]`, `[limits.tool]` and `[limits.tools.NAME]`, as an operator writes them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gatepost.config.limits import NamedToolAllowance, ToolAllowance
+from gatepost.config.settings import LimitsSettings
+from gatepost.policy.limits.rules import ANY, terms_of
+from tests.policy.conftest import idp
+from tests.support.door import failure, result
+from tests.support.idp import Idp
+from tests.tenancy.house import House, errors, house, issuer, judged
+
+__all__ = ["idp"]
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"concurrency": -1}, "config.E088", "limits.concurrency"),
+    ({"queue": -1}, "config.E088", "limits.queue"),
+    ({"queue_s": float("inf")}, "config.E088", "limits.queue_s"),
+    ({"tenant": {"requests_per_second": -0.5}}, "config.E088", "limits.tenant.requests_per_second"),
+    ({"tool": {"burst": -2}}, "config.E088", "limits.tool.burst"),
+    (
+        {"tools": {"echo": {"requests_per_second": float("nan")}}},
+        "config.E088",
+        "limits.tools.echo.requests_per_second",
+    ),
+    ({"tools": {"ecko": {"concurrency": 1}}}, "config.E089", "limits.tools.ecko"),
+]
+
+
+@pytest.mark.parametrize(("limits", "problem", "setting"), WRONG, ids=lambda one: str(one)[:40])
+def test_what_would_hold_nobody_is_told(
+    idp: Idp, limits: dict[str, Any], problem: str, setting: str
+) -> None:
+    """By its setting; the nearest name of a tool comes with it."""
+    found = [one for one in judged([issuer(idp)], limits=limits) if one.level == "error"]
+
+    assert [(one.id, one.setting) for one in found if one.id == problem] == [(problem, setting)]
+    if problem == "config.E089":
+        assert "'echo'" in found[0].hint
+
+
+def test_zero_is_no_limit(idp: Idp) -> None:
+    """Everywhere, so that a limit can be turned off by what it is called."""
+    none = {"requests_per_second": 0, "burst": 0, "concurrency": 0}
+    limits = {"requests_per_second": 0, "concurrency": 0, "tenant": none, "tool": none}
+    limits |= {"tools": {"echo": none}, "failures_per_second": 0}
+    assert "config.E088" not in errors([issuer(idp)], limits=limits)
+
+
+def test_nobody_is_limited_by_surprise() -> None:
+    """Out of the box: the caller's bucket, and generous numbers of calls at once."""
+    terms = terms_of(LimitsSettings())
+
+    assert (terms.caller.rate, terms.caller.burst) == (10, 20)
+    assert (terms.tenant.rate, terms.tenant.most) == (0, 200)
+    assert (terms.tool.rate, terms.tool.most) == (0, ANY)
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp) -> Iterator[House]:
+    """A tenant may call three times, and `whoami` once."""
+    limits = {
+        "requests_per_second": 0,
+        "tenant": {"requests_per_second": 1 / 60, "burst": 3},
+        "tools": {"whoami": {"requests_per_second": 1 / 120, "burst": 1}},
+    }
+    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+        yield site
+
+
+@pytest.mark.requirement("P12")
+def test_a_refused_call_says_which_limit_and_when(site: House) -> None:
+    """In the words that are documented, and in `data` what a program can act on."""
+    token = site.token(org_id="acme")
+    result(site.door.call(token, "whoami"))
+    for tool, limit, most_s in (("whoami", "tool", 120), ("witness", "tenant", 60)):
+        for _ in range(2 if limit == "tenant" else 0):
+            result(site.door.call(token, "witness"))
+        answer = site.door.call(token, tool)
+        refused = failure(answer)
+
+        assert (answer.status, refused["code"]) == (200, -32000)
+        assert refused["message"] == "Rate limit exceeded. Please try again later."
+        assert refused["data"]["limit"] == limit
+        assert 0 < refused["data"]["retryAfter"] <= most_s
+        assert answer.field("retry-after") == str(refused["data"]["retryAfter"])
+
+    result(site.door.call(site.token(org_id="globex"), "whoami"))
+
+
+def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:
+    """And a named one what differs, key by key."""
+    terms = terms_of(
+        LimitsSettings(
+            tool=ToolAllowance(requests_per_second=2.0, concurrency=7),
+            tools={"echo": NamedToolAllowance(concurrency=0)},
+        )
+    )
+
+    assert (terms.tool.rate, terms.tool.burst, terms.tool.most) == (2, 4, 7)
+    assert (terms.tools["echo"].rate, terms.tools["echo"].most) == (2, ANY)

@@ -1,0 +1,281 @@
+"""What tenants, callers and tools may do, and that nothing is taken for what does not run."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.policy.limits.rules import Bound, LimitRules
+from gatepost.tools.api import Call, Offer, Outcome
+from gatepost.tools.client import MissingCapability
+from gatepost.tools.stage import Next
+from tests.policy.limits.limited_process import (
+    Decision,
+    LimitedProcess,
+    Person,
+    bucket,
+    places,
+    settle,
+)
+from tests.support.mcp import a_caller
+
+pytestmark = pytest.mark.requirement("P12")
+
+
+async def test_callers_of_a_tenant_share_its_bucket() -> None:
+    """Nobody else's calls count; another tenant of the same size has its own."""
+    process = LimitedProcess(LimitRules(tenant=bucket(3)))
+    said = [await process.call(subject=f"person-{n}") for n in range(4)]
+
+    assert said == ["seen", "seen", "seen", "rate_limit tenant"]
+    assert await process.call(tenant_id="globex") == "seen"
+
+
+async def test_each_tool_of_each_tenant_has_a_bucket() -> None:
+    """One that is used up says nothing about the others."""
+    process = LimitedProcess(LimitRules(tool=bucket(1)))
+    process.gate.set()
+
+    assert [await process.call(), await process.call()] == ["seen", "rate_limit tool"]
+    assert await process.call("wait") == "waited"
+    assert await process.call(tenant_id="globex") == "seen"
+
+
+async def test_a_tool_may_have_limits_of_its_own() -> None:
+    """More than the others, or less, or none at all."""
+    process = LimitedProcess(LimitRules(tool=bucket(1), tools={"look": bucket(3), "wait": Bound()}))
+    process.gate.set()
+
+    assert [await process.call() for _ in range(4)].count("seen") == 3
+    assert [await process.call("wait") for _ in range(5)] == ["waited"] * 5
+
+
+async def test_what_one_limit_refuses_is_missing_in_none() -> None:
+    """A tool's bucket refuses; the caller and its tenant have as many calls as before."""
+    process = LimitedProcess(LimitRules(bucket(3), bucket(5), tools={"wait": bucket(1)}))
+    process.gate.set()
+    assert await process.call("wait") == "waited"
+    for _ in range(10):
+        assert await process.call("wait") == "rate_limit tool"
+
+    assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
+    said = [await process.call(subject=f"person-{n}") for n in range(3)]
+    assert said == ["seen", "seen", "rate_limit tenant"]
+
+
+async def test_a_wait_is_as_long_as_the_longest() -> None:
+    """Whoever comes back after it is not refused by the next limit."""
+    process = LimitedProcess(LimitRules(bucket(1, rate=1.0), bucket(1, rate=0.1)))
+    await process.call()
+    call = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="r")
+    refused = await process.runner.run(call)
+
+    assert refused.failure is not None
+    assert (refused.failure.limit, refused.failure.retry_after) == ("tenant", 10)
+    process.now += 10
+    assert await process.call() == "seen"
+
+
+async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
+    """One more is refused, whoever makes it; when one ends there is room for one."""
+    process = LimitedProcess(LimitRules(tenant=places(2)))
+    first, _ = await process.begin(), await process.begin()
+    assert await process.call(subject="bob") == "rate_limit tenant"
+    assert await process.call(tenant_id="globex") == "seen"
+
+    first.cancel()
+    await settle()
+    assert await process.call(subject="bob") == "seen"
+    process.tasks.remove(first)
+    assert await process.end() == ["waited"]
+
+
+async def test_a_tool_runs_as_often_at_once_as_it_may() -> None:
+    """For one tenant: another one's calls of it are others."""
+    process = LimitedProcess(LimitRules(tools={"wait": places(1)}))
+    await process.begin()
+
+    assert await process.call("wait") == "rate_limit tool"
+    assert await process.call("look") == "seen"
+    assert not (await process.begin(tenant_id="globex")).done()
+    assert await process.end() == ["waited", "waited"]
+
+
+async def stopped(process: LimitedProcess) -> None:
+    """A call whose client hangs up while it runs."""
+    task = asyncio.create_task(process.call("wait"))
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def unable(process: LimitedProcess) -> None:
+    """A call whose tool asks a client that cannot be asked."""
+    with pytest.raises(MissingCapability):
+        await process.call("ask")
+
+
+ENDS: dict[str, Callable[[LimitedProcess], Awaitable[object]]] = {
+    "answers": lambda process: process.call("look"),
+    "fails": lambda process: process.call("fail"),
+    "is stopped": stopped,
+    "cannot ask": unable,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_however_a_call_ends_it_leaves_its_places(end: str) -> None:
+    """As often as one likes, with room for one."""
+    process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
+    for _ in range(5):
+        await ENDS[end](process)
+        assert process.limits.tally.running == {}
+        assert process.limits.tally.queue.running == 0
+
+    assert await process.call() == "seen"
+
+
+async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
+    """Others run meanwhile; it goes on whether there is room or not, and then counts again."""
+    process, person = (
+        LimitedProcess(LimitRules(tenant=places(1), tools={"ask": places(1)}), most=1),
+        Person(),
+    )
+    asking = await process.begin("ask", client=person)
+    assert person.asked.is_set()
+    assert process.limits.tally.running == {}
+    other = await process.begin()
+    assert not other.done()
+
+    person.decided.set()
+    await settle()
+    assert process.ran["asked"] == 1
+    assert process.limits.tally.running == {"acme": 2, ("acme", "ask"): 1}
+    assert await process.call() == "rate_limit tenant"
+    assert await process.end() == ["accept", "waited"]
+    assert process.limits.tally.running == {}
+    assert asking.done()
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -> None:
+    """An approval waits between the spending and the tool, which may never run."""
+    process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
+
+    async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
+        await call.client.stand_by(Decision())
+        return await proceed(call, offer, arguments)
+
+    process.put_behind(approval)
+    waiting = await process.begin(client=person)
+    assert process.limits.tally.running == {}
+    if decided:
+        person.decided.set()
+        await settle()
+        assert process.limits.tally.running == {"acme": 1}
+        assert await process.end() == ["waited"]
+    else:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert process.limits.tally.running == {}
+    assert process.limits.tally.queue.running == 0
+
+
+async def test_a_call_within_a_call_has_no_place_of_its_own_tenant() -> None:
+    """Where there is one place, a tool that calls another one would wait for itself."""
+    process = LimitedProcess(LimitRules(caller=bucket(4), tenant=places(1)), most=1)
+
+    assert [await process.call("other") for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
+    assert process.ran["look"] == 2
+
+
+async def test_a_call_within_a_call_is_held_to_the_limits_of_its_tool() -> None:
+    """A way round would be no limit."""
+    process = LimitedProcess(LimitRules(tools={"look": bucket(1)}))
+
+    assert [await process.call("other"), await process.call("other")] == ["seen", "rate_limit tool"]
+
+
+async def test_beyond_the_processs_own_places_calls_wait_by_turns() -> None:
+    """A tenant that has all of them waits for the one that has none."""
+    process = LimitedProcess(LimitRules(), most=2)
+    for _ in range(4):
+        await process.begin(tenant_id="flood")
+    quiet = asyncio.create_task(process.call())
+    await settle()
+    assert process.ran == {"wait flood": 2}
+
+    process.tasks.pop(0).cancel()
+    assert await quiet == "seen"
+    assert await process.end() == ["waited"] * 3
+
+
+async def test_who_waits_too_long_for_a_place_is_told_when_to_come_back() -> None:
+    """And has left nothing behind."""
+    process = LimitedProcess(LimitRules(tenant=places(10)), most=1, within_s=0.01)
+    await process.begin()
+    assert await process.call() == "rate_limit server"
+    assert process.limits.tally.running == {"acme": 1}
+    assert await process.end() == ["waited"]
+    assert process.limits.tally.running == {}
+
+
+async def test_a_configuration_read_anew_counts_what_runs() -> None:
+    """Calls keep their places, and there are more of them, or fewer, at once."""
+    process = LimitedProcess(LimitRules(tenant=places(1)))
+    await process.begin()
+    process.limits.apply(LimitRules(tenant=places(2)))
+    await process.begin()
+    assert await process.call() == "rate_limit tenant"
+
+    process.limits.apply(LimitRules(caller=bucket(1)))
+    assert [await process.call(), await process.call()] == ["seen", "rate_limit caller"]
+    assert await process.end() == ["waited", "waited"]
+    assert process.limits.tally.running == {}
+
+
+def test_without_any_limit_there_is_nothing_to_ask() -> None:
+    """The stage is left out where every number is 0."""
+    assert LimitedProcess(LimitRules()).limits.limits_nothing
+    for terms in (
+        LimitRules(bucket(1)),
+        LimitRules(tenant=places(1)),
+        LimitRules(tools={"look": places(1)}),
+    ):
+        assert not LimitedProcess(terms).limits.limits_nothing
+    assert not LimitedProcess(LimitRules(), most=1).limits.limits_nothing
+
+
+async def test_levels_tell_what_is_used_up() -> None:
+    """By tenant, tool and caller, without taking anything."""
+    terms = LimitRules(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
+    process = LimitedProcess(terms, most=10)
+    await process.begin()
+    await process.call()
+    for _ in range(2):
+        found = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+    other = await process.limits.levels("globex")
+
+    assert [(one.kind, one.name, one.burst, one.held) for one in found.buckets] == [
+        ("caller", "alice", 4, 2),
+        ("tenant", "", 8, 6),
+    ]
+    assert [(one.kind, one.name, one.most, one.taken) for one in found.places] == [
+        ("tenant", "", 3, 1),
+        ("tool", "wait", 2, 1),
+    ]
+    assert (found.waiting, found.shared, found.together) == (0, False, True)
+    assert [(one.held, one.burst) for one in other.buckets] == [(8, 8)]
+    assert await process.end() == ["waited"]
+
+
+async def test_levels_tell_of_nobody_without_a_limit() -> None:
+    """What runs without a bound uses nothing up."""
+    process = LimitedProcess(LimitRules(tools={"wait": places(2)}))
+    await process.begin()
+    found = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+
+    assert found.buckets == ()
+    assert [(one.kind, one.name, one.taken) for one in found.places] == [("tool", "wait", 1)]
+    assert await process.end() == ["waited"]

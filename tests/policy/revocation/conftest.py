@@ -1,0 +1,33 @@
+"""Two replicas on one PostgreSQL, with a Valkey between them that a test may stop."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.policy.revocation.site import Site
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
+
+
+@pytest.fixture(scope="package")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(scope="package")
+def site(
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("cutoff")
+    with (
+        Valkey.running() as relay,
+        postgres_server.database(like=postgres_template) as database,
+    ):
+        site = Site(idp, folder, {"database": database, "shared": relay.url()}, relay)
+        with site.running():
+            yield site

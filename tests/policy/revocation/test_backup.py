@@ -1,0 +1,208 @@
+"""A backup made while a server works, put back in another place: what was acknowledged is there."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.secrets.keyring import create
+from tests.policy.revocation.site import TASKS, Told
+from tests.runtime.replicas import toolset
+from tests.support.door import modern
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.process import Process, python_environment
+from tests.support.workspaces import recorded
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, post
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("CO5")]
+SECRET = "the-value-that-is-kept"
+WITHIN_S = 60
+
+
+class Shop:
+    """A deployment in a folder: the server that runs there, and whoever types commands."""
+
+    def __init__(self, folder: Path, database: str, server: Post) -> None:
+        self.folder, self.database, self.server = folder, database, server
+        self.token = server.token(scope="files:write")
+        command = [sys.executable, "-m", "tests.secrets.operator"]
+        self.operator = Process(command, env=python_environment(), cwd=folder)
+
+    def operate(self, *arguments: str, typed: str = "") -> Told:
+        self.operator.write_line(json.dumps([list(arguments), typed]))
+        told = Told(*json.loads(self.operator.next_line(timeout_s=WITHIN_S)))
+        assert told.code == 0, told
+        return told
+
+    def ask(self, method: str, params: dict[str, Any], **capabilities: Any) -> dict[str, Any]:
+        """The result of a request of 2026-07-28."""
+        fields, body = modern(method, params)
+        body = body.replace(b'"io.modelcontextprotocol/clientCapabilities": {}', _can(capabilities))
+        answer = self.server.door.send("POST", fields=fields, body=body, token=self.token)
+        document = json.loads(answer.body)
+        assert "result" in document, document
+        found: dict[str, Any] = document["result"]
+        return found
+
+    def work(self, name: str) -> str:
+        """A task that comes to its end; its id, once it has."""
+        (self.folder / f"go-{name}").touch()
+        params = {"name": "rebuild", "arguments": {"name": name}}
+        return str(self.ask("tools/call", params, **TASKS)["taskId"])
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        return self.ask("tasks/get", {"taskId": task_id}, **TASKS)
+
+
+def _can(capabilities: dict[str, Any]) -> bytes:
+    return f'"io.modelcontextprotocol/clientCapabilities": {json.dumps(capabilities)}'.encode()
+
+
+@contextmanager
+def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]:
+    """A server in that folder, at the same address where one is given."""
+    settings: dict[str, Any] = {
+        "keys": {"ring": "file:keyring.json"},
+        "storage": {"database": database},
+        "tools": {"load": [toolset.__file__], "packs": ["demo"]},
+        "approvals": {"require": ["hold"], "timeout_s": 3600},
+    }
+    if port:
+        settings |= {"listen": {"port": port}, "resource": f"http://127.0.0.1:{port}/mcp"}
+    with post(idp, folder, [issuer(idp, tenants={"acme": "acme"})], **settings) as server:
+        found = Shop(folder, database, server)
+        try:
+            yield found
+        finally:
+            found.operator.kill()
+
+
+@contextmanager
+def under_load(shop: Shop) -> Iterator[list[str]]:
+    """Tasks are begun one after another; those that were acknowledged, by their ids."""
+    begun: list[str] = []
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            begun.append(shop.work(f"load{len(begun)}"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield begun
+    finally:
+        over.set()
+        thread.join(WITHIN_S)
+
+
+Back = Callable[[Shop, Path], str]
+"""Takes a backup, puts it back for a server in another folder, and answers its `database`."""
+
+
+def sqlite(shop: Shop, elsewhere: Path) -> str:
+    """`gatepost backup`, and the copy becomes the database's file."""
+    told = shop.operate("backup", "kept.db")
+    assert "Backed up the database to" in told.out
+    assert (shop.folder / "kept.db").stat().st_mode & 0o777 == 0o600
+    shutil.copy(shop.folder / "kept.db", elsewhere / "gatepost.db")
+    return "sqlite:///gatepost.db"
+
+
+def postgresql(server: Postgres, stack: list[str]) -> Back:
+    """`pg_dump` and `pg_restore`, as docs/storage.md writes them."""
+
+    def back(shop: Shop, elsewhere: Path) -> str:
+        dump = elsewhere / "gatepost.dump"
+        server.run("pg_dump", "--format=custom", f"--file={dump}", shop.database)
+        server.run("pg_restore", "--exit-on-error", f"--dbname={stack[0]}", str(dump))
+        return stack[0]
+
+    return back
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
+    idp: Idp, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """
+    Tasks with their results, requests for approval, secrets, revocations, and a record that
+    verifies; of what came afterwards, nothing.
+    """
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    create(old / "keyring.json")
+    database, back = "sqlite:///gatepost.db", sqlite
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgres_server")
+        database = request.getfixturevalue("migrated_postgres")
+        back = postgresql(server, [request.getfixturevalue("postgres")])
+    with shop(idp, old, database) as here:
+        port = here.server.door.port
+        before = prepared(here)
+        with under_load(here) as begun:
+            before += begun[: len(begun)]
+            restored = back(here, new)
+        after = here.work("after")
+    for name in ("keyring.json", "workspaces"):
+        source = old / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, new / name)
+    with shop(idp, new, restored, port) as there:
+        for task_id in before:
+            assert there.task(task_id)["status"] in {"working", "completed"}
+        with pytest.raises(AssertionError, match="Unknown task"):
+            there.task(after)
+        holds_what_was_kept(there)
+
+
+def prepared(here: Shop) -> list[str]:
+    """One thing of each kind, acknowledged; the ids of tasks."""
+    here.operate("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
+    here.operate("revoke", "--subject", "mallory", "--reason", "left")
+    workspace = recorded(here.folder / "workspaces", "acme")
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "note.txt").write_text("kept")
+    first = here.work("first")
+    body = json.dumps({"name": "x"}).encode()
+    waiting = here.server.door.send("POST", "/tool/hold/call", body=body, token=here.token)
+    assert waiting.status == 503, waiting
+    return [first]
+
+
+def holds_what_was_kept(there: Shop) -> None:
+    """As the server and the commands in the new place see it."""
+    assert "cannot be decrypted" not in there.operate("secrets", "list", "--tenant", "acme").out
+    assert "KEY" in there.operate("secrets", "list", "--tenant", "acme").out
+    assert "tokens of subject mallory" in there.operate("revoke", "--list").out
+    assert "hold" in there.operate("approvals", "list", "--tenant", "acme").out
+    assert "acme: " in there.operate("audit", "verify").out
+    assert (there.folder / "workspaces" / "acme" / "note.txt").read_text() == "kept"
+    mallory = there.server.token(sub="mallory", iat=1_700_000_000, exp=1_700_000_001)
+    assert there.server.status(mallory) == 401
+
+
+def test_a_copy_never_takes_the_place_of_another(idp: Idp, tmp_path: Path) -> None:
+    """And what is no SQLite has tools of its own."""
+    create(tmp_path / "keyring.json")
+    with shop(idp, tmp_path, "sqlite:///gatepost.db") as here:
+        here.operate("backup", "one.db")
+        here.operator.write_line(json.dumps([["backup", "one.db"], ""]))
+        told = Told(*json.loads(here.operator.next_line(timeout_s=WITHIN_S)))
+        assert (told.code, "already exists" in told.err) == (1, True)
+        assert sorted(one.name for one in tmp_path.glob("one*")) == ["one.db"]
+        check = [sys.executable, "-c", "import sqlite3,sys;print(*sqlite3.connect(sys.argv[1])"]
+        check[-1] += ".execute('pragma integrity_check').fetchone())"
+        done = subprocess.run(
+            [*check, "one.db"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        )
+        assert done.stdout.strip() == "ok"

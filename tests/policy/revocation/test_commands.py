@@ -1,0 +1,286 @@
+"""`gatepost tenant` and `gatepost revoke`, as an operator types them."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.cli.revoke import kept_s
+from gatepost.config.audit import AuditSettings
+from gatepost.config.dashboard import DashboardSettings
+from gatepost.config.settings import Config
+from gatepost.mcp.sessions.session import LIFETIME_S
+from gatepost.policy.approvals.grants import LONGEST_S
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.backends import open_records
+from gatepost.storage.records import Records
+from gatepost.tools.redaction import Redaction
+from tests.policy.revocation.site import Told
+from tests.storage.samples import task
+from tests.support.process import Process, python_environment
+from tests.support.workspaces import recorded
+from tests.tenancy.post import toml
+
+pytestmark = pytest.mark.requirement("CO2")
+
+SETTINGS: dict[str, Any] = {
+    "resource": "http://127.0.0.1:8000/mcp",
+    "mode": "development",
+    "issuers": [{"issuer": "http://127.0.0.1:9/a", "tenants": {"acme": "acme", "b": "globex"}}],
+    "tenancy": {"create_on_first_use": False, "suspended": ["initech"]},
+    "storage": {"database": "sqlite:///gatepost.db"},
+}
+
+DAY_S = 86_400
+
+
+class Shell:
+    """One process for many commands, each in a folder that holds a configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "tests.secrets.operator"]
+        self.process = Process(command, env=python_environment(), cwd=folder)
+
+    def begin(self, **changes: Any) -> None:
+        """Nothing was done yet."""
+        for name in ("gatepost.db", "gatepost.db-wal", "gatepost.db-shm"):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "workspaces", ignore_errors=True)
+        text = "\n".join(f"{name} = {toml(value)}" for name, value in (SETTINGS | changes).items())
+        (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str) -> Told:
+        """What a command came to."""
+        self.process.write_line(json.dumps([list(arguments), ""]))
+        return Told(*json.loads(self.process.next_line(timeout_s=60)))
+
+    def tenants(self) -> dict[str, Any]:
+        """What `gatepost tenant list` says of each."""
+        rows = json.loads(self.run("tenant", "list", "--json").out)
+        return {row["tenant"]: row for row in rows}
+
+    async def records(self) -> Records:
+        """The database that the commands use."""
+        return await open_records(f"sqlite:///{self.folder}/gatepost.db")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("shell"))
+    yield shell
+    shell.process.kill()
+
+
+@pytest.fixture
+def shell(process: Shell) -> Shell:
+    process.begin()
+    return process
+
+
+def test_tenants_are_listed_with_their_state(shell: Shell) -> None:
+    """Those of the configuration and those that commands shut, with who did it and why."""
+    assert shell.run("tenant", "suspend", "globex", "--reason", "un\x1b[1mpaid").code == 0
+    rows = shell.tenants()
+
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "acme": "open",
+        "globex": "suspended",
+        "initech": "suspended",
+    }
+    assert rows["globex"]["reason"] == "un\x1b[1mpaid"
+    assert rows["globex"]["suspended_by"]
+    assert rows["initech"]["suspended_by"] == "tenancy.suspended"
+    shown = shell.run("tenant", "list").out
+    assert r"un\x1b[1mpaid" in shown
+    assert "\x1b" not in shown
+
+
+async def test_a_tenant_that_only_keeps_something_is_listed(shell: Shell) -> None:
+    """No setting names it, and it came by using the server."""
+    records = await shell.records()
+    await records.of("newcomer").tasks.create(task())
+    await records.aclose()
+
+    assert shell.tenants()["newcomer"]["known_by"] == "use"
+    assert shell.run("tenant", "suspend", "newcomer").code == 0
+
+
+def test_suspending_twice_keeps_the_first(shell: Shell) -> None:
+    """Resuming opens once, and then there is nothing to open."""
+    assert shell.run("tenant", "suspend", "acme", "--reason", "first").code == 0
+    again = shell.run("tenant", "suspend", "acme", "--reason", "second")
+
+    assert (again.code, again.out) == (0, "Tenant acme is already suspended.\n")
+    assert shell.tenants()["acme"]["reason"] == "first"
+    assert shell.run("tenant", "resume", "acme").code == 0
+    assert shell.tenants()["acme"]["state"] == "open"
+    assert shell.run("tenant", "resume", "acme").code == 1
+
+
+REFUSED = {
+    "a misspelt tenant": (["tenant", "suspend", "acmee"], 1, "Did you mean acme?"),
+    "no tenant's id": (["tenant", "suspend", "Acme"], 1, "A tenant id has"),
+    "revoke a misspelt tenant": (["revoke", "--tenant", "glob"], 1, "Did you mean globex?"),
+    "erase a misspelt tenant": (["tenant", "erase", "acmee", "--yes"], 1, "Did you mean acme?"),
+    "the configuration's own": (["tenant", "resume", "initech"], 1, "tenancy.suspended"),
+    "nobody": (["revoke"], 2, "Give --tenant, --subject or --client"),
+    "an issuer alone": (
+        ["revoke", "--issuer", "https://a"],
+        2,
+        "Give --tenant, --subject or --client",
+    ),
+    "two things": (
+        ["revoke", "--subject", "bob", "--list"],
+        2,
+        "Give --tenant, --subject or --client",
+    ),
+    "an odd span": (["revoke", "--subject", "bob", "--for", "soon"], 2, "no span of time"),
+    "an unknown id": (["revoke", "--undo", "ffff"], 1, "There is no revocation ffff"),
+    "a suspension's id": (["revoke", "--undo", "suspended"], 1, "There is no revocation"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_changes_nothing(shell: Shell, case: str) -> None:
+    """A sentence that says what to do, and the exit code that says whose mistake it was."""
+    arguments, code, sentence = REFUSED[case]
+    told = shell.run(*arguments)
+
+    assert told.code == code
+    assert sentence in told.err
+    assert shell.run("revoke", "--list").out == "There are no revocations.\n"
+    assert shell.tenants()["acme"]["state"] == "open"
+
+
+COMMANDS = {
+    "suspend": (["tenant", "suspend", "acmee"], 0),
+    "revoke": (["revoke", "--tenant", "acmee"], 0),
+    "erase": (["tenant", "erase", "acmee", "--yes"], 1),
+    "forget": (["tenant", "erase", "acmee", "--issuer", "a", "--subject", "b", "--yes"], 1),
+}
+OPEN = [{"issuer": "http://127.0.0.1:9/a", "tenant": {"claim": "org_id"}}]
+TABLES = SETTINGS["issuers"]
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+@pytest.mark.parametrize(
+    ("issuers", "says"),
+    [(TABLES, "No issuer's `tenants` table and no"), (OPEN, "No setting and no stored data")],
+    ids=["tables", "claims"],
+)
+def test_a_tenant_that_nobody_knows_is_told_of_first(
+    shell: Shell, case: str, issuers: list[Any], says: str
+) -> None:
+    """Who shuts it in a hurry must not believe another one shut; erasing it does nothing."""
+    shell.begin(
+        issuers=issuers, tenancy={"create_on_first_use": True, "tenants": ["acme", "globex"]}
+    )
+    arguments, code = COMMANDS[case]
+    told = shell.run(*arguments)
+
+    assert told.code == code
+    assert says in told.err.splitlines()[0]
+    assert "Did you mean acme?" in told.err.splitlines()[0]
+    assert ("acmee" in shell.tenants()) is (code == 0)
+
+
+def test_a_tenant_that_is_known_is_not_doubted(shell: Shell) -> None:
+    """By a setting, or by what it left behind."""
+    shell.begin(tenancy={"create_on_first_use": True})
+    for arguments in (["tenant", "suspend", "acme"], ["revoke", "--tenant", "globex"]):
+        told = shell.run(*arguments)
+        assert (told.code, "names a tenant" in told.err) == (0, False), told
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_files_alone_are_something_to_erase(shell: Shell, creates: bool) -> None:
+    """Of a tenant that the configuration has forgotten, and the database too."""
+    shell.begin(tenancy={"create_on_first_use": creates})
+    folder = recorded(shell.folder / "workspaces", "former")
+    folder.mkdir(parents=True)
+    (folder / "note").write_text("x")
+    told = shell.run("tenant", "erase", "former", "--yes")
+
+    assert (told.code, folder.exists()) == (0, False), told
+
+
+def test_revocations_are_listed_until_they_are_undone(shell: Shell) -> None:
+    """Whose tokens, up to when, whether newer ones are good, by whom and why."""
+    orders = [
+        (["--subject", "bob", "--reason", "left"], "tokens of subject bob", "accepted"),
+        (["--client", "agent", "--for", "2h"], "tokens of client agent", "refused until"),
+        (
+            ["--tenant", "acme", "--subject", "x", "--for", "ever"],
+            "tenant acme, subject x",
+            "permanently",
+        ),
+    ]
+    for arguments, _, _ in orders:
+        assert shell.run("revoke", *arguments).code == 0
+    header, *lines = shell.run("revoke", "--list").out.splitlines()
+
+    assert header.split() == ["ID", "TOKENS", "ISSUED", "UP", "TO", "NEW", "TOKENS", "BY", "REASON"]
+    for line, (_, whose, new) in zip(lines, orders, strict=True):
+        assert whose in line
+        assert new in line
+        assert shell.run("revoke", "--undo", line.split()[0]).code == 0
+    assert lines[0].endswith("left")
+    assert shell.run("revoke", "--list").out == "There are no revocations.\n"
+
+
+def test_memory_has_nobody_to_shut_out(shell: Shell) -> None:
+    """What is in a server's memory, no command can change."""
+    shell.begin(storage={"database": "memory:"})
+    for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
+        told = shell.run(*command)
+        assert told.code == 1
+        assert "Set it to a SQLite file or PostgreSQL" in told.err
+
+
+async def test_details_that_cannot_be_erased_are_told(shell: Shell) -> None:
+    """Without the key ring the person's data stays on record: nobody may believe it gone."""
+    records = await shell.records()
+    audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
+    await audit_writer.note("acme", "signin", outcome="signed_in")
+    await audit_writer.aclose()
+    await records.aclose()
+    person = ("--issuer", "http://127.0.0.1:9/a", "--subject", "dave")
+    told = shell.run("tenant", "erase", "acme", *person, "--yes")
+
+    assert (told.code, "except the details of audit records" in told.err) == (1, True)
+
+
+def test_who_shuts_whom_out_is_on_record(shell: Shell) -> None:
+    """In the tenant's record; what concerns no tenant alone, in one of its own."""
+    (shell.folder / "keyring.json").unlink(missing_ok=True)
+    assert shell.run("keyring", "new", "keyring.json").code == 0
+    shell.begin(keys={"ring": "file:keyring.json"})
+    assert shell.run("tenant", "suspend", "acme", "--reason", "unpaid").code == 0
+    assert shell.run("tenant", "resume", "acme").code == 0
+    assert shell.run("revoke", "--subject", "bob", "--reason", "left").code == 0
+    told = {name: shell.run("audit", "export", "--tenant", name).out for name in ("acme", "-")}
+
+    kinds = [json.loads(line).get("record", {}) for line in told["acme"].splitlines()]
+    assert [(one["kind"], one["outcome"]) for one in kinds if one] == [
+        ("tenant", "suspended"),
+        ("tenant", "resumed"),
+    ]
+    assert "unpaid" in told["acme"]
+    assert '"kind":"cutoff"' in told["-"]
+    assert all(word in told["-"] for word in ("bob", "left"))
+    assert shell.run("audit", "verify").code == 0
+
+
+def test_a_cut_off_outlives_whatever_a_token_was_good_for() -> None:
+    """A server that was down until all of it was over may have missed the order itself."""
+    resource = "https://mcp.example/mcp"
+    pages = DashboardSettings(session_s=90 * DAY_S)
+
+    assert kept_s(Config(resource=resource, issuers=[])) >= max(LONGEST_S, LIFETIME_S)
+    assert kept_s(Config(resource=resource, issuers=[], dashboard=pages)) == 90 * DAY_S

@@ -1,0 +1,237 @@
+"""The end of a tenant: all of it goes, whatever runs or interrupts, and nothing of others."""
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.workspace.ownership import PRIVATE
+from tests.policy.revocation.site import LATER_S, TASKS, Belongings, Site, ended
+from tests.runtime.replicas.cluster import Caller
+from tests.storage.test_tenant_data import FURNISHED, furnish
+
+pytestmark = pytest.mark.requirement("CO4")
+
+
+def fill(root: Path, tenant: str) -> None:
+    """Files, folders, a link to somebody else's and what lies beside the workspace."""
+    for folder in (root / tenant / "a" / "b", root / PRIVATE / tenant / "memory"):
+        folder.mkdir(parents=True)
+        (folder / "note").write_bytes(b"12345")
+    (root / tenant / "link").symlink_to(root.parent)
+    (root / PRIVATE / tenant / ".usage").write_bytes(b"")
+
+
+class Scene:
+    """Two tenants' folders and records, without a server."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.records, self.relay = root, MemoryRecords(), MemoryRelay()
+        self.told: list[str] = []
+        self.pauses = 0
+
+    async def erase(self, tell: Any = None) -> None:
+        erasure = TenantErasure("acme", self.records, self.relay, self.root)
+        await erasure.run(tell or self.told.append, self.pause)
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses += 1
+
+    async def is_gone(self) -> bool:
+        """Whether nothing of it is left, and all of the other is there."""
+        places = (self.root / "acme", self.root / PRIVATE / "acme")
+        assert (self.root / "globex" / "a" / "b" / "note").read_bytes() == b"12345"
+        assert (self.root / PRIVATE / "globex" / "memory" / "note").exists()
+        assert await self.records.tenant_data.count("globex") == FURNISHED
+        assert sorted(os.listdir(self.root)) == [
+            name for name in (PRIVATE, "acme", "globex") if (self.root / name).exists()
+        ]
+        return not any(map(os.path.lexists, places)) and not await self.records.tenant_data.count(
+            "acme"
+        )
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path / "workspaces")
+    for tenant in ("acme", "globex"):
+        fill(scene.root, tenant)
+        await furnish(scene.records, tenant)
+    return scene
+
+
+async def test_what_would_go_is_counted_first(scene: Scene) -> None:
+    """And counting leaves everything as it was."""
+    erasure = TenantErasure("acme", scene.records, scene.relay, scene.root)
+    found = await erasure.found()
+
+    assert found.records == FURNISHED
+    assert found.files.files == 7
+    assert "7 files and folders" in found.lines()[-1]
+    assert found == await erasure.found()
+
+
+async def test_all_of_it_goes_and_nothing_of_others(scene: Scene) -> None:
+    """Records, both folders; a link leads nowhere. Doing it again finds nothing to do."""
+    await scene.erase()
+    assert await scene.is_gone()
+    assert scene.told[0] == f"removed {sum(FURNISHED.values())} records"
+
+    scene.told.clear()
+    await scene.erase()
+    assert scene.told == []
+
+
+async def test_a_tenant_that_never_kept_anything(tmp_path: Path) -> None:
+    """There is no folder at all, and none is made."""
+    scene = Scene(tmp_path / "nowhere")
+    await scene.erase()
+
+    assert not scene.root.exists()
+
+
+class Interrupted(Exception):
+    """As a signal would."""
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_what_was_interrupted_is_finished_by_doing_it_again(scene: Scene, at: int) -> None:
+    """After any step; what was moved out of sight already is found there."""
+    lines = 0
+
+    def stop(line: str) -> None:
+        nonlocal lines
+        lines += 1
+        if lines == at:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        await scene.erase(stop)
+    aside = scene.root / PRIVATE / "acme" / "erased.0123456789abcdef.partial"
+    (aside / "deep" / "er").mkdir(parents=True, exist_ok=True)
+    (aside / ".0123456789abcdef.partial").write_bytes(b"x")
+
+    await scene.erase()
+    assert await scene.is_gone()
+
+
+async def test_whoever_still_writes_is_waited_for(scene: Scene) -> None:
+    """A call that is being stopped writes once more: the next pass comes for it."""
+
+    async def pause(seconds: float) -> None:
+        if scene.pauses == 0:
+            fill(scene.root, "acme")
+        scene.pauses += 1
+
+    await TenantErasure("acme", scene.records, scene.relay, scene.root).run(print, pause)
+    assert scene.pauses == 2
+    assert await scene.is_gone()
+
+
+async def test_whoever_never_stops_writing_is_told(scene: Scene) -> None:
+    """After some passes somebody has to look at what runs there."""
+
+    async def pause(seconds: float) -> None:
+        scene.pauses += 1
+        await furnish(scene.records, "acme")
+
+    with pytest.raises(Unfinished):
+        await TenantErasure("acme", scene.records, scene.relay, scene.root).run(print, pause)
+    assert scene.pauses == PASSES
+
+
+async def test_a_tenant_is_erased_while_it_calls(site: Site) -> None:
+    """
+    At both replicas everything of it ends; then all it kept is gone, at every place, and the record
+    of what happened still verifies. Once it is open again it begins anew.
+    """
+    root = site.folder / "workspaces"
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(site.client(org_id="globex"))
+        victims = [Belongings(site, client, at) for at in (0, 1)]
+        bystander = Belongings(site, await stack.enter_async_context(site.client()), 1)
+        await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
+        for tenant in ("globex", "acme"):
+            fill(root, tenant)
+
+        asked = await asyncio.to_thread(site.operate, "tenant", "erase", "globex")
+        assert asked.code == 1
+        assert "2 tasks" in asked.out
+        assert "--yes" in asked.err
+        assert not any(call.done() for call in victims[0].calls.values())
+
+        told = await site.order("tenant", "erase", "globex", "--yes", "--reason", "contract ended")
+        assert "files and folders" in told.out
+        assert "erased the details of" in told.out
+        for victim in victims:
+            await ended(victim.listener)
+            await victim.answers()
+        assert not (root / "globex").exists()
+        assert not (root / PRIVATE / "globex").exists()
+        assert (root / "acme" / "a" / "b" / "note").exists()
+        again = await asyncio.to_thread(site.operate, "tenant", "erase", "globex")
+        assert "has no data except" in again.out
+        verified = await site.order("audit", "verify")
+        assert "globex: " in verified.out
+
+        await site.order("tenant", "resume", "globex")
+        await begins_anew(site, victims, client)
+        await bystander.let_go()
+        assert {status for status, _ in (await bystander.answers()).values()} == {200}
+
+
+async def begins_anew(site: Site, victims: list[Belongings], client: Caller) -> None:
+    """Old tokens, tasks and sessions open nothing; new ones do."""
+
+    async def is_open() -> bool:
+        head = client.mirrors("server/discover", None)
+        answers = [
+            await client.send(client.modern("server/discover", None), head, at=at) for at in (0, 1)
+        ]
+        return {answer.status_code for answer in answers} == {401}
+
+    await site.until(is_open)
+    async with site.client(org_id="globex", iat=int(time.time()) + LATER_S) as later:
+        assert (await later.say()).isdigit()
+        assert (await later.within(victims[0].session, "ping")).status_code == 404
+        params = {"taskId": victims[0].task}
+        with pytest.raises(AssertionError, match="Unknown task"):
+            await later.ask("tasks/get", params, capabilities=TASKS)
+
+
+async def test_one_person_is_forgotten_and_nobody_else(site: Site) -> None:
+    """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
+    issuer = site.issuer
+    async with AsyncExitStack() as stack:
+        leaves = await stack.enter_async_context(site.client(sub="dave"))
+        stays = Belongings(site, await stack.enter_async_context(site.client(sub="erin")), 0)
+        await stays.open(stack)
+        name = site.name()
+        site.let_go(name)
+        params = {"name": "rebuild", "arguments": {"name": name}}
+        await leaves.ask("tools/call", params, at=1, capabilities=TASKS)
+
+        arguments = ("tenant", "erase", "acme", "--subject", "dave")
+        alone = await asyncio.to_thread(site.operate, *arguments, "--yes")
+        assert (alone.code, "must be given together" in alone.err) == (2, True)
+        counted = await asyncio.to_thread(site.operate, *arguments, "--issuer", issuer)
+        assert (counted.code, "about this person: 1 tasks" in counted.out) == (1, True)
+        told = await site.order(*arguments, "--issuer", issuer, "--yes")
+        assert "removed 1 records" in told.out
+        assert "erased the details of 1 audit records" in told.out
+
+        head = leaves.mirrors("server/discover", None)
+        answer = await leaves.send(leaves.modern("server/discover", None), head, at=1)
+        assert answer.status_code == 401
+        assert "dave" not in (await site.order("audit", "export", "--tenant", "acme")).out
+        assert "acme: " in (await site.order("audit", "verify")).out
+        assert not any(call.done() for call in stays.calls.values())
+        await stays.let_go()
+        assert {status for status, _ in (await stays.answers()).values()} == {200}

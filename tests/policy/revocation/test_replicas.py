@@ -1,0 +1,117 @@
+"""Whoever is shut out at one place is shut out everywhere, with everything that was begun."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.policy.revocation.site import TASKS, Belongings, Site, ended, stopped
+from tests.runtime.replicas.cluster import Caller
+from tests.support.forge import ABSENT
+
+pytestmark = pytest.mark.requirement("CO1", "CO2")
+
+SUSPENDED = -31001
+REVOKED = {"modern": (401, -31003), "legacy": (401, -31003), "rest": (401, "invalid_token")}
+SHUT = {
+    "modern": (200, SUSPENDED),
+    "legacy": (200, SUSPENDED),
+    "rest": (403, "tenant_suspended"),
+}
+
+ACTING = {"act": {"sub": "bot"}}
+"""Somebody of another id, for whom the token was issued to a program (RFC 8693 section 4.1)."""
+ROBOT = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
+"""A program that calls for itself, whose token names no client."""
+ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+    "a person": (["revoke", "--subject", "bob"], {"sub": "bob"}, {"sub": "carol"}),
+    "a client": (["revoke", "--client", "agent"], {"client_id": "agent"}, {"client_id": "other"}),
+    "a tenant": (["revoke", "--tenant", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
+    "who acts": (["revoke", "--subject", "bot"], ACTING, {}),
+    "a program": (["revoke", "--client", "robot"], ROBOT, {"sub": "robot"}),
+    "shut": (["tenant", "suspend", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
+}
+
+
+async def is_served(client: Caller, at: int) -> bool:
+    """Whether a small request is."""
+    answer = await client.send(
+        client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
+    )
+    return b'"result"' in answer.content
+
+
+@pytest.mark.parametrize("relay", ["relay", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("order", ORDERS)
+async def test_everything_of_who_is_shut_out_ends_everywhere(
+    site: Site, order: str, relay: str
+) -> None:
+    """
+    Tokens that were seen before, streams, calls, sessions, tasks: at the replica that is told and
+    at the other, while everything of others goes on; also where no word of it travels.
+    """
+    command, theirs, others = ORDERS[order]
+    shut = order == "shut"
+    async with AsyncExitStack() as stack:
+        victims = []
+        for at in (0, 1):
+            client = await stack.enter_async_context(site.client(**theirs))
+            victims.append(Belongings(site, client, at))
+        bystander = Belongings(site, await stack.enter_async_context(site.client(**others)), 1)
+        await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
+
+        with site.without_relay(really=relay == "none"):
+            ordered = await site.order(*command)
+            await everything_ends(site, victims, shut=shut)
+        if shut:
+            await site.order("tenant", "resume", "globex")
+        await what_comes_later(site, victims, theirs, shut=shut)
+        if not shut:
+            await site.order("revoke", "--undo", ordered.out.split()[-1])
+        assert not any(call.done() for call in bystander.calls.values())
+        await bystander.let_go()
+        assert {status for status, _ in (await bystander.answers()).values()} == {200}
+
+
+async def everything_ends(site: Site, victims: list[Belongings], *, shut: bool) -> None:
+    """What each has begun, and what each could begin."""
+    for victim in victims:
+        await ended(victim.listener)
+        await ended(victim.getter)
+        assert await victim.answers() == (SHUT if shut else REVOKED)
+        assert stopped(site, victim)
+    for at in (0, 1):
+        await refused(victims[1 - at].client, at, shut=shut)
+
+
+async def refused(client: Caller, at: int, *, shut: bool) -> None:
+    """The old token opens nothing at a replica, however often it was good there."""
+    answer = await client.send(
+        client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
+    )
+    if shut:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (200, SUSPENDED)
+    else:
+        assert answer.status_code == 401
+        assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+
+
+async def what_comes_later(
+    site: Site, victims: list[Belongings], theirs: dict[str, Any], *, shut: bool
+) -> None:
+    """Who signs in again is served, and finds its tasks ended and what was revoked of sessions."""
+    async with site.later(**theirs) as client:
+
+        async def served() -> bool:
+            return await is_served(client, 0) and await is_served(client, 1)
+
+        await site.until(served)
+        for victim in victims:
+            pinged = await client.within(victim.session, "ping", at=1 - victim.at)
+            assert pinged.status_code == (200 if shut else 404)
+            task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
+            assert (task["status"], task["statusMessage"]) == (
+                "failed",
+                "The caller's access was revoked.",
+            )

@@ -1,0 +1,254 @@
+"""What a process knows of cut-offs: read at the start, kept in an outage, and dropped where due."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from gatepost.http.open_streams import OpenStreams
+from gatepost.policy.revocation import watch
+from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
+from gatepost.policy.revocation.watch import FRESH_S, Revocations, tell
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.revocations import RevocationRecord
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import IssuerUnavailable, RevokedToken
+from tests.policy.revocation.test_reach import BOB, NOW, order
+
+pytestmark = pytest.mark.requirement("CO3")
+
+CUT = order(subject="bob")
+
+
+class Records(MemoryRecords):
+    """A database that may be out of reach, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_out = False
+        self.asked = {"changes": 0, "all": 0}
+        store = self.revocations
+        changes, everything = store.changes, store.all
+
+        async def counted_changes() -> int:
+            self._ask("changes")
+            return await changes()
+
+        async def counted_all() -> list[object]:
+            self._ask("all")
+            return [*await everything()]
+
+        store.changes = counted_changes  # type: ignore[method-assign]
+        store.all = counted_all  # type: ignore[method-assign,assignment]
+
+    def _ask(self, what: str) -> None:
+        if self.is_out:
+            raise StoreUnavailable("it is out")
+        self.asked[what] += 1
+
+
+class WatchingProcess:
+    """One process's knowledge, with clocks that a test moves."""
+
+    def __init__(self) -> None:
+        self.records, self.relay = Records(), MemoryRelay()
+        self.now, self.told = NOW, 0
+        self.new: tuple[RevocationRecord, ...] = ()
+        self.cutoffs = Revocations(
+            self.records,
+            self.relay,
+            ended=self._ended,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
+        )
+
+    def _ended(self, new: tuple[RevocationRecord, ...]) -> None:
+        self.told += 1
+        self.new += new
+
+
+@pytest.fixture
+def process() -> WatchingProcess:
+    return WatchingProcess()
+
+
+async def test_before_the_first_reading_nobody_passes(process: WatchingProcess) -> None:
+    """A start without a database lets nobody in, and says that this is no caller's doing."""
+    with pytest.raises(IssuerUnavailable):
+        process.cutoffs.admit(BOB)
+    assert not process.cutoffs.is_ready
+
+    await process.cutoffs.look()
+    process.cutoffs.admit(BOB)
+    assert process.cutoffs.is_ready
+
+
+async def test_a_poll_reads_one_number(process: WatchingProcess) -> None:
+    """The cut-offs themselves are read when it changes, and now and then all the same."""
+    for _ in range(5):
+        await process.cutoffs.look()
+    assert process.records.asked == {"changes": 5, "all": 1}
+
+    await process.records.revocations.put(CUT)
+    await process.cutoffs.look()
+    assert process.records.asked == {"changes": 6, "all": 2}
+    assert process.told == 1
+    with pytest.raises(RevokedToken):
+        process.cutoffs.admit(BOB)
+
+    process.now += FRESH_S
+    await process.cutoffs.look()
+    assert process.records.asked == {"changes": 7, "all": 3}
+    assert process.told == 1
+
+
+async def test_what_is_new_is_told_once(process: WatchingProcess) -> None:
+    """To whoever withdraws what waits; at a start not what others have acted on long ago."""
+    old = msgspec.structs.replace(CUT, id="old", created_at=NOW - 7 * 86_400)
+    for cut in (old, CUT):
+        await process.records.revocations.put(cut)
+    await process.cutoffs.look()
+    await process.cutoffs.look()
+    assert process.new == (CUT,)
+
+    later = suspension("acme", now=NOW + 1, by="root")
+    await process.records.revocations.put(later)
+    await process.cutoffs.look()
+    await process.records.revocations.delete(CUT.tenant, CUT.id)
+    await process.cutoffs.look()
+    assert process.new == (CUT, later)
+    assert process.told == 3
+
+
+async def test_a_hold_is_of_one_caller_and_ends(process: WatchingProcess) -> None:
+    """A machine that goes by a person's id is not that person; no token is refused for it."""
+    machine = msgspec.structs.replace(BOB, subject_kind="client")
+    cut = hold(machine, now=NOW, for_s=600, by="approvals", reason="")
+    await process.cutoffs.look()
+    told = process.told
+    await process.records.revocations.put(cut)
+    await process.cutoffs.look()
+
+    assert (process.cutoffs.held_s(machine), process.cutoffs.held_s(BOB)) == (600, 0)
+    assert process.cutoffs.holds("acme") == [cut]
+    assert not process.cutoffs.is_revoked(machine)
+    assert (process.new, process.told) == ((), told)
+    process.now += 600
+    assert process.cutoffs.held_s(machine) == 0
+    assert process.cutoffs.holds("acme") == []
+
+
+async def test_an_outage_changes_nothing(process: WatchingProcess) -> None:
+    """What was read last counts, however long it lasts."""
+    await process.records.revocations.put(CUT)
+    await process.cutoffs.look()
+    process.records.is_out = True
+    process.now += 3600
+    with pytest.raises(StoreUnavailable):
+        await process.cutoffs.look()
+
+    assert process.cutoffs.is_revoked(BOB)
+    assert process.cutoffs.is_ready
+
+
+async def test_the_suspended_are_one_set_for_good(process: WatchingProcess) -> None:
+    """Whoever serves holds it; what the configuration and what commands shut are told apart."""
+    held = process.cutoffs.suspended
+    process.cutoffs.configure(["acme"])
+    for tenant in ("acme", "globex"):
+        await process.records.revocations.put(suspension(tenant, now=NOW, by="root"))
+    await process.cutoffs.look()
+    assert held == {"acme", "globex"}
+
+    for tenant in ("acme", "globex"):
+        await process.records.revocations.delete(tenant, SUSPENDED)
+    await process.cutoffs.look()
+    assert held == {"acme"}
+    process.cutoffs.configure([])
+    assert held == set()
+    assert held is process.cutoffs.suspended
+
+
+async def told(process: WatchingProcess, times: int) -> None:
+    """Wait until the process has acted on so many changes."""
+    async with asyncio.timeout(10):
+        while process.told < times:  # noqa: ASYNC110  # nothing else tells
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def watching(
+    process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[WatchingProcess]:
+    """One that looks by itself only when it is woken."""
+    monkeypatch.setattr(watch, "POLL_S", 3600.0)
+    async with process.cutoffs.watching():
+        yield process
+
+
+async def test_a_wake_up_spares_the_wait(watching: WatchingProcess) -> None:
+    """Word on the relay is a reason to look at once."""
+    await watching.records.revocations.put(CUT)
+    await tell(watching.relay)
+    await told(watching, 1)
+
+    assert watching.cutoffs.is_revoked(BOB)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_wake_up_does_not_outlive_the_stop(process: WatchingProcess, turns: int) -> None:
+    """However close the two come, watching ends."""
+    async with asyncio.timeout(10):
+        async with process.cutoffs.watching():
+            for _ in range(10):
+                await asyncio.sleep(0)
+            process.cutoffs.wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+
+async def test_without_a_wake_up_it_looks_by_itself(
+    process: WatchingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay may lose anything."""
+    monkeypatch.setattr(watch, "POLL_S", 0.01)
+    async with process.cutoffs.watching():
+        await process.records.revocations.put(CUT)
+        await told(process, 1)
+
+    assert process.cutoffs.is_revoked(BOB)
+
+
+class Opened:
+    """A stream that was let through the gate just before its caller was shut out."""
+
+    watches = False
+
+    def __init__(self, caller: TenantContext) -> None:
+        self.caller, self.ended = caller, 0
+
+    def wake(self) -> None:
+        """Nothing to say."""
+
+    def beat(self) -> None:
+        """Nothing to show."""
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+async def test_a_stream_that_opens_too_late_ends_at_once(process: WatchingProcess) -> None:
+    """It was not there when all the others ended."""
+    await process.records.revocations.put(CUT)
+    await process.cutoffs.look()
+    streams = OpenStreams()
+    streams.is_cut = process.cutoffs.is_cut
+    late, other = Opened(BOB), Opened(msgspec.structs.replace(BOB, subject="carol"))
+    for stream in (late, other):
+        streams.enter(stream)
+
+    assert (late.ended, other.ended) == (1, 0)
+    streams.close()

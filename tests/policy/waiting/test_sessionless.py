@@ -1,0 +1,37 @@
+"""The older revisions without a session: a call that waits, and nobody who could be asked."""
+
+import pytest
+
+from tests.policy.waiting.panel import MESSAGE, Paid, Panel, house_of
+from tests.support.events import Live
+from tests.support.mcp import JSON, Client, message
+
+pytestmark = pytest.mark.requirement("A7", "DE-25")
+
+CALL = message("tools/call", {"name": "pay", "arguments": {}})
+
+
+async def test_a_client_of_events_waits_with_signs_of_life(panel: Panel) -> None:
+    """The stream opens at once, and the decision's outcome comes on it."""
+    client = house_of(panel, Client)
+    events = ("accept", "application/json, text/event-stream")
+    live = await Live(client, "POST", CALL, [JSON, events], slow=False).opened()
+    (await panel.only()).decide("approved")
+    *_, answer = await live.rest()
+
+    assert answer["result"]["content"][0]["text"] == "paid 1"
+    assert Paid.amounts == [1]
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_any_other_is_held_for_a_moment_and_calls_again(panel: Panel) -> None:
+    """The answer says what waits; the same call later meets the same request."""
+    client = house_of(panel, Client)
+    waits = (await client.send(CALL)).json["result"]
+    (await panel.only()).decide("approved")
+    paid = (await client.send(CALL)).json["result"]
+
+    assert waits["isError"] is True
+    assert MESSAGE in waits["content"][0]["text"]
+    assert paid["content"][0]["text"] == "paid 1"
+    assert Paid.amounts == [1]

@@ -1,0 +1,202 @@
+"""A stop wakes whoever waits for a person, at once; signs of life are an hour apart here."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.mcp import approval_wait
+from tests.mcp.tasking import Tasker
+from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, house_of
+from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
+from tests.policy.waiting.test_tasks import Site, Visitor, waiting
+from tests.support.events import House
+from tests.support.mcp import META, Client, message
+from tests.support.rounds import ask_again
+
+WITHIN_S = 20
+HOUR_S = 3600.0
+CALL = message("tools/call", {"name": "pay", "arguments": {}})
+
+Calling = tuple[Client, Awaitable[Any]]
+"""Where a call waits, and its result, once it has one."""
+
+
+@pytest.fixture(autouse=True)
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody who waits is woken by anything but a decision, or the stop."""
+    monkeypatch.setattr(approval_wait, "SIGN_EVERY_S", HOUR_S)
+    monkeypatch.setattr(approval_wait, "HOLD_S", HOUR_S)
+
+
+async def plain(panel: Panel) -> Calling:
+    client = house_of(panel, Client)
+    return client, _asked(client, {})
+
+
+async def with_progress(panel: Panel) -> Calling:
+    client = house_of(panel, Client)
+    return client, _asked(client, {}, meta={"progressToken": "p"})
+
+
+async def without_events(panel: Panel) -> Calling:
+    client = house_of(panel, Client)
+    params = {"name": "pay", "arguments": {}}
+    declared = {META + "clientCapabilities": {}}
+
+    async def ask() -> Any:
+        answer = await client.ask("tools/call", params, meta=declared, accept="application/json")
+        return answer_of(answer)
+
+    return client, ask()
+
+
+async def second_round(panel: Panel) -> Calling:
+    client = house_of(panel, Client)
+    first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
+    (key,) = first["inputRequests"]
+    more = {"inputResponses": {key: ACCEPT}, "requestState": first["requestState"]}
+    return client, _asked(client, PAGES, **more)
+
+
+async def _asked(client: Client, capabilities: Any, **more: Any) -> Any:
+    return answer_of(await ask_again(client, "pay", capabilities=capabilities, **more))
+
+
+def in_session(version: str, **declared: Any) -> Callable[[Panel], Awaitable[Calling]]:
+    async def begin(panel: Panel) -> Calling:
+        house = await house_of(panel, House, version=version).open(**declared)
+        live = house.post(house.one, CALL)
+
+        async def last() -> Any:
+            return (await live.rest())[-1]["result"]
+
+        return house.one, last()
+
+    return begin
+
+
+def alone(batch: bool) -> Callable[[Panel], Awaitable[Calling]]:
+    async def begin(panel: Panel) -> Calling:
+        house = await house_of(panel, House, version="2025-03-26").open()
+        body = b"[" + CALL + b"]" if batch else CALL
+        accept = ("accept", "application/json")
+
+        async def ask() -> Any:
+            found = (await house.one.within(house.session, body, accept)).json
+            return (found[0] if batch else found)["result"]
+
+        return house.one, ask()
+
+    return begin
+
+
+WAYS = {
+    "2026-07-28": plain,
+    "2026-07-28, told of progress": with_progress,
+    "2026-07-28, no stream": without_events,
+    "2026-07-28, second round": second_round,
+    "2025-11-25, shown the page": in_session("2025-11-25", **PAGES),
+    "2025-11-25": in_session("2025-11-25"),
+    "2025-06-18": in_session("2025-06-18"),
+    "2025-03-26": in_session("2025-03-26"),
+    "2025-03-26, no stream": alone(batch=False),
+    "2025-03-26, batch": alone(batch=True),
+}
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a7_a_stop_answers_whoever_waits(panel: Panel, way: str) -> None:
+    """It says that nothing was done, where to look, and when to come back; the request stays."""
+    client, result = await WAYS[way](panel)
+    call = asyncio.ensure_future(result)
+    request = await panel.only()
+    await request.watched_by(1)
+    client.streams.close()
+    async with asyncio.timeout(WITHIN_S):
+        answer = await call
+
+    assert answer["isError"]
+    assert answer["content"][0]["text"].startswith(f"{MESSAGE} {PAGE} Try again in 7 seconds.")
+    assert (Paid.amounts, request.watchers, request.verdict) == ([], 0, None)
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("when", ["before", "together", "unheard"])
+async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
+    panel: Panel, way: str, when: str
+) -> None:
+    """What the call has heard of is done; what it has not is found by the next one."""
+    client, result = await WAYS[way](panel)
+    call = asyncio.ensure_future(result)
+    request = await panel.only()
+    await request.watched_by(1)
+    if when != "unheard":
+        request.decide("approved")
+    if when == "before":
+        await request.watched_by(0)
+    request.verdict = "approved"
+    client.streams.close()
+    async with asyncio.timeout(WITHIN_S):
+        answer = await call
+        ends_here = not answer.get("isError")
+        again = answer if ends_here else answer_of(await ask_again(client, "pay"))
+
+    assert when == "together" or ends_here is (when == "before")
+    assert again["content"][0]["text"] == "paid 1"
+    assert Paid.amounts == [1]
+
+
+async def handed_over(client: Tasker, task_id: str) -> None:
+    """Return once the task is nobody's."""
+    tasks = client.records.of("acme").tasks
+    async with asyncio.timeout(WITHIN_S):
+        while (record := await tasks.get(task_id)) is None or record.runner:
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
+
+
+@pytest.mark.requirement("A7", "K-07", "N23")
+@pytest.mark.parametrize("kind", [Tasker, Visitor])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a7_a_stop_hands_over_what_waits(
+    panel: Panel, kind: type[Tasker], *, late: bool
+) -> None:
+    """However long the drain is; also what comes to wait during it, and the server keeps none."""
+    site = Site(panel, kind)
+    if late:
+        site.first.keeper.drain(HOUR_S)
+    task_id = (await site.first.start("pay"))["taskId"]
+    if not late:
+        await waiting(site, task_id)
+        site.first.keeper.drain(HOUR_S)
+    await handed_over(site.first, task_id)
+    await site.first.keeper.sweep()
+    async with asyncio.timeout(WITHIN_S):
+        await site.first.keeper.aclose()
+    await site.second.keeper.sweep()
+    await (await panel.only()).watched_by(1)
+    (await panel.only()).decide("approved")
+    ended = await site.second.until(task_id)
+
+    assert (ended["status"], Paid.amounts) == ("completed", [1])
+    await site.second.keeper.aclose()
+
+
+@pytest.mark.requirement("A7", "K-07", "N23")
+async def test_a7_a_task_that_was_approved_has_the_drain(panel: Panel) -> None:
+    """It has begun, so that it ends here, like any other work."""
+    site = Site(panel, Tasker)
+    task_id = (await site.first.start("pay_slowly"))["taskId"]
+    await waiting(site, task_id)
+    (await panel.only()).decide("approved")
+    await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
+    site.first.keeper.drain(HOUR_S)
+    Paid.go_on.set()
+    async with asyncio.timeout(WITHIN_S):
+        await site.first.keeper.aclose()
+
+    assert (await site.second.get(task_id))["status"] == "completed"
+    assert Paid.amounts == [1]

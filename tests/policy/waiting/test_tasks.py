@@ -1,0 +1,270 @@
+"""2026-07-28 with tasks: a call that somebody decides about is a task until it is over."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.mcp.tasks import methods
+from gatepost.mcp.tasks.store import TaskLimits
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.tasks import TaskRecord
+from tests.mcp.tasking import TASKS, Tasker
+from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Request, Verdict, house_of, pack
+from tests.support.cable import Cable
+from tests.support.mcp import JSON, META, VERSION, message
+
+TERMS = TaskLimits(lease_s=0.5)
+
+
+class Visitor(Tasker):
+    """A client of tasks that opens pages, too."""
+
+    meta = {
+        META + "clientCapabilities": {"elicitation": {"url": {}}, "extensions": {TASKS: {}}},
+    }
+
+
+class Site:
+    """Two replicas with one panel, each with its own cable to the store."""
+
+    def __init__(self, panel: Panel, kind: type[Tasker]) -> None:
+        records, relay = MemoryRecords(), MemoryRelay()
+        self.cables = [Cable(records), Cable(records)]
+        self.first, self.second = (
+            house_of(panel, kind, records=cable, relay=relay, terms=TERMS) for cable in self.cables
+        )
+
+    async def crash(self) -> None:
+        """
+        The first says nothing for longer than its leases last, and the other takes its tasks up.
+
+        Then it is back and the second one.
+        """
+        self.cables[0].cut = True
+        for replica in (self.first, self.second):
+            replica.clock.now += TERMS.lease_s + 1
+        await self.second.keeper.sweep()
+        self.cables[0].cut = False
+        self.cables.reverse()
+        self.first, self.second = self.second, self.first
+
+    async def aclose(self) -> None:
+        await self.second.keeper.aclose()
+        await self.first.keeper.aclose()
+
+
+@pytest.fixture(params=[Tasker, Visitor])
+async def site(request: pytest.FixtureRequest, panel: Panel) -> AsyncIterator[Site]:
+    site = Site(panel, request.param)
+    yield site
+    await site.aclose()
+
+
+def text(task: Any) -> str:
+    return str(task["result"]["content"][0]["text"])
+
+
+def shows_page(client: Tasker) -> bool:
+    return isinstance(client, Visitor)
+
+
+async def waiting(site: Site, task_id: str) -> Any:
+    """The task once it says what it waits for."""
+    status = "input_required" if shows_page(site.first) else "working"
+    return await site.first.when(
+        task_id, lambda t: t["status"] == status and t.get("statusMessage")
+    )
+
+
+VERDICTS: list[tuple[Verdict, str]] = [
+    ("approved", "paid 1"),
+    ("rejected", "It was rejected."),
+    ("expired", "It was expired."),
+]
+
+
+@pytest.mark.requirement("A7", "A8", "K-02", "K-09")
+@pytest.mark.parametrize(("verdict", "words"), VERDICTS)
+async def test_a7_the_task_says_what_it_waits_for(
+    site: Site, panel: Panel, verdict: Verdict, words: str
+) -> None:
+    """In its status, and as a page to a client that opens pages; it ends with the decision."""
+    task = await site.first.start("pay")
+    shown = await waiting(site, task["taskId"])
+    (await panel.only()).decide(verdict)
+    ended = await site.second.until(task["taskId"])
+
+    assert shown["statusMessage"] == f"{MESSAGE} {PAGE}"
+    if shows_page(site.first):
+        (asked,) = shown["inputRequests"].values()
+        assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    assert (ended["status"], text(ended)) == ("completed", words)
+    assert "inputRequests" not in ended
+    assert Paid.amounts == ([1] if verdict == "approved" else [])
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize(
+    ("action", "ends"), [("accept", False), ("decline", True), ("cancel", True)]
+)
+async def test_a7_what_its_client_answers_is_no_approval(
+    panel: Panel, action: str, *, ends: bool
+) -> None:
+    """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
+    site = Site(panel, Visitor)
+    task_id = (await site.first.start("pay"))["taskId"]
+    (key,) = (await waiting(site, task_id))["inputRequests"]
+    await site.second.answer(task_id, **{key: {"action": action}})
+    if ends:
+        ended = await site.first.until(task_id)
+        assert ended["result"]["isError"]
+        assert text(ended).startswith(f"{MESSAGE} {PAGE} Try again")
+    else:
+        answered = await site.first.until(task_id, "working")
+        assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"
+    assert Paid.amounts == []
+    (await panel.only()).decide("approved")
+    again = await site.first.call_with("pay") if ends else await site.first.until(task_id)
+
+    assert "paid 1" in str(again if not ends else again.body)
+    await site.aclose()
+
+
+@pytest.mark.requirement("K-07", "A7")
+async def test_a7_a_waiting_task_survives_its_servers(site: Site, panel: Panel) -> None:
+    """
+    Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
+    as that takes, and meets its request.
+    """
+    task_id = (await site.first.start("pay"))["taskId"]
+    await waiting(site, task_id)
+    request = await panel.only()
+    for _ in range(5):
+        await site.crash()
+        await kept(site, task_id, lambda record: b'"untouched":true' in record.call)
+    await request.watched_by(1)
+    request.decide("approved")
+    ended = await site.first.until(task_id)
+
+    assert (ended["status"], text(ended)) == ("completed", "paid 1")
+    assert Paid.amounts == [1]
+
+
+@pytest.mark.requirement("K-07", "K-10", "A7")
+@pytest.mark.parametrize("taken_up", [True, False])
+async def test_a7_what_was_approved_and_begun_is_not_begun_again(
+    site: Site, panel: Panel, *, taken_up: bool
+) -> None:
+    """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
+    task_id = (await site.first.start("pay_slowly"))["taskId"]
+    await waiting(site, task_id)
+    request = await panel.only()
+    if taken_up:
+        request.verdict = "approved"  # nobody hears of it: who takes the task up finds it
+        await site.crash()
+    else:
+        request.decide("approved")
+    await asyncio.wait_for(Paid.begun.wait(), 20)
+    await site.crash()
+    ended = await site.first.until(task_id)
+
+    assert (ended["status"], Paid.amounts) == ("failed", [1])
+    assert "whether it took effect is unknown" in ended["statusMessage"]
+
+
+@pytest.mark.requirement("K-13", "A7")
+async def test_k_13_a_cancelled_task_does_not_begin(site: Site, panel: Panel) -> None:
+    """Whoever took its call back was told so before somebody approved it."""
+    task_id = (await site.first.start("pay"))["taskId"]
+    await waiting(site, task_id)
+    await site.second.about("cancel", task_id)
+    (await panel.only()).decide("approved")
+
+    assert (await site.first.until(task_id))["status"] == "cancelled"
+    assert Paid.amounts == []
+
+
+@pytest.mark.requirement("A7")
+async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(site: Site, panel: Panel) -> None:
+    """However long after its own time somebody decides."""
+    task_id = (await site.first.start("pay"))["taskId"]
+    shown = await waiting(site, task_id)
+    for _ in range(5):
+        for replica in (site.first, site.second):
+            replica.clock.now += shown["ttlMs"] / 1000 * 0.8
+        record = await site.first.records.of("acme").tasks.get(task_id)
+        assert record is not None
+        before = record.expires_at
+        await kept(site, task_id, lambda now, before=before: now.expires_at > before)
+    (await panel.only()).decide("approved")
+
+    assert text(await site.first.until(task_id)) == "paid 1"
+
+
+async def kept(site: Site, task_id: str, condition: Callable[[TaskRecord], object]) -> None:
+    """Return once *condition* holds of the record."""
+    async with asyncio.timeout(20):
+        record = None
+        while record is None or not condition(record):
+            record = await site.first.records.of("acme").tasks.get(task_id)
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
+
+
+@pytest.mark.requirement("K-01", "K-02")
+async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(panel: Panel) -> None:
+    """Also where no tool wants to be one; a call that need not wait is none."""
+    asks, asks_not = house_of(panel, Tasker), Tasker(pack.tools.values())
+    for client, declared in ((asks, True), (asks_not, False)):
+        discovered = (await client.ask("server/discover")).json["result"]
+        assert (TASKS in discovered["capabilities"]["extensions"]) is declared
+    (request := Request(PAGE)).decide("approved")
+    panel.requests[b"{}"] = request
+
+    assert (await asks.call_with("pay")).json["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("K-02")
+async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a decision makes it one; its author did not want it to be."""
+    monkeypatch.setattr(methods, "PATIENCE_S", 0.0)
+    client = house_of(panel, Tasker)
+    (request := Request(PAGE)).decide("approved")
+    panel.requests[b"{}"] = request
+    work = asyncio.create_task(client.call_with("pay_slowly"))
+    await asyncio.wait_for(Paid.begun.wait(), 20)
+    Paid.go_on.set()
+
+    assert (await work).json["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("A7", "T-11")
+async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
+    panel: Panel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task was never promised; the request for a decision stays for the next call."""
+    client = house_of(panel, Tasker)
+
+    async def create(*args: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client.keeper.task_store, "create", create)
+    hang_up = asyncio.Event()
+    params = {"name": "pay", "arguments": {}, "_meta": known(client)}
+    headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
+    body = message("tools/call", params)
+    work = asyncio.create_task(client.send(body, [JSON, *headers], hang_up=hang_up))
+    await panel.only()
+    hang_up.set()
+
+    assert (await asyncio.wait_for(work, 5)).status == 0
+    (await panel.only()).decide("approved")
+    assert Paid.amounts == []
+
+
+def known(client: Tasker) -> dict[str, Any]:
+    return {META + "protocolVersion": VERSION, **client.meta}

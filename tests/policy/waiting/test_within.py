@@ -1,0 +1,78 @@
+"""Calls within calls, and protocols that cannot wait: who is asked, and whose clock stops."""
+
+import ssl
+from typing import Any
+
+import pytest
+
+from gatepost.config.packs import Packs
+from gatepost.outbound.client import OutboundClient as Outbound
+from gatepost.runtime.tool_services import TenantToolServices
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.store import SecretStore
+from gatepost.tools.api import Call
+from gatepost.tools.client import NOBODY
+from gatepost_authz.config import Network
+from tests.mcp.tasking import Tasker
+from tests.policy.waiting.panel import MESSAGE, PAGE, RETRY_AFTER_S, Paid, Panel, house_of
+from tests.support.events import House
+from tests.support.mcp import Client, a_caller
+
+
+def lends(client: Client) -> None:
+    """Give its tools what they call others with."""
+    client.kit = TenantToolServices(
+        Packs(),
+        records=client.records,
+        secrets=SecretCache(SecretStore(client.records, client.keyring)),
+        outbound=Outbound(Network(), tls=ssl.create_default_context),
+        run=client.runner.run,
+    )
+
+
+@pytest.mark.requirement("A7", "O8")
+async def test_o8_both_clocks_stand_still_while_a_person_decides(panel: Panel) -> None:
+    """A tool that calls another may take its time before and after, and not the person's."""
+    house = await house_of(panel, House).open()
+    lends(house.one)
+    live = house.call(house.one, "spend")
+    await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
+    (await panel.only()).decide("approved")
+    *told, answer = await live.rest()
+    steps = [one["params"]["progress"] for one in told]
+
+    assert answer["result"]["content"][0]["text"] == "paid 2"
+    assert steps == sorted(set(steps))
+    assert told[-1]["params"]["message"] == "after"
+
+
+@pytest.mark.requirement("A7", "K-10")
+async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None:
+    """What it calls waits in its task; whoever takes that up must not run all of it again."""
+    client = house_of(panel, Tasker)
+    lends(client)
+    client.server.lengthy |= {"spend"}
+    task_id = (await client.start("spend"))["taskId"]
+    await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")
+    record = await client.records.of("acme").tasks.get(task_id)
+    assert record is not None
+    assert b'"untouched":true' not in record.call
+    (await panel.only()).decide("approved")
+
+    ended = await client.until(task_id)
+    assert ended["result"]["content"][0]["text"] == "paid 2"
+    await client.keeper.aclose()
+
+
+@pytest.mark.requirement("A7")
+async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(panel: Panel) -> None:
+    """At once; nothing was done, and the same call meets the same request."""
+    client = house_of(panel, Client)
+    call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
+    waits: Any = (await client.runner.run(call)).failure
+    (await panel.only()).decide("approved")
+    await client.runner.run(call)
+
+    assert (waits.kind, waits.retry_after) == ("approval_pending", RETRY_AFTER_S)
+    assert waits.message == f"{MESSAGE} {PAGE}"
+    assert Paid.amounts == [1]

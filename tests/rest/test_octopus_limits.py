@@ -1,0 +1,78 @@
+"""What bounds a call of an Octopus agent: its time (O8) and the size of its answer (O9)."""
+
+import socket
+
+import pytest
+
+from tests.rest.octopus import KIT, Octopus
+from tests.rest.runs import CANCELLED, RUNS, STARTED
+from tests.support.idp import Idp
+from tests.support.raw import request
+from tests.tenancy.house import house, issuer
+
+
+@pytest.mark.requirement("O8")
+@pytest.mark.parametrize(("tool", "default_s"), [("wait_briefly", 30), ("wait_long", 0.2)])
+def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s: float) -> None:
+    """By the tool's own limit, or by the server's; the tool itself ends, not only the answer."""
+    CANCELLED.clear()
+    limits = {"load": [KIT], "timeout_s": default_s}
+    with house(idp, [issuer(idp)], tools=limits, tenancy={"create_on_first_use": True}) as site:
+        answer = Octopus(site).call(tool)
+
+        assert answer.error == (504, "timeout")
+        assert CANCELLED.wait(5)
+
+
+@pytest.mark.requirement("O8")
+def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None:
+    """Nobody waits for the answer any more, so nothing is done for it."""
+    STARTED.clear()
+    CANCELLED.clear()
+    door = octopus.house.door
+    head = [
+        ("Host", door.authority),
+        ("Authorization", f"Bearer {octopus.token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", "2"),
+    ]
+    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+        connection.sendall(request("POST", "/tool/wait_long/call", head, b"{}"))
+        assert STARTED.wait(10)
+
+    assert CANCELLED.wait(10)
+
+
+@pytest.mark.requirement("O9")
+def test_o9_a_large_text_is_cut_and_says_so(octopus: Octopus) -> None:
+    """What arrives is valid JSON within the limit, and the model knows that there was more."""
+    answer = octopus.call("export_tickets", {"count": 5000})
+
+    assert answer.status == 200
+    assert len(answer.raw.body) <= 3000
+    assert answer.json["result"].startswith("éé")
+    assert "[The answer was cut: it had" in answer.json["result"]
+
+
+@pytest.mark.requirement("O9")
+def test_o9_a_large_structure_is_not_cut_into_another(octopus: Octopus) -> None:
+    """An answer with a schema would no longer be what it promises, so the call says how large."""
+    answer = octopus.call("export_rows", {"count": 5000})
+
+    assert answer.error == (500, "internal_error")
+    assert "more than the 3000 that can be shown. Ask for less" in answer.json["message"]
+
+
+@pytest.mark.requirement("O9")
+def test_o9_a_write_whose_answer_is_too_large_is_no_mistake_of_the_caller(octopus: Octopus) -> None:
+    """It says that it was carried out; told to correct its arguments, a model would do it again."""
+    before = len(RUNS)
+    key = ("Idempotency-Key", "import-1")
+    for _ in range(2):
+        answer = octopus.call("import_rows", {"count": 5000}, key)
+
+        assert answer.error == (500, "internal_error")
+        assert answer.json["message"].startswith("The call was carried out.")
+        assert answer.json["message"].endswith("Do not repeat it: look at what it did instead.")
+        assert "field" not in answer.json
+    assert len(RUNS) == before + 1

@@ -1,0 +1,1 @@
+"""The life of a server process: start, reload, background work, stop."""

@@ -1,0 +1,61 @@
+"""A server in this process, on the event loop of production, whose objects a test can count."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+import uvloop
+
+from bench.servers import soak_tools
+from bench.traffic import Traffic
+from gatepost.mcp import approval_wait
+from tests.support.inside import Inside
+from tests.tenancy.conftest import elsewhere, idp
+from tests.tenancy.house import House, house, issuer
+
+__all__ = ["elsewhere", "idp"]
+
+
+def _silent(logger: object, method: str, event: object) -> str:
+    raise structlog.DropEvent
+
+
+@pytest.fixture(scope="module")
+def server(idp: object, elsewhere: Path) -> Iterator[House]:
+    """The tools of the soak, with limits, audit and approvals as in production."""
+    with pytest.MonkeyPatch.context() as patch:
+        # asyncio's own loop keeps a cancelled timer until the time that it was set for.
+        patch.setattr(Inside, "run", lambda self: uvloop.run(self._serve()))
+        patch.setattr(approval_wait, "SIGN_EVERY_S", 0.02)
+        # A console's traceback shows every value of every frame, which takes seconds.
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[_silent])
+        with house(
+            idp,  # type: ignore[arg-type]
+            [issuer(idp)],  # type: ignore[arg-type]
+            tools={"load": [str(Path(soak_tools.__file__))]},
+            tenancy={"create_on_first_use": True},
+            storage={"database": f"sqlite:///{elsewhere}/gatepost.db"},
+            approvals={"max_waiting_per_caller": 1000, "max_waiting_per_tenant": 1000},
+        ) as running:
+            yield running
+
+
+@pytest.fixture
+def traffic(server: House) -> Traffic:
+    """A caller of the server."""
+    door = server.door
+    return Traffic(("127.0.0.1", door.port), door.authority, door.path, server.token())
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Nothing is collected during the test but what nobody refers to any more."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()

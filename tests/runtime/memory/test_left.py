@@ -1,0 +1,100 @@
+"""What a call leaves behind once it is over, however it ends: nothing."""
+
+import asyncio
+import gc
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from bench.traffic import OPERATIONS, Traffic
+from gatepost.mcp.client import StreamClient
+from gatepost.mcp.event_stream import SseResponse
+from gatepost.mcp.sessions.get_stream import SessionNotifications as OldListener
+from gatepost.mcp.subscriptions import ListenStream
+from gatepost.mcp.tasks.client import TaskClient
+from gatepost.mcp.tasks.running_task import RunningTask
+from gatepost.tools.api import Call, CallContext, Outcome
+from gatepost.tools.interruption import Interruptible, Stop
+from gatepost.tools.redacted_call import RedactedCall
+from tests.support.waiting import eventually
+
+OF_A_CALL = (
+    Call,
+    CallContext,
+    Outcome,
+    RedactedCall,
+    Interruptible,
+    Stop,
+    StreamClient,
+    SseResponse,
+    TaskClient,
+    RunningTask,
+)
+OF_A_STREAM = (ListenStream, OldListener)
+TIMES = 12
+SIZE = 60_000
+WITHIN_S = 60.0
+
+
+def living(kinds: tuple[type, ...]) -> Counter[str]:
+    """The live objects of these types, by type."""
+    return Counter(type(one).__qualname__ for one in gc.get_objects() if isinstance(one, kinds))
+
+
+def texts() -> int:
+    """
+    How many blocks of memory could hold the text of an argument.
+
+    The sum of all bytes would count what else this process does: a table read for the first time, a
+    log record that waits for its thread.
+    """
+    gathered = tracemalloc.take_snapshot().traces
+    return sum(1 for trace in gathered if trace.size >= SIZE)
+
+
+@pytest.fixture
+def traces() -> Iterator[None]:
+    """Count the bytes of Python objects during the test."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+async def repeat(name: str, traffic: Traffic, times: int) -> None:
+    """Do an operation so often, with arguments of that size."""
+    for _ in range(times):
+        await asyncio.wait_for(OPERATIONS[name](traffic, SIZE), 60)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.usefixtures("no_collector", "traces")
+def test_a_call_that_is_over_is_let_go_without_the_collector(name: str, traffic: Traffic) -> None:
+    """
+    Whatever a call made is gone with it, and so are its arguments.
+
+    The collector comes after thousands of objects, and each call may have brought megabytes; what
+    it cannot see stays for good.
+    """
+    asyncio.run(repeat(name, traffic, 2))
+    eventually(lambda: not living(OF_A_CALL), within=WITHIN_S)
+    before = texts()
+    asyncio.run(repeat(name, traffic, TIMES))
+
+    eventually(lambda: not living(OF_A_CALL), within=WITHIN_S)
+    eventually(lambda: texts() - before < TIMES, within=WITHIN_S)
+
+
+@pytest.mark.parametrize("name", ["subscriptions", "sessions_left"])
+def test_a_stream_that_its_client_left_is_collected(name: str, traffic: Traffic) -> None:
+    """One listener refers to itself through the relay's word; the collector finds that."""
+    asyncio.run(repeat(name, traffic, TIMES))
+
+    def is_gone() -> bool:
+        gc.collect()
+        return not living(OF_A_STREAM)
+
+    eventually(is_gone, within=WITHIN_S)

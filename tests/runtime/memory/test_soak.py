@@ -1,0 +1,26 @@
+"""A minute of mixed traffic at a server process leaves nothing behind."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench import issuer, soak
+from bench.gatepost import free_port
+
+SECONDS = 75.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_holds_no_more_at_the_end_than_after_the_first_fifth(tmp_path: Path) -> None:
+    """Calls, tasks, questions, sessions left, clients that vanish, with up to half a megabyte."""
+    with (
+        issuer.running() as origin,
+        soak.served(tmp_path, origin, free_port()) as (process, mint),
+    ):
+        found = asyncio.run(soak.run(process, mint, SECONDS))
+
+    assert not found.failed
+    assert found.after.operations > 2 * found.before.operations > 0
+    assert not found.leaks, soak.render(found)

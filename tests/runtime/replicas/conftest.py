@@ -1,0 +1,30 @@
+"""Two servers on one PostgreSQL and one Valkey, behind a balancer that remembers nobody."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.replicas.cluster import Cluster
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
+from tests.tenancy.conftest import idp
+
+__all__ = ["cluster", "idp"]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+    valkey_server: Valkey,
+) -> Iterator[Cluster]:
+    folder: Path = tmp_path_factory.mktemp("replicas")
+    with postgres_server.database(like=postgres_template) as database:
+        storage = {"database": database, "shared": valkey_server.url()}
+        cluster = Cluster(idp, folder, storage)
+        with cluster.running():
+            yield cluster

@@ -1,0 +1,271 @@
+"""What a process does all the time goes on after an error that nobody foresaw."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import background
+from gatepost.audit import retention
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.audit import AuditSettings
+from gatepost.dashboard.live import LiveInbox
+from gatepost.policy.revocation import watch
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.runtime import metrics_sampler, recent_callers, stores
+from gatepost.runtime.recent_callers import RecentCallers
+from gatepost.secrets import cache
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.valkey.channels import Channels
+from gatepost.telemetry.metrics import Meter
+from gatepost.tools.redaction import Redaction
+from tests.policy.approvals.deployment import ACME, Deployment
+from tests.support.mcp import Client, a_caller
+
+WITHIN_S = 30.0
+Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]
+
+
+class Fault:
+    """Fails once, in a way that nobody foresaw; the next time it is there."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.again = asyncio.Event()
+
+    async def __call__(self, *arguments: Any, **rest: Any) -> Any:
+        self.times += 1
+        if self.times == 1:
+            raise LookupError("secret-4711")
+        self.again.set()
+        await asyncio.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for pauses here."""
+    monkeypatch.setattr(background, "PAUSE_S", 0.01)
+
+
+async def test_what_ends_work_is_logged_and_the_work_begins_again() -> None:
+    """By its type and place, never by its text."""
+    fault = Fault()
+    with capture_logs() as logs:
+        task = asyncio.create_task(background.always("sums", fault))
+        async with asyncio.timeout(WITHIN_S):
+            await fault.again.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    [line] = logs
+    assert (line["event"], line["chore"], line["error"]) == ("chore_ended", "sums", "LookupError")
+    assert line["where"].startswith(f"{__name__}.__call__:")
+    assert "4711" not in str(line)
+    assert task.cancelled()
+
+
+async def test_the_end_reaches_the_work_first() -> None:
+    """What it must tidy up is done when whoever cancels goes on."""
+    begun, done = asyncio.Event(), []
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            done.append("tidied")
+
+    task = asyncio.create_task(background.always("sums", work))
+    async with asyncio.timeout(WITHIN_S):
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert done == ["tidied"]
+
+
+async def nothing() -> None:
+    """Work that is over at once, though it was not meant to be."""
+
+
+async def cancelled() -> None:
+    """Work that somebody else has cancelled."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(("work", "how"), [(nothing, "none"), (cancelled, "cancelled")])
+async def test_work_that_just_ends_begins_again(work: Any, how: str) -> None:
+    """Nobody finds out otherwise that it is not done any more."""
+    times = 0
+    again = asyncio.Event()
+
+    async def counted() -> None:
+        nonlocal times
+        times += 1
+        if times > 1:
+            again.set()
+        await work()
+
+    with capture_logs() as logs:
+        task = asyncio.create_task(background.always("sums", counted))
+        async with asyncio.timeout(WITHIN_S):
+            await again.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert {one["error"] for one in logs} == {how}
+
+
+@asynccontextmanager
+async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    records = MemoryRecords()
+    patch.setattr(records, "sweep", fault)
+    async with stores.sweeping(records, every_s=0.01):
+        yield
+
+
+@asynccontextmanager
+async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    service = Deployment().replica().service
+    patch.setattr(service.requests, "expire_due", fault)
+    async with service.expiring(every_s=0.01):
+        yield
+
+
+@asynccontextmanager
+async def notes(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(recent_callers, "WRITE_S", 0.01)
+    patch.setattr(recent_callers, "CLOSING_S", 0.01)
+    noting = RecentCallers(
+        MemoryRecords(), is_cut=lambda caller: False, is_out=lambda caller: False
+    )
+    patch.setattr(noting, "_put", fault)
+    async with noting.writing():
+        noting.note(a_caller())
+        yield
+
+
+@asynccontextmanager
+async def signs(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(retention, "LOOK_S", 0.01)
+    patch.setattr(retention, "PRUNE_S", 0.0)
+    records, ring = MemoryRecords(), KeyRing.ephemeral()
+    kept = retention.Retention(
+        records, ring, AuditWriter(records, ring, Redaction(), AuditSettings())
+    )
+    patch.setattr(kept, "prune", fault)
+    async with kept.running():
+        yield
+
+
+@asynccontextmanager
+async def unlocks(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(cache, "POLL_S", 0.01)
+    secrets = SecretCache(SecretStore(MemoryRecords(), KeyRing.ephemeral()))
+    patch.setattr(secrets, "look", fault)
+    async with secrets.watching():
+        yield
+
+
+@asynccontextmanager
+async def shuts(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    patch.setattr(watch, "POLL_S", 0.01)
+    cutoffs = Revocations(MemoryRecords(), MemoryRelay(), ended=lambda new: None)
+    async with cutoffs.watching():
+        patch.setattr(cutoffs, "look", fault)
+        yield
+
+
+@asynccontextmanager
+async def hears(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    relay = MemoryRelay()
+    patch.setattr(type(relay.of("")), "follow", lambda *arguments: fault())
+    cutoffs = Revocations(MemoryRecords(), relay, ended=lambda new: None)
+    async with cutoffs.watching():
+        yield
+
+
+@asynccontextmanager
+async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    async with metrics_sampler.sampling_metrics(
+        metrics_sampler.MetricsSampler(Meter.alone(), samples=[fault])
+    ):
+        yield
+
+
+@asynccontextmanager
+async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    keeper = Client().keeper
+    patch.setattr(keeper, "sweep", fault)
+    keeper.start()
+    yield
+    await keeper.aclose()
+
+
+@asynccontextmanager
+async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    service = Deployment().replica().service
+    patch.setattr(service, "waiting", fault)
+    page = LiveInbox(service, MemoryRelay()).watch(ACME)
+    looking = asyncio.create_task(anext(page))  # type: ignore[arg-type]
+    yield
+    looking.cancel()
+    await asyncio.wait([looking])
+
+
+CHORES: dict[str, Setting] = {
+    "sweep": sweeps,
+    "expiry": expires,
+    "callers": notes,
+    "audit": signs,
+    "secrets": unlocks,
+    "cutoffs": shuts,
+    "cutoffs_heard": hears,
+    "metrics": samples_metrics,
+    "tasks": takes_up,
+    "live": shows,
+}
+
+
+@pytest.mark.parametrize(("name", "setting"), CHORES.items(), ids=CHORES)
+async def test_every_one_of_them_goes_on(
+    name: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its look at the stores has met; what has ended is said once."""
+    fault = Fault()
+    with capture_logs() as logs:
+        async with setting(fault, monkeypatch), asyncio.timeout(WITHIN_S):
+            await fault.again.wait()
+
+    told = [(one["chore"], one["error"]) for one in logs if one["event"] == "chore_ended"]
+    assert told == [(name, "LookupError")]
+
+
+async def test_the_relay_is_read_again() -> None:
+    """Its reader begins with the first who follows, and nobody begins a second one."""
+    fault = Fault()
+
+    def connection() -> Any:
+        fault.times += 1
+        if fault.times > 1:
+            fault.again.set()
+        raise LookupError("secret-4711")
+
+    channels = Channels(connection)
+    following = asyncio.create_task(channels.follow(b"c", lambda message: None))
+    with capture_logs() as logs:
+        async with asyncio.timeout(WITHIN_S):
+            await fault.again.wait()
+        following.cancel()
+        await asyncio.wait([following])
+        await channels.aclose()
+
+    assert {(one["chore"], one["error"]) for one in logs} == {("relay", "LookupError")}

@@ -1,0 +1,157 @@
+"""A stop that balancers hear of before it closes anything."""
+
+import http.client
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+
+import pytest
+
+from gatepost.runtime.server import ONE_SIGNAL_S
+from gatepost.secrets.keyring import create
+from tests.support.door import result
+from tests.support.gatepost import Gatepost
+from tests.support.idp import Idp
+from tests.support.raw import read_answer
+from tests.support.waiting import eventually
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, post
+
+WITHIN_S = 30
+NEVER_S = 600
+TOOLS = '''
+import asyncio
+from pathlib import Path
+from gatepost import CallContext, Pack
+
+pack = Pack("held")
+
+
+@pack.tool()
+async def held(ctx: CallContext) -> str:
+    """Wait until a file says go on."""
+    Path("began").touch()
+    while not Path("go-on").exists():
+        await asyncio.sleep(0.02)
+    return "done"
+'''
+
+
+def start(folder: Path, idp: Idp, leave_s: float, shared: str = "") -> AbstractContextManager[Post]:
+    """A server that leaves for so long; with a *shared* store it is two processes."""
+    (folder / "held.py").write_text(TOOLS)
+    listen = {"drain_s": WITHIN_S, "leave_s": leave_s, "workers": 2 if shared else 1}
+    return post(
+        idp,
+        folder,
+        [issuer(idp, tenants={"acme": "acme"})],
+        env={f"GATEPOST_LISTEN__{name.upper()}": str(value) for name, value in listen.items()},
+        tools={"packs": ["demo"], "load": ["./held.py"]},
+        keys={"ring": ring(folder)},
+        storage={"database": "sqlite:///gatepost.db", "shared": shared},
+    )
+
+
+def ring(folder: Path) -> str:
+    create(folder / "ring.json")
+    return f"file:{folder / 'ring.json'}"
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+def ready(site: Post) -> tuple[int, str]:
+    """What `/readyz` says on a connection of its own."""
+    with closing(http.client.HTTPConnection("127.0.0.1", site.door.port, timeout=10)) as asked:
+        asked.request("GET", "/readyz")
+        answer = asked.getresponse()
+        return answer.status, json.loads(answer.read())["status"]
+
+
+def signalled(process: Gatepost, number: int = signal.SIGTERM) -> None:
+    process.process.send_signal(number)
+
+
+def accepts(site: Post) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", site.door.port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_balancer_hears_of_a_stop_first(
+    tmp_path: Path, idp: Idp, valkey: str, workers: int
+) -> None:
+    """`/readyz` is 503 while calls and new connections go on; a second signal ends the wait."""
+    with start(tmp_path, idp, NEVER_S, valkey if workers > 1 else "") as site:
+        token = site.token()
+        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
+        signalled(site.process)
+        for _ in range(10 * workers):  # whichever worker takes it
+            eventually(lambda: ready(site) == (503, "stopping"), within=WITHIN_S)
+        assert site.status(token) == 200, "it serves what still comes"
+
+        later = time.monotonic() + ONE_SIGNAL_S
+        eventually(lambda: time.monotonic() > later, within=WITHIN_S)
+        signalled(site.process)
+        assert site.process.process.wait(WITHIN_S) == 0
+
+
+def test_the_wait_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
+    """After `leave_s` the socket closes."""
+    with start(tmp_path, idp, 0.5) as site:
+        signalled(site.process)
+        eventually(lambda: not accepts(site), within=WITHIN_S)
+
+
+def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
+    """What a balancer sends on a connection that it keeps is answered, as long as a call runs."""
+    with start(tmp_path, idp, 0) as site:
+        token, heard = site.token(), []
+        running = threading.Thread(
+            target=lambda: heard.append(site.door.call(token, "held")), daemon=True
+        )
+        eventually(lambda: ready(site)[0] == 200, within=WITHIN_S)
+        with socket.create_connection(("127.0.0.1", site.door.port), timeout=WITHIN_S) as kept:
+            asked = f"GET /readyz HTTP/1.1\r\nHost: {site.door.authority}\r\n\r\n".encode()
+            kept.sendall(asked)
+            assert read_answer(kept).status == 200
+            running.start()
+            eventually((tmp_path / "began").exists, within=WITHIN_S)
+            signalled(site.process)
+            eventually(lambda: not accepts(site), within=WITHIN_S)
+
+            kept.sendall(asked)
+            answer = read_answer(kept)
+            assert (answer.status, answer.field("connection")) == (503, "close")
+            assert kept.recv(1) == b""
+        (tmp_path / "go-on").touch()
+        running.join(WITHIN_S)
+        assert result(heard[0])["content"][0]["text"] == "done"
+
+
+def test_signals_that_come_at_once_are_one(tmp_path: Path, idp: Idp, valkey: str) -> None:
+    """A terminal sends its signal to all processes of a group, and the first passes it on."""
+    with start(tmp_path, idp, 0, valkey) as site:
+        token, heard = site.token(), []
+        running = threading.Thread(
+            target=lambda: heard.append(site.door.call(token, "held")), daemon=True
+        )
+        running.start()
+        eventually((tmp_path / "began").exists, within=WITHIN_S)
+        for _ in range(3):
+            signalled(site.process, signal.SIGINT)
+        eventually(lambda: not accepts(site), within=WITHIN_S)
+        (tmp_path / "go-on").touch()
+        running.join(WITHIN_S)
+        assert result(heard[0])["content"][0]["text"] == "done"

@@ -1,0 +1,138 @@
+"""What `/readyz` says: ready is a process that can answer a call of a configured issuer."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.runtime.readiness import missing
+from gatepost_authz import keyset
+from tests.support.idp import Idp, answer
+from tests.support.valkey import Valkey
+from tests.support.waiting import eventually
+from tests.tenancy.house import House, house, issuer
+
+WITHIN_S = 30
+TABLE = {"acme": "acme"}
+
+
+@pytest.fixture
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer is asked again without a pause."""
+    monkeypatch.setattr(keyset, "INTERVAL_S", 0.05)
+
+
+def readyz(site: House) -> tuple[int, dict[str, Any]]:
+    found = site.door.send("GET", "/readyz")
+    return found.status, json.loads(found.body)
+
+
+def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
+    """Not ready, and says why, until the issuer answers; nobody has to call for that."""
+    trusted = issuer(idp, tenants=TABLE)
+    idp.replace("/main/jwks", answer(503))
+    with house(idp, [trusted]) as site:
+        status, told = readyz(site)
+        assert site.door.call(site.token(org_id="acme")).status == 503
+        assert (status, told["status"], told["missing"]) == (503, "unavailable", ["issuer_keys"])
+        eventually(lambda: readyz(site)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
+
+        idp.replace("/main/jwks", None)
+        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
+        assert "missing" not in readyz(site)[1]
+        assert site.door.call(site.token(org_id="acme")).status == 200
+
+
+def test_an_issuer_that_is_down_later(idp: Idp) -> None:
+    """Its keys are at hand, so its callers are served and the process is ready."""
+    with house(idp, [issuer(idp, tenants=TABLE)]) as site:
+        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
+        idp.replace("/main/jwks", answer(503))
+
+        assert site.door.call(site.token(org_id="acme")).status == 200
+        assert readyz(site)[0] == 200
+
+
+def test_one_issuer_of_several(idp: Idp) -> None:
+    """The callers of the other one are served; the probe names the one that is out."""
+    out = issuer(idp, "out", tenants={"globex": "globex"})
+    idp.replace("/out/jwks", answer(503))
+    with house(idp, [issuer(idp, tenants=TABLE), out]) as site:
+        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
+        states = {one["issuer"]: one["keys"] for one in readyz(site)[1]["issuers"]}
+
+        assert states[idp.issuer("main")] == "ready"
+        assert states[out["issuer"]] != "ready"
+
+
+STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "all is well": ({}, []),
+    "no shared store": ({"shared": "unavailable"}, []),
+    "no database": ({"database": "unavailable"}, ["database"]),
+    "no cut-offs": ({"knows_cutoffs": False}, ["cutoffs"]),
+    "no keys": ({"issuers": ["not_fetched", "status"]}, ["issuer_keys"]),
+    "keys of one": ({"issuers": ["status", "ready"]}, []),
+    "a template": ({"issuers": ["template"]}, []),
+    "introspection": ({"issuers": ["asked"]}, []),
+    "no issuer at all": ({"issuers": []}, []),
+    "nothing": (
+        {"database": "unavailable", "knows_cutoffs": False, "issuers": ["status"]},
+        ["database", "cutoffs", "issuer_keys"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STATES.values(), ids=STATES)
+def test_what_is_missing(case: tuple[dict[str, Any], list[str]]) -> None:
+    """Every part by itself."""
+    given, lacks = case
+    stores = {"database": given.get("database", "ok"), "shared": given.get("shared", "ok")}
+    found = missing(
+        stores,
+        knows_cutoffs=given.get("knows_cutoffs", True),
+        issuers=given.get("issuers", ["ready"]),
+    )
+
+    assert found == lacks
+
+
+def events(logs: list[Any]) -> list[str]:
+    return [one["event"] for one in logs]
+
+
+def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:
+    """Calls are served and the process stays ready; the log says it once, and when it is over."""
+    limits = {"requests_per_second": 1000, "failures_per_second": 0}
+    with Valkey.running() as valkey, capture_logs() as logs:
+        storage = {"database": f"sqlite:///{tmp_path}/gatepost.db", "shared": valkey.url()}
+        with house(idp, [issuer(idp, tenants=TABLE)], storage=storage, limits=limits) as site:
+            token = site.token(org_id="acme")
+            assert site.door.call(token).status == 200
+            valkey.stop()
+            served = [site.door.call(token).status for _ in range(5)]
+            eventually(
+                lambda: readyz(site)[1]["stores"]["shared"] == "unavailable", within=WITHIN_S
+            )
+            status, _ = readyz(site)
+            during = events(logs).count("limits_counted_here")
+            valkey.start()
+            eventually(
+                lambda: (
+                    site.door.call(token).status == 200
+                    and "limits_counted_together" in events(logs)
+                ),
+                within=WITHIN_S,
+            )
+
+    assert served == [200] * 5
+    assert status == 200
+    assert during == 1

@@ -1,0 +1,278 @@
+"""Why a token was refused: in the log, the metrics and `gatepost doctor`, never at its caller."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.audit.search import AuditSearch
+from gatepost.audit.writer import AuditWriter
+from gatepost.cli.doctor import command
+from gatepost.cli.revoke import revoke
+from gatepost.http.failed_tokens import FailedTokenLimit
+from gatepost.runtime import refused_tokens
+from gatepost.runtime.refused_tokens import RefusedTokens
+from gatepost.storage.audit import AuditQuery
+from gatepost.telemetry.metric_families import TOKENS_REFUSED, FixedLabel
+from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.shared_memory import OFFSETS
+from gatepost_authz.errors import InvalidToken
+from tests.redaction.aviary import overheard
+from tests.support import forge as f
+from tests.support.forge import ABSENT, Forge
+from tests.support.idp import Idp
+from tests.support.steps import steps
+from tests.support.waiting import eventually
+from tests.tenancy.house import House, house, issuer
+
+CHOSEN = "chosen-by-the-caller"
+MOST_STEPS = 32
+Make = Callable[[House], str]
+
+
+class Case(NamedTuple):
+    """A token, and what is said of it."""
+
+    reason: str
+    make: Make
+    claim: str = ""
+    setting: str = ""
+    tenant: str | None = None
+    named: bool = True
+    """Whether its issuer is."""
+
+
+def made(**changes: Any) -> Make:
+    return lambda site: site.token(**changes)
+
+
+def stranger(site: House) -> str:
+    return Forge(f"https://{CHOSEN}.example", site.door.resource).token()
+
+
+def twisted(site: House) -> str:
+    return site.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN)
+
+
+NOW = int(time.time())
+OPENING = {"setting": "issuers.tenants"}
+CASES = [
+    Case("unknown_kind", lambda site: f"opaque-{CHOSEN}", "", "issuers.introspection", named=False),
+    Case("malformed_token", lambda site: site.token().rpartition(".")[0] + ".", named=False),
+    Case("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
+    Case("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
+    Case("algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"),
+    Case("wrong_type", made(header={"typ": CHOSEN}), "typ", "issuers.preset"),
+    Case("bad_signature", twisted),
+    Case("expired", made(exp=NOW - 600, iat=NOW - 900), "exp", "issuers.leeway_s"),
+    Case("not_yet_valid", made(nbf=NOW + 600), "nbf", "issuers.leeway_s", "acme"),
+    Case("lives_too_long", made(exp=NOW + 10**7), "exp", "issuers.max_lifetime_s", "acme"),
+    Case("missing_claim", made(client_id=ABSENT), "client_id", "issuers.preset", "acme"),
+    Case("bad_exp", made(exp="soon"), "exp", "", "acme"),
+    Case("bad_sub", made(sub=" "), "sub", "", "acme"),
+    Case("bad_scope", made(scope=1), "scope", "", "acme"),
+    Case("wrong_kind", made(events={}), "events", "", "acme"),
+    Case("sender_constrained", made(cnf={}), "cnf", "", "acme"),
+    Case("wrong_audience", made(aud=f"https://{CHOSEN}"), "aud", "issuers.audiences", "acme"),
+    Case("no_tenant", made(org_id=ABSENT), "org_id", "issuers.tenant"),
+    Case("bad_tenant", made(org_id=["a", "b"]), "org_id", "issuers.tenant"),
+    Case("unknown_tenant", made(org_id="zeta"), "", "issuers.tenants"),
+    Case("insufficient_scope", made(scope=CHOSEN), "scope", "scopes.baseline", "acme"),
+]
+
+
+def settings(idp: Idp) -> list[dict[str, Any]]:
+    return [issuer(idp, tenants={"acme": "acme"}, algorithms=["RS256"])]
+
+
+PUBLIC = {"expired", "insufficient_scope"}
+"""Words of the public codes and sentences."""
+BASELINE = {"scopes": {"baseline": ["files:write"]}}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[House]:
+    with Idp() as idp, house(idp, settings(idp), **BASELINE) as site:
+        site.door.call(site.token())
+        yield site
+
+
+def told(log: str, event: str) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [one for one in events if one["event"] == event]
+
+
+def counted(site: House, reason: str) -> int:
+    """How often the metric has counted the reason."""
+    [label] = TOKENS_REFUSED.labels
+    place = cast("FixedLabel", label).values.index(reason)
+    return site.inside.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
+def test_the_log_names_reason_claim_and_rule(
+    site: House, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And issuer and tenant as far as they are proved; nothing that the caller has chosen."""
+    monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
+    monkeypatch.setattr(refused_tokens, "MOST_EVENTS", 10**6)
+    before = counted(site, case.reason)
+
+    with overheard("json") as log:
+        answer = site.door.call(case.make(site))
+
+    [event] = told(log.getvalue(), "token_refused")
+    assert event["reason"] == case.reason
+    assert event.get("claim", "") == case.claim
+    assert event.get("setting", "") == case.setting
+    assert event.get("tenant") == case.tenant
+    assert event.get("issuer") == (site.idp.issuer("main") if case.named else None)
+    assert event["rule"].endswith(".")
+    assert event["request_id"] == dict(answer.headers)["x-request-id"]
+    assert event["peer"] == "127.0.0.1"
+    assert CHOSEN not in json.dumps(event)
+    assert counted(site, case.reason) == before + 1
+    assert case.reason not in str(answer) or case.reason in PUBLIC
+
+
+def test_what_is_proved_is_on_its_tenants_record(site: House) -> None:
+    """The dashboard of every replica tells it; a token that nothing proves is on nobody's."""
+    refusals_of = site.inside.services.refusals
+    refusals_of._window_ends = 0.0
+    site.door.call(site.token(exp=NOW + 10**7))
+    site.door.call(twisted(site))
+    trail, loop = AuditSearch(site.inside.services.records), site.inside.loop
+    assert loop is not None
+
+    def outcomes() -> set[str]:
+        work = trail.search("acme", AuditQuery(kind="token"))
+        return {one.outcome for one in asyncio.run_coroutine_threadsafe(work, loop).result(5)}
+
+    eventually(lambda: "lives_too_long" in outcomes(), within=10)
+    assert "bad_signature" not in outcomes()
+
+
+def test_a_request_without_a_token_is_no_refused_token(site: House) -> None:
+    """Every client begins with one."""
+    with overheard("json") as log:
+        assert site.door.call(None).status == 401
+
+    assert not told(log.getvalue(), "token_refused")
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
+def test_the_doctor_names_the_same(site: House, case: Case, tmp_path: Path) -> None:
+    """By the gate of the same configuration, with the setting to change and without the token."""
+    token = case.make(site)
+
+    done = examined(site, tmp_path, token)
+
+    assert done.exit_code == 1, done.output
+    lines = dict(line.split(":", 1) for line in done.output.splitlines() if ":" in line)
+    said = {name: value.strip() for name, value in lines.items()}
+    assert said["reason"] == case.reason
+    assert said.get("claim", "") == case.claim
+    assert said.get("setting", "") == case.setting
+    assert said.get("tenant") == case.tenant
+    assert said["do"].endswith(".")
+    assert token not in done.output
+
+
+def test_the_doctor_says_whose_a_good_token_is(site: House, tmp_path: Path) -> None:
+    """And that it is good, read from standard input."""
+    done = examined(site, tmp_path, site.token())
+
+    assert done.exit_code == 0, done.output
+    assert "The token is accepted." in done.output
+    assert "acme" in done.output
+
+
+def test_the_doctor_knows_what_was_taken_back(site: House, tmp_path: Path) -> None:
+    """As running servers know it, by their database."""
+    token = site.token()
+    assert "were not checked" in examined(site, tmp_path, token).output
+    path = configured(site, tmp_path)
+
+    done = CliRunner().invoke(revoke, ["--config", str(path), "--tenant", "acme"])
+
+    assert done.exit_code == 0, done.output
+    judged = examined(site, tmp_path, token)
+    assert judged.exit_code == 1, judged.output
+    assert "reason:  revoked" in judged.output
+    assert "tenant:  acme" in judged.output
+
+
+def configured(site: House, folder: Path) -> Path:
+    """The configuration of the site in a file, with a database of its own."""
+    port = site.door.resource.split(":")[2].split("/")[0]
+    [table] = settings(site.idp)
+    path = folder / "gatepost.toml"
+    path.write_text(
+        f'resource = "http://127.0.0.1:{port}/mcp"\nmode = "development"\n'
+        f'[storage]\ndatabase = "sqlite:///{folder}/none.db"\n'
+        '[tools]\npacks = ["demo"]\n[scopes]\nbaseline = ["files:write"]\n'
+        f'[[issuers]]\nissuer = "{table["issuer"]}"\nalgorithms = ["RS256"]\n'
+        'tenant = { claim = "org_id" }\ntenants = { acme = "acme" }\n'
+    )
+    return path
+
+
+def examined(site: House, folder: Path, token: str) -> Any:
+    """What the doctor says of the token, which it reads from its standard input."""
+    path = configured(site, folder)
+    return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def crowd(clock: Clock) -> RefusedTokens:
+    async def note(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    audit_writer = cast("AuditWriter", SimpleNamespace(note=note))
+    return RefusedTokens(Meter.alone(), FailedTokenLimit(0), audit_writer, monotonic=clock)
+
+
+async def test_a_flood_cannot_fill_the_log() -> None:
+    """Of one peer a few are logged in a minute, of all peers not many, and the rest are counted."""
+    clock = Clock()
+    heard = crowd(clock)
+    with overheard("json") as log:
+        for at in range(1_000):
+            for host in ("10.0.0.1", f"10.1.{at // 250}.{at % 250}"):
+                scope = {"type": "http", "client": (host, 1)}
+                heard.by_gate(scope, InvalidToken("bad_signature"))
+        heard.tell_left_out()
+
+        events = told(log.getvalue(), "token_refused")
+        assert len(events) == refused_tokens.MOST_EVENTS
+        assert sum(one["peer"] == "10.0.0.1" for one in events) == refused_tokens.MOST_PER_PEER
+        [rest] = told(log.getvalue(), "token_refusals_left_out")
+        assert rest["count"] == 2_000 - refused_tokens.MOST_EVENTS
+        assert len(heard._logged) <= refused_tokens.MOST_EVENTS
+
+        clock.now += refused_tokens.WINDOW_S
+        heard.by_gate({"type": "http", "client": ("10.0.0.1", 1)}, InvalidToken("bad_signature"))
+        assert len(told(log.getvalue(), "token_refused")) == refused_tokens.MOST_EVENTS + 1
+    await asyncio.sleep(0)
+
+
+async def test_one_refusal_of_a_flood_costs_a_few_steps() -> None:
+    """Strangers decide how many there are, so none of them looks anything up one by one."""
+    heard = crowd(Clock())
+    scope = {"type": "http", "client": ("10.0.0.1", 1)}
+    for _ in range(refused_tokens.MOST_PER_PEER + 1):
+        heard.by_gate(scope, InvalidToken("malformed_token"))
+
+    assert steps(lambda: heard.by_gate(scope, InvalidToken("cut_off"))) <= MOST_STEPS

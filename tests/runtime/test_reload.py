@@ -1,0 +1,106 @@
+"""What a reload means for who is connected: who loses something, and which lists look different."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.config.settings import Config
+from gatepost.runtime.reload import affected_callers, lists_changed
+from gatepost.tools.registry import Registry
+from tests.support.cases import each
+from tests.support.mcp import a_caller
+
+MAIN = {"issuer": "https://id.example.com", "tenants": {"acme": "acme", "globex": "globex"}}
+MAIN["tenant"] = {"claim": "org_id"}  # type: ignore[assignment]
+OTHER = {"issuer": "https://other.example.com", "tenant": {"value": "initech"}}
+FREE = {"issuer": "https://id.example.com", "tenant": {"claim": "org_id"}}
+TREE: dict[str, Any] = {"resource": "https://mcp.example.com/mcp", "issuers": [MAIN, OTHER]}
+
+
+def config(**changes: Any) -> Config:
+    return msgspec.convert({**TREE, **changes}, Config)
+
+
+@pytest.mark.requirement("SU-10")
+@each(
+    ("before", "after", "loses"),
+    [
+        ({}, {}, False),
+        ({}, {"log": {"level": "debug"}, "tools": {"timeout_s": 5.0}}, False),
+        ({}, {"issuers": [MAIN]}, False),
+        ({"issuers": [MAIN]}, {}, False),
+        ({}, {"tenancy": {"suspended": ["globex"]}}, False),
+        ({}, {"tenancy": {"suspended": ["acme"]}}, True),
+        ({}, {"issuers": [OTHER]}, True),
+        ({}, {"issuers": [{**MAIN, "enabled": False}, OTHER]}, True),
+        ({}, {"issuers": [{**MAIN, "algorithms": ["ES256"]}, OTHER]}, True),
+        ({}, {"issuers": [{**MAIN, "tenants": {"globex": "globex"}}, OTHER]}, True),
+        ({}, {"resource": "https://mcp.example.com/other"}, True),
+        ({}, {"mode": "development"}, True),
+        ({}, {"scopes": {"implied": {"files:write": ["files:read"]}}}, True),
+        ({}, {"scopes": {"baseline": ["files:write"]}}, False),
+        ({}, {"scopes": {"baseline": ["files:read"]}}, True),
+        (
+            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
+            {"issuers": [FREE], "tenancy": {"create_on_first_use": False}},
+            True,
+        ),
+        (
+            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
+            {"issuers": [FREE], "tenancy": {"tenants": ["acme"], "create_on_first_use": False}},
+            False,
+        ),
+        (
+            {"issuers": [FREE], "tenancy": {"create_on_first_use": True}},
+            {
+                "issuers": [FREE, {**OTHER, "tenant": {"value": "acme"}}],
+                "tenancy": {"create_on_first_use": True},
+            },
+            True,
+        ),
+    ],
+)
+def test_who_might_be_judged_differently_loses_its_stream(
+    before: Any, after: Any, loses: bool
+) -> None:
+    """Alice of acme, as the first configuration took her and the second would."""
+    assert affected_callers(config(**before), config(**after))(a_caller()) is loses
+
+
+def a_registry(*, obtainable: frozenset[str] | None = None, **changes: Any) -> Registry:
+    """A pack as its file would be loaded again."""
+    pack = Pack("again")
+
+    async def note(ctx: CallContext) -> str:
+        """Say something."""
+        return "something"
+
+    pack.tool(**{"name": "note", **changes.get("tool", {})})(note)
+    pack.prompt(**{"name": "note", **changes.get("prompt", {})})(note)
+    document = {"mime_type": "text/plain", **changes.get("document", {})}
+    pack.resource("notes://one", **document)(note)
+    if "added" in changes:
+        pack.resource(changes["added"])(note)
+    return Registry(pack.offers, obtainable=obtainable)
+
+
+@pytest.mark.requirement("TL-16", "P-08")
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [
+        ({}, ()),
+        ({"tool": {"title": "Note"}}, ("tools",)),
+        ({"tool": {"scopes": {"notes"}}, "obtainable": frozenset()}, ("tools",)),
+        ({"prompt": {"title": "Note"}}, ("prompts",)),
+        ({"document": {"mime_type": "text/html"}}, ("resources",)),
+        ({"added": "notes://two"}, ("resources",)),
+        ({"obtainable": frozenset({"notes"})}, ("tools", "prompts", "resources")),
+    ],
+)
+def test_a_list_is_told_of_when_it_looks_different(changes: Any, changed: Any) -> None:
+    """Loaded again without a change, it is the same list, whatever functions stand behind it."""
+    before = a_registry(obtainable=frozenset())
+
+    assert lists_changed(before, a_registry(**{"obtainable": frozenset(), **changes})) == changed

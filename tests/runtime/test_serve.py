@@ -1,0 +1,268 @@
+"""Running servers: ready means accepting, SIGTERM drains, workers share what they must."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gatepost.secrets.keyring import create
+from tests.support.gatepost import Gatepost, dev, run, running, token
+from tests.support.process import Process, python_environment
+
+
+@contextlib.contextmanager
+def asking(
+    url: str, bearer: str, tool: str, arguments: dict[str, Any], *, progress: bool = False
+) -> Iterator[http.client.HTTPResponse]:
+    """One modern `tools/call` on a connection of its own; the answer as soon as it begins."""
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        **({"progressToken": 1} if progress else {}),
+    }
+    parameters = {"name": tool, "arguments": arguments, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": parameters}
+    headers = {
+        "Authorization": f"Bearer {bearer}",
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": tool,
+    }
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", parts.path, json.dumps(body), headers)
+        yield connection.getresponse()
+
+
+def call(url: str, bearer: str, tool: str, arguments: dict[str, Any]) -> tuple[int, Any]:
+    """Status and document of one `tools/call`."""
+    with asking(url, bearer, tool, arguments) as answer:
+        return answer.status, json.loads(answer.read())
+
+
+def get(url: str) -> tuple[int, bytes]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("GET", parts.path or "/")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.fixture
+def gatepost(tmp_path: Path) -> Iterator[Gatepost]:
+    with dev(tmp_path) as gatepost:
+        yield gatepost
+
+
+def test_dev_prints_a_dozen_lines_and_both_calls_do_what_they_say(
+    gatepost: Gatepost, tmp_path: Path
+) -> None:
+    """The first curl works, the second is refused, and the ready line is the last."""
+    lines, logged = gatepost.stdout.splitlines(), gatepost.stderr.splitlines()
+    curls = [line.strip() for line in lines if line.startswith("  curl")]
+    works, refused = [run_in_shell(line, tmp_path) for line in curls]
+
+    assert len(lines) + len(logged) <= 12, logged
+    assert lines[-1] == f"Gatepost is ready at {gatepost.url}"
+    assert json.loads(works)["result"]["content"][0]["text"] == "hello"
+    assert "401 Unauthorized" in refused
+    assert "resource_metadata=" in refused
+    assert any("claude mcp add" in line and gatepost.url in line for line in lines)
+
+
+def run_in_shell(line: str, folder: Path) -> str:
+    process = Process(["sh", "-c", line], env=python_environment(), cwd=folder)
+    try:
+        assert process.process.wait(30) == 0, process.output
+        process.stop()
+        return process.stdout
+    finally:
+        process.kill()
+
+
+def test_a_token_names_whom_it_was_asked_for(gatepost: Gatepost, tmp_path: Path) -> None:
+    """Tenant, subject and scopes of `gatepost token` are what the tool learns of its caller."""
+    bearer = token(tmp_path, "--tenant", "globex", "--subject", "bob", "--scopes", "files:write")
+    status, answer = call(gatepost.url, bearer, "whoami", {})
+    told = json.loads(answer["result"]["content"][0]["text"])
+
+    assert status == 200
+    assert "\n" not in bearer
+    assert (told["tenant"], told["subject"]) == ("globex", "bob")
+    assert "files:write" in told["scopes"]
+
+
+def test_the_development_server_tells_that_it_is_one(gatepost: Gatepost) -> None:
+    """Probes, start page and state file: a person and a monitor can both see what runs."""
+    assert json.loads(get(f"{gatepost.origin}/readyz")[1])["insecure_dev_auth"] is True
+    assert json.loads(get(f"{gatepost.origin}/health")[1])["status"] == "ok"
+    status, page = get(f"{gatepost.origin}/")
+    assert status == 200
+    assert gatepost.url.encode() in page
+    assert b"<script" not in page
+
+
+def test_unknown_paths_are_the_gates(gatepost: Gatepost, tmp_path: Path) -> None:
+    """Without a token nobody learns which paths exist; with one a wrong path is 404."""
+    assert get(f"{gatepost.origin}/nothing/here")[0] == 401
+    status, answer = call(
+        f"{gatepost.origin}/nothing", token(tmp_path, "--tenant", "acme"), "echo", {}
+    )
+    assert (status, answer["error"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_calls_finish(tmp_path: Path, number: int) -> None:
+    """New connections are refused, the call ends with its result, the exit code is 0."""
+    with dev(tmp_path) as gatepost:
+        bearer = token(tmp_path, "--tenant", "acme")
+        arguments = {"steps": 8, "delay_s": 0.1}
+        with asking(gatepost.url, bearer, "count_slowly", arguments, progress=True) as answer:
+            # The first report of progress is there, so the tool runs.
+            first = answer.readline()
+            assert gatepost.stop(with_signal=number) == 0
+            events = first + answer.read()
+
+        assert answer.status == 200
+        assert b"notifications/progress" in events
+        assert b'"isError":false' in events
+        port = int(urlsplit(gatepost.url).port or 0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+CONFIG = """
+resource = "http://127.0.0.1:{port}/mcp"
+mode = "development"
+listen.port = {port}
+listen.workers = {workers}
+tools.packs = ["demo"]
+storage = {{ database = "sqlite:///gatepost.db", shared = "{shared}" }}
+issuers = [{{ issuer = "http://127.0.0.1:1/dev-as", tenant = {{ value = "{tenant}" }} }}]
+"""
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *, workers: int, shared: str = "") -> Iterator[Gatepost]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    text = CONFIG.format(port=port, workers=workers, tenant="acme", shared=shared)
+    (folder / "gatepost.toml").write_text(text)
+    with running("serve", cwd=folder) as gatepost:
+        yield gatepost
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_serve_is_ready_once_and_stops_when_told(tmp_path: Path, workers: int, valkey: str) -> None:
+    """One ready line however many processes; an issuer that is down does not matter."""
+    with serving(tmp_path, workers=workers, shared=valkey) as gatepost:
+        for _ in range(10):
+            assert get(f"{gatepost.origin}/health")[0] == 200
+        assert get(gatepost.url)[0] == 401
+
+    assert gatepost.stdout.count("Gatepost is ready at") == 1
+
+
+def test_a_reload_takes_up_a_good_file_and_refuses_a_bad_one(tmp_path: Path) -> None:
+    """SIGHUP: the new issuer stands in the metadata; a broken file changes nothing."""
+    with serving(tmp_path, workers=1) as gatepost:
+        path = tmp_path / "gatepost.toml"
+        document = f"{gatepost.url}/.well-known/oauth-protected-resource"
+        text = path.read_text()
+        path.write_text("nonsense = 1")
+        gatepost.process.send_signal(signal.SIGHUP)
+        gatepost.wait_for("reload refused")
+        before = json.loads(get(document)[1])
+        path.write_text(text.replace("127.0.0.1:1/", "127.0.0.1:2/"))
+        gatepost.process.send_signal(signal.SIGHUP)
+        gatepost.wait_for("configuration reloaded")
+        after = json.loads(get(document)[1])
+
+    assert before["authorization_servers"] == ["http://127.0.0.1:1/dev-as"]
+    assert after["authorization_servers"] == ["http://127.0.0.1:2/dev-as"]
+
+
+TLS_CONFIG = """
+resource = "https://localhost:{port}/mcp"
+listen = {{ port = {port}, tls_certificate = "certificate.pem", tls_key = "key.pem" }}
+keys.ring = "file:keyring.json"
+tools.packs = ["demo"]
+issuers = [{{ issuer = "https://id.example.com", tenant = {{ value = "acme" }} }}]
+"""
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """Write a certificate for localhost and its key; a client's context that trusts it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return ssl.create_default_context(cafile=folder / "certificate.pem")
+
+
+def test_production_serves_tls_itself(tmp_path: Path) -> None:
+    """With a certificate the gate answers over TLS 1.2 or newer, no proxy needed."""
+    context = self_signed(tmp_path)
+    create(tmp_path / "keyring.json")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "gatepost.toml").write_text(TLS_CONFIG.format(port=port))
+    with running("serve", cwd=tmp_path):
+        connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
+        with contextlib.closing(connection):
+            connection.request("POST", "/mcp")
+            answer = connection.getresponse()
+            challenge = str(answer.getheader("WWW-Authenticate"))
+            answer.read()
+
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        with (
+            socket.create_connection(("localhost", port), timeout=20) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            assert wrapped.version() == "TLSv1.2"
+
+    assert answer.status == 401
+    assert f'resource_metadata="https://localhost:{port}/mcp/' in challenge
+
+
+def test_two_servers_cannot_share_a_port(gatepost: Gatepost, tmp_path: Path) -> None:
+    """The second says so and ends; the first goes on."""
+    port = str(urlsplit(gatepost.url).port)
+    second = run("dev", "--port", port, "--state", str(tmp_path / "other"))
+    try:
+        assert second.process.wait(20) == 1
+        second.stop()
+        assert "cannot listen" in second.stderr
+    finally:
+        second.kill()
+    assert get(f"{gatepost.origin}/health")[0] == 200

@@ -1,0 +1,133 @@
+"""A stop ends, whatever tools do, and says something to whoever still waits."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.audit.search import read
+from gatepost.storage.backends import open_records
+from tests.runtime.test_serve import asking
+from tests.support.gatepost import READY, Gatepost, token
+from tests.support.process import python_environment
+from tests.support.sockets import free_port
+from tests.support.waiting import eventually
+
+TOOLS = '''
+import asyncio, time
+from pathlib import Path
+from gatepost import CallContext, Pack
+
+pack = Pack("stuck")
+
+
+def began():
+    Path("began").touch()
+
+
+@pack.tool()
+def sleeps(ctx: CallContext) -> str:
+    """Sleep in a thread."""
+    began()
+    time.sleep(600)
+    return "slept"
+
+
+@pack.tool()
+async def blocks(ctx: CallContext) -> str:
+    """Block the loop, as `requests` does."""
+    began()
+    time.sleep(600)
+    return "slept"
+
+
+@pack.tool()
+async def refuses(ctx: CallContext) -> str:
+    """Take every cancellation for an error to be tried again."""
+    began()
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            pass
+
+
+@pack.tool()
+async def refuses_apart(ctx: CallContext) -> str:
+    """The same in a task of its own."""
+    return await asyncio.create_task(refuses(ctx))
+'''
+
+
+@contextlib.contextmanager
+def impatient(folder: Path) -> Iterator[Gatepost]:
+    """`gatepost dev` with these tools, a drain of one second and one more to close."""
+    (folder / "stuck.py").write_text(TOOLS)
+    options = ["--port", str(free_port()), "--state", str(folder / "state")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.runtime.impatient",
+        "dev",
+        *options,
+        "--tools",
+        "stuck.py",
+    ]
+    process = Gatepost(command, env=python_environment(), cwd=folder)
+    try:
+        process.url = process.wait_for(READY)["url"]
+        yield process
+    finally:
+        process.kill()
+
+
+async def recorded(folder: Path, tool: str) -> list[str]:
+    """The outcomes of this tool's calls that are on record."""
+    records = await open_records(f"sqlite:///{folder}/state/gatepost.db")
+    found = [read(row) for row in await records.of("acme").trail.rows(0, 1000)]
+    await records.aclose()
+    return [one.outcome for one in found if one.tool == tool]
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"), [("sleeps", 0), ("blocks", 1), ("refuses", 0), ("refuses_apart", 1)]
+)
+def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str, code: int) -> None:
+    """
+    A thread holds nothing up; what ignores its cancellation is abandoned and named, and so is what
+    holds the loop, without which the process ends.
+    """
+    heard: list[tuple[int, bytes]] = []
+
+    def call() -> None:
+        with (
+            contextlib.suppress(OSError, http.client.HTTPException),
+            asking(gatepost.url, bearer, tool, {}) as answer,
+        ):
+            heard.append((answer.status, answer.read()))
+
+    with impatient(tmp_path) as gatepost:
+        bearer = token(tmp_path, "--tenant", "acme")
+        caller = threading.Thread(target=call)
+        caller.start()
+        eventually((tmp_path / "began").exists, within=10)
+        assert gatepost.stop(timeout_s=12) == code
+        caller.join(10)
+
+    named = tool.removesuffix("_apart")
+    assert (named in gatepost.stderr) == (tool != "sleeps")
+    assert ("Timeout (" in gatepost.stderr) == (tool == "blocks")
+    assert ("tool_abandoned" in gatepost.stderr) == (named == "refuses")
+    if tool != "blocks":
+        ((status, body),) = heard
+        assert (status, json.loads(body)["error"]["data"]["error"]) == (503, "unavailable")
+        assert "Traceback" not in gatepost.output
+    if tool != "blocks":
+        # What was done is on record before the database closes.
+        assert asyncio.run(recorded(tmp_path, tool)) == ["cancelled"]

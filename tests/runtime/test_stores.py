@@ -1,0 +1,353 @@
+"""The configured stores: judged, opened, looked after, watched; and said so when they are out."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.app import build_app
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.config.settings import Config, Listen, StorageSettings
+from gatepost.runtime import stores
+from gatepost.runtime.services import opened
+from gatepost.runtime.stores import Watch
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.sql.tables import REVISION
+from tests.http.exchange import ask
+from tests.support.gatepost import run
+from tests.support.postgres import PASSWORD
+from tests.support.process import Process, python_environment
+from tests.support.sockets import free_port
+
+SILENT = "redis://127.0.0.1:1/0"
+"""Where no Valkey is."""
+
+
+def config(database: str = "memory:", shared: str = "", **settings: Any) -> Config:
+    return Config(
+        resource="http://127.0.0.1:8000/mcp",
+        **{"mode": "development", **settings},
+        storage=StorageSettings(database=database, shared=shared),
+    )
+
+
+def found(configured: Config) -> list[tuple[str, str, str]]:
+    """What is wrong with the storage: id, setting, and everything that is said."""
+    judged = problems(configured, load(configured.tools))
+    return [
+        (one.id, one.setting, f"{one.message} {one.hint}")
+        for one in judged
+        if one.setting.startswith("storage.")
+    ]
+
+
+PG, REDIS = "postgresql://a:hidden@db/x", "redis://:hidden@cache/0"
+TWO = Listen(workers=2)
+REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "no scheme": ({"database": "gatepost.db"}, "E032", "database", "sqlite:///PATH"),
+    "a scheme of others": ({"database": "mysql://a:hidden@b/c"}, "E032", "database", "mysql"),
+    "no path": ({"database": "sqlite:///"}, "E032", "database", "sqlite:///PATH"),
+    "SQLite's memory": ({"database": "sqlite:///:memory:"}, "E032", "database", "memory:"),
+    "SQLite's URL": ({"database": "sqlite:///file:x"}, "E032", "database", "sqlite:///PATH"),
+    "a driver": ({"database": "postgresql+psycopg://b/c"}, "E032", "database", "postgresql:"),
+    "no host": ({"database": "postgresql:///c"}, "E032", "database", "postgresql://"),
+    "no port": ({"database": "postgresql://a:hidden@b:x/c"}, "E032", "database", "store URL"),
+    "nothing": ({"database": ""}, "E032", "database", "memory:"),
+    "a secret in the wrong place": ({"database": "hidden"}, "E032", "database", "this"),
+    "http": ({"shared": "http://hidden@b/"}, "E032", "shared", "redis://"),
+    "memory is no relay": ({"shared": "memory:"}, "E032", "shared", "redis://"),
+    "an unset variable": ({"database": "env:NO_SUCH"}, "E030", "database", "NO_SUCH"),
+    "a missing file": ({"shared": "file:none"}, "E030", "shared", "none"),
+    "a password in the file": (
+        {"database": PG, "mode": "production"}, "E031", "database", "env:NAME",
+    ),
+    "a password as an option": (
+        {"database": "postgresql://b/c?password=hidden", "mode": "production"},
+        "E031", "database", "file:PATH",
+    ),
+    "a relay's password": (
+        {"database": "sqlite:///x", "shared": REDIS, "mode": "production"},
+        "E031", "shared", "env:",
+    ),
+    "a folder": ({"database": "sqlite:///."}, "E034", "database", "folder"),
+    "below a file": ({"database": "sqlite:///file/x.db"}, "E034", "database", "not a folder"),
+    "workers without a relay": (
+        {"database": "sqlite:///x.db", "listen": TWO}, "E035", "shared", "redis://",
+    ),
+    "workers with memories": (
+        {"database": "memory:", "shared": REDIS, "listen": TWO}, "E036", "database", "memory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_opened_is_a_problem(
+    case: tuple[dict[str, Any], str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is served, with an id, the setting, a way out, and no secret."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    settings, problem, setting, says = case
+    told = found(config(**settings))
+
+    assert [(one, where) for one, where, _ in told] == [(f"config.{problem}", f"storage.{setting}")]
+    assert says in told[0][2]
+    assert "hidden" not in told[0][2]
+
+
+FINE: dict[str, dict[str, Any]] = {
+    "the default": {"database": "sqlite:///gatepost.db"},
+    "a folder that will be made": {"database": "sqlite:///data/deep/gatepost.db"},
+    "workers of one machine": {"database": "sqlite:///x.db", "shared": REDIS, "listen": TWO},
+    "a password in development": {"database": PG, "shared": REDIS},
+    "references in production": {
+        "database": "env:DATABASE", "shared": "file:relay", "mode": "production", "listen": TWO,
+    },
+    "TLS": {"shared": "rediss://cache.example.com:6380/1"},
+    "no password in production": {"database": "postgresql://a@b/c", "mode": "production"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", FINE.values(), ids=FINE)
+def test_what_can_be_opened_is_fine(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reference may hold a password: it is not in the file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE", PG)
+    (tmp_path / "relay").write_text(f"{REDIS}\n")
+    (tmp_path / "relay").chmod(0o600)
+
+    assert found(config(**settings)) == []
+
+
+def test_memory_in_production_is_odd() -> None:
+    """It starts, and `check` says what that means."""
+    assert [one for one, _, _ in found(config(mode="production"))] == ["config.W030"]
+
+
+def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads it can paste the line."""
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    told = found(config(database=PG, shared=REDIS))
+
+    assert [one for one, _, _ in told] == ["config.E033"] * 2
+    assert "pip install 'gatepost[postgres]'" in told[0][2]
+    assert "pip install 'gatepost[redis]'" in told[1][2]
+
+
+async def readyz(configured: Config) -> tuple[int, Any]:
+    """What the probe says of a server with that configuration."""
+    async with opened(configured, load(configured.tools), KeyRing.ephemeral()) as services:
+        answer = await ask(build_app(configured, services), "/readyz", method="GET")
+    return answer.status, answer.json
+
+
+async def test_readyz_names_the_stores(valkey: str, migrated_postgres: str) -> None:
+    """Ready is who can reach them."""
+    status, told = await readyz(config(migrated_postgres, valkey))
+
+    assert status == 200
+    assert told["status"] == "ok"
+    assert told["stores"] == {"database": "ok", "shared": "ok"}
+
+
+async def test_readyz_says_which_store_is_out(tmp_path: Path) -> None:
+    """Without the shared store calls are served, so no balancer may send them elsewhere."""
+    status, told = await readyz(config(f"sqlite:///{tmp_path}/x.db", SILENT))
+
+    assert status == 200
+    assert told["status"] == "ok"
+    assert told["stores"] == {"database": "ok", "shared": "unavailable"}
+    assert "127.0.0.1" not in json.dumps(told["stores"])
+
+
+class Counted(MemoryRecords):
+    """Records that count how often they are asked for a sign of life, or to clean up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pings = 0
+        self.sweeps = 0
+        self.swept = asyncio.Event()
+        self.out = False
+
+    async def ping(self) -> None:
+        self.pings += 1
+        if self.out:
+            raise StoreUnavailable("out")
+
+    async def sweep(self, now: float) -> int:
+        self.sweeps += 1
+        self.swept.set()
+        if self.sweeps == 1:
+            raise StoreUnavailable("out")
+        return await super().sweep(now)
+
+
+async def test_a_probe_is_no_way_to_the_database() -> None:
+    """Anybody may ask `/readyz` as often as he likes: the stores are asked once a while."""
+    now = 100.0
+    records = Counted()
+    watch = Watch(records, MemoryRelay(), clock=lambda: now)
+
+    await asyncio.gather(*(watch.states() for _ in range(50)))
+    assert records.pings == 1
+
+    records.out = True
+    assert (await watch.states())["database"] == "ok"
+    now += stores.FRESH_S
+    assert (await watch.states())["database"] == "unavailable"
+    assert records.pings == 2
+
+
+async def test_a_sweep_that_fails_is_not_the_last() -> None:
+    """The same tasks for as long as the server runs, and gone with it."""
+    records = Counted()
+    before = asyncio.all_tasks()
+    seen = set()
+    async with asyncio.timeout(10), stores.sweeping(records, every_s=0.001):
+        while records.sweeps < 3:
+            records.swept.clear()
+            await records.swept.wait()
+            seen.add(frozenset(asyncio.all_tasks() - before))
+        assert len(seen) == 1
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_server_without_its_tables_does_not_start(postgres: str) -> None:
+    """And says what to do."""
+    with pytest.raises(StoreRefused, match="gatepost migrate"):
+        await readyz(config(postgres))
+
+
+async def test_a_relay_that_is_out_is_no_reason_not_to_start() -> None:
+    """What it carries may be lost; the log says it, as `/readyz` will."""
+    with capture_logs() as logs:
+        await stores.prepare(StorageSettings(database="memory:", shared=SILENT))
+
+    assert [entry["event"] for entry in logs] == ["relay_unavailable"]
+
+
+CONFIG = """
+resource = "http://127.0.0.1:{port}/mcp"
+mode = "development"
+listen.port = {port}
+issuers = [{{ issuer = "http://127.0.0.1:1/dev-as", tenant = {{ value = "acme" }} }}]
+storage = {{ database = "{database}", shared = "{shared}" }}
+"""
+
+
+def command(folder: Path, *arguments: str, database: str, shared: str = "") -> Process:
+    """A command of ours with that storage, once it has ended by itself."""
+    text = CONFIG.format(port=free_port(), database=database, shared=shared)
+    (folder / "gatepost.toml").write_text(text)
+    process = run(*arguments, cwd=folder)
+    try:
+        process.process.wait(30)
+        process.stop()
+    finally:
+        process.kill()
+    assert "Traceback" not in process.output
+    assert PASSWORD not in process.output
+    return process
+
+
+def outcome(process: Process) -> tuple[int, str]:
+    return process.process.returncode, process.output.strip()
+
+
+def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
+    """Behind, migrated, up to date: each in a sentence and an exit code."""
+    behind = command(tmp_path, "migrate", "--check", database=postgres)
+    moved = command(tmp_path, "migrate", database=postgres)
+    fine = command(tmp_path, "migrate", "--check", database=postgres)
+    again = command(tmp_path, "migrate", database=postgres)
+
+    assert behind.process.returncode == 1
+    assert f"revision none and this Gatepost needs {REVISION}: run `gate" in behind.output
+    assert moved.process.returncode == 0
+    assert moved.stdout.splitlines() == [
+        "0001: Create all tables.",
+        f"Migrated from revision none to {REVISION}.",
+    ]
+    assert outcome(fine) == (0, "The database is up to date.")
+    assert outcome(again) == (0, f"Nothing to do: the database is at revision {REVISION}.")
+
+
+def test_migrate_looks_without_touching(tmp_path: Path) -> None:
+    """`--check` makes no file; memory needs nothing; no database is a sentence."""
+    absent = command(tmp_path, "migrate", "--check", database="sqlite:///new.db")
+    memory = command(tmp_path, "migrate", database="memory:")
+    silent = command(tmp_path, "migrate", database=f"postgresql://a:{PASSWORD}@127.0.0.1:1/x")
+    wrong = command(tmp_path, "migrate", database="mysql://x/y")
+
+    assert absent.process.returncode == 1
+    assert not (tmp_path / "new.db").exists()
+    assert memory.process.returncode == 0
+    assert silent.process.returncode == 1
+    assert "the database cannot be reached" in silent.stderr
+    assert wrong.process.returncode == 1
+    assert "config.E032" in wrong.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serve_says_once_that_it_cannot(
+    postgres: str, valkey: str, tmp_path: Path, workers: str
+) -> None:
+    """However many processes there would be."""
+    told = command(tmp_path, "serve", "--workers", workers, database=postgres, shared=valkey)
+
+    assert told.process.returncode == 1
+    assert told.stderr.count("run `gatepost migrate`") == 1
+    assert "Gatepost is ready" not in told.stdout
+
+
+def test_workers_given_on_the_command_line_are_judged(tmp_path: Path) -> None:
+    """`--workers` is no way around what the file would be refused for."""
+    told = command(tmp_path, "serve", "--workers", "2", database="sqlite:///x.db")
+
+    assert told.process.returncode == 1
+    assert "config.E035 [storage.shared]" in told.stderr
+
+
+IMPORTED = """
+import asyncio, sys
+from gatepost.app import build_app
+from gatepost.check.problems import problems
+from gatepost.check.pack_loading import load
+from gatepost.secrets.keyring import KeyRing
+from gatepost.serve import run
+from gatepost.runtime.services import opened
+from gatepost.config.settings import Config, StorageSettings
+config = Config(resource="http://127.0.0.1:1/mcp", mode="development",
+                storage=StorageSettings(database="memory:"))
+async def main():
+    toolbox = load(config.tools, config.packs, config.network)
+    async with opened(config, toolbox, KeyRing.ephemeral()) as services:
+        build_app(config, services)
+list(problems(config, load(config.tools, config.packs, config.network)))
+asyncio.run(main())
+print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redis", "yaml")
+        if name in sys.modules])
+"""
+
+
+def test_a_server_without_a_database_imports_none(tmp_path: Path) -> None:
+    """Half a second of every start, for nothing."""
+    process = Process([sys.executable, "-c", IMPORTED], env=python_environment(), cwd=tmp_path)
+    try:
+        assert process.next_line() == ""
+    finally:
+        process.kill()
+    assert [path.name for path in tmp_path.iterdir()] == ["workspaces"]

@@ -1,0 +1,146 @@
+"""A tool that blocks the event loop, ignores its end, or raises what coroutines end with."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import LogCapture
+
+from gatepost.runtime import watchdog
+from gatepost.tools.interruption import ToolDeadline
+from tests.runtime import stubborn
+from tests.support.cases import each
+from tests.support.waiting import eventually
+from tests.tenancy.conftest import elsewhere, idp
+from tests.tenancy.house import House, house, issuer
+
+__all__ = ["elsewhere", "idp"]
+
+
+@pytest.fixture(scope="module")
+def logged() -> list[Any]:
+    """What the server logs."""
+    capture = LogCapture()
+    structlog.configure(processors=[capture])
+    return capture.entries
+
+
+@pytest.fixture(scope="module")
+def server(idp: Any, logged: list[Any]) -> Iterator[House]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watchdog, "EVERY_S", 0.02)
+        patch.setattr(ToolDeadline, "abandon_s", 0.05)
+        load = [stubborn.__name__]  # by its name: a file would be loaded a second time
+        with house(
+            idp, [issuer(idp)], tools={"load": load}, tenancy={"create_on_first_use": True}
+        ) as running:
+            yield running
+            stubborn.over.set()
+
+
+def call(server: House, tool: str, *, key: str = "", progress: bool = False) -> dict[str, Any]:
+    """The result of a call."""
+    fields = [("Idempotency-Key", key)] if key else []
+    meta = {"_meta": {"progressToken": "p"}} if progress else {}
+    params = {"name": tool, "arguments": {}, **meta}
+    answer = server.door.ask(server.token(), "tools/call", params, fields=fields)
+    body = answer.body.partition(b"data: ")[2] if progress and b"data: " in answer.body else None
+    result: dict[str, Any] = json.loads(body or answer.body)["result"]
+    return result
+
+
+def events(logged: list[Any], name: str) -> list[Any]:
+    """The log lines of that event."""
+    return [entry for entry in logged if entry["event"] == name]
+
+
+@contextmanager
+def calling(server: House, tool: str, key: str = "") -> Iterator[None]:
+    """A call that goes on for the time of a block."""
+    caller = threading.Thread(target=call, args=(server, tool), kwargs={"key": key})
+    caller.start()
+    try:
+        yield
+    finally:
+        stubborn.go_on.set()
+        caller.join(20)
+        assert not caller.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("tool", "key"), [("blocks", ""), ("blocks", "key-0"), ("blocks_apart", "")]
+)
+def test_a_blocked_event_loop_is_logged_while_it_is(
+    server: House, logged: list[Any], tool: str, key: str
+) -> None:
+    """The line names the tool, its request and the code; of a task that a tool began, the code."""
+    logged.clear()
+    stubborn.go_on.clear()
+    with calling(server, tool, key):
+        eventually(lambda: events(logged, "loop_blocked"), within=15)
+
+    (line,) = events(logged, "loop_blocked")
+    assert line["tool"] == ("blocks" if tool == "blocks" else "")
+    assert bool(line["request_id"]) == (tool == "blocks")
+    assert line["where"].startswith("threading.")
+    assert line["where"].count(":") == 1
+    assert line["for_s"] >= 1
+
+
+def test_a_tool_in_a_thread_blocks_nobody(server: House, logged: list[Any]) -> None:
+    """Others are answered meanwhile."""
+    logged.clear()
+    stubborn.go_on.clear()
+    with calling(server, "waits_in_a_thread"):
+        for _ in range(3):
+            assert not call(server, "echoes")["isError"]
+
+    assert events(logged, "loop_blocked") == []
+
+
+@each("key", ["", "key-1"])
+@each("progress", [False, True])
+@each("tool", ["refuses", "refuses_apart", "refuses_together", "refuses_both"])
+def test_a_tool_that_ignores_its_end_is_abandoned(
+    server: House, logged: list[Any], tool: str, key: str, progress: bool
+) -> None:
+    """The caller hears that the time is over, and the log which tool it was."""
+    logged.clear()
+    result = call(server, tool, key=key and f"{key}-{progress}", progress=progress)
+
+    assert result["isError"]
+    assert "did not finish within 0.1 seconds" in result["content"][0]["text"]
+    assert [line["tool"] for line in events(logged, "tool_abandoned")] == [tool]
+
+
+def test_a_tool_is_waited_for_while_its_task_undoes(server: House, logged: list[Any]) -> None:
+    """It is not abandoned, and its caller hears of the time when all is undone."""
+    logged.clear()
+    result = call(server, "undoes_apart")
+
+    assert stubborn.undone.is_set()
+    assert "did not finish within 0.1 seconds" in result["content"][0]["text"]
+    assert events(logged, "tool_abandoned") == []
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_tool_awaits_its_tasks_as_anywhere(server: House, progress: bool) -> None:
+    """Their results, errors and cancellations are the tool's own to see."""
+    result = call(server, "awaits", progress=progress)
+
+    found = ["task", "one", "two", "KeyError", "CancelledError"]
+    assert result["structuredContent"]["result"] == found
+
+
+@pytest.mark.parametrize("key", ["", "key-2"])
+@pytest.mark.parametrize("tool", ["raises_at_once", "raises_later", "raises_in_a_thread"])
+def test_a_generator_exit_of_a_tool_is_its_failure(server: House, tool: str, key: str) -> None:
+    """It was taken for the end of the request, and its caller never heard of it."""
+    result = call(server, tool, key=key)
+
+    assert result["isError"]
+    assert result["content"][0]["text"].startswith("The tool failed unexpectedly. Reference: ")

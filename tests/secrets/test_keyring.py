@@ -1,0 +1,157 @@
+"""The key ring: what it signs, what it takes back, and the file it lives in."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from gatepost.secrets import keyring as module
+from gatepost.secrets.keyring import KeyRing, KeyRingError, create, rotate
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "keyring.json"
+    create(path)
+    return path
+
+
+def load(path: Path) -> KeyRing:
+    return KeyRing.load(f"file:{path}")
+
+
+def test_what_a_ring_signs_it_takes_back(path: Path) -> None:
+    """Any process that loads the file accepts it, and its letters fit a header."""
+    token = load(path).sign("session", b"\x00payload")
+
+    assert load(path).verify("session", token) == b"\x00payload"
+    assert all("\x21" <= letter <= "\x7e" for letter in token)
+
+
+def changed(token: str, at: int) -> str:
+    return token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
+
+
+FORGERIES = {
+    "empty": lambda token: "",
+    "no dot": lambda token: token.replace(".", ""),
+    "other key id": lambda token: "00000000" + token[8:],
+    "payload changed": lambda token: changed(token, 12),
+    "proof changed": lambda token: changed(token, len(token) - 10),
+    "cut": lambda token: token[:-8],
+    "padding": lambda token: token + "=",
+    "letters outside the alphabet": lambda token: token[:20] + "!" + token[20:],
+    "another spelling of the last letter": lambda token: token[:-1] + chr(ord(token[-1]) + 1),
+    "huge": lambda token: token + "A" * 10_000,
+    "not ASCII": lambda token: token + "é",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_nothing_else_is_taken_back(path: Path, forgery: str) -> None:
+    """Whatever is changed, the answer is no, and never an error."""
+    ring = load(path)
+
+    assert ring.verify("session", FORGERIES[forgery](ring.sign("session", b"payload!"))) is None
+
+
+def test_a_value_of_one_purpose_is_none_of_another(path: Path) -> None:
+    """A cursor must not pass for a session."""
+    ring = load(path)
+
+    assert ring.verify("session", ring.sign("cursor", b"payload")) is None
+
+
+def test_rotation_signs_anew_and_still_verifies_the_old(path: Path) -> None:
+    """Nobody is thrown out, until more keys than asked for have followed."""
+    old = load(path).sign("session", b"old")
+    rotate(path, keep=2)
+    new = load(path).sign("session", b"new")
+
+    assert load(path).verify("session", old) == b"old"
+    assert old.partition(".")[0] != new.partition(".")[0]
+
+    rotate(path, keep=2)
+    rotate(path, keep=2)
+    assert load(path).verify("session", old) is None
+    assert load(path).verify("session", new) == b"new"
+
+
+def test_a_replica_meets_a_newer_key_and_takes_it_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rotation needs no order among replicas: an unknown key id makes them look again."""
+    monkeypatch.setattr(module, "REREAD_AFTER_S", 0.0)
+    running = load(path)
+    rotate(path, keep=2)
+
+    assert running.verify("session", load(path).sign("session", b"new")) == b"new"
+
+
+def test_a_broken_file_changes_nothing_for_who_runs(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was loaded goes on; the log says why."""
+    monkeypatch.setattr(module, "REREAD_AFTER_S", 0.0)
+    running = load(path)
+    token = running.sign("session", b"x")
+    path.write_text("{}")
+
+    assert running.verify("session", "ffffffff." + token[9:]) is None
+    assert running.verify("session", token) == b"x"
+    assert "stays as it was" in caplog.text
+
+
+def test_the_file_is_the_owners_alone(path: Path) -> None:
+    """Made with mode 0600, kept so by a rotation, and refused when others may read it."""
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    rotate(path, keep=1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    os.chmod(path, 0o640)
+    with pytest.raises(KeyRingError, match="chmod 600"):
+        load(path)
+
+
+def test_a_ring_is_never_overwritten(path: Path) -> None:
+    """`new` on an existing ring would end every session."""
+    with pytest.raises(KeyRingError, match="exists already"):
+        create(path)
+
+
+def test_a_secret_is_in_no_repr(path: Path) -> None:
+    """Reprs end up in logs."""
+    assert repr(load(path).current) == f"<Key {load(path).current.id}>"
+
+
+UNUSABLE = [
+    ("hunter2", "is a reference"),
+    ("env:RING", "is a reference"),
+    ("file:", "is a reference"),
+    ("file:missing.json", "does not exist"),
+    ("file:.", "cannot be read"),
+    ("file:garbage.json", "is not a key ring"),
+    ("file:empty.json", "holds no key"),
+    ("file:short.json", "is damaged"),
+]
+
+
+@pytest.mark.parametrize(("reference", "sentence"), UNUSABLE)
+def test_an_unusable_ring_is_a_sentence(
+    reference: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator reads what is wrong, never a traceback and never the value."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0o700)
+    for name, text in {
+        "garbage.json": "[",
+        "empty.json": '{"keys": []}',
+        "short.json": '{"keys": [{"id": "a", "secret": "YWJj", "created": 0}]}',
+    }.items():
+        Path(name).write_text(text)
+        os.chmod(name, 0o600)
+
+    with pytest.raises(KeyRingError, match=sentence) as raised:
+        KeyRing.load(reference)
+    assert "hunter2" not in str(raised.value)

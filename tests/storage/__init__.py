@@ -1,0 +1,1 @@
+"""The stores, over every backend."""

@@ -1,0 +1,231 @@
+"""
+What one process goes through until somebody kills it: a call, its approval, its effect, its answer.
+
+It is a whole server: real stores, the real stages, the real socket; a client and an approver live
+in the same process, so that a kill takes everything away at once. What it was told for certain it
+writes to a pipe, which outlives it.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import aclosing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import sqlalchemy
+import uvloop
+from sqlalchemy import event
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from gatepost import CallContext, Pack
+from gatepost.app import challenge_of, mcp
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.scope import REQUEST_ID
+from gatepost.policy.approvals import stage
+from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.idempotency import execution
+from gatepost.rest.routes import RestLimits, RestRoutes
+from gatepost.runtime.server import bind, listen_config
+from gatepost.runtime.services import Services, opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost_authz.config import Beside, Resource
+from gatepost_authz.middleware import CALLER
+from tests.support.mcp import META, VERSION, a_caller, message
+
+EFFECTS = Path("effects")
+TENANT = "acme"
+BOSS = a_caller(subject="boss", roles=frozenset({"approver"}))
+LOOK_EVERY_S = 0.02
+"""More often, and most of what is killed would be a look."""
+MOST_TRIES = 400
+
+pack = Pack("crashes")
+
+
+@pack.tool(timeout_s=10)
+async def take_effect(ctx: CallContext, key: str) -> str:
+    """Write a line that outlives this process; a second one would be one too many."""
+    line = os.open(EFFECTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(line, f"{key}\n".encode())
+        os.fsync(line)
+    finally:
+        os.close(line)
+    return f"done {key}"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a process is to do."""
+
+    number: int
+    keys: list[str]
+    """Keys that begin with `r` are sent as idempotency keys; others differ by arguments alone."""
+    way: Literal["mcp", "rest"]
+    """A call that is held, or one that comes again and again."""
+    statement: int = 0
+    """At which statement of its database it dies; 0: not by itself."""
+    after: bool = False
+    """Whether that statement was carried out before."""
+
+
+class Worker:
+    """One process's server, its client, and its approver."""
+
+    def __init__(self, config: Config, services: Services, order: Order, told: int) -> None:
+        self.order, self.services, self._told = order, services, told
+        self._numbers = count(1)
+        resource, challenge = Resource(config.resource), challenge_of(config)
+        self._endpoint = mcp(config, services, resource, challenge)
+        self._bridge = RestRoutes(
+            services.runner,
+            services.registry,
+            challenge=challenge,
+            place=Beside(resource),
+            limits=RestLimits(),
+        )
+        self._sock = bind("127.0.0.1", 0)
+        self._serves = listen_config(self._app, Deadlines())
+        self._serves.load()
+
+    async def run(self) -> None:
+        """Go through the course for each key; return when every call was answered."""
+        loop, state = asyncio.get_running_loop(), ServerState()
+        server = await loop.create_server(
+            lambda: self._serves.http_protocol_class(
+                config=self._serves, server_state=state, app_state={}
+            ),
+            sock=self._sock,
+        )
+        self.tell("ready")
+        approver = asyncio.create_task(self._approve())
+        try:
+            await asyncio.gather(*map(self._call, self.order.keys))
+        finally:
+            approver.cancel()
+            server.close()
+
+    def tell(self, what: str, **more: Any) -> None:
+        """Write down what is certain now; a line is written whole or not at all."""
+        line = json.dumps({"what": what, "number": self.order.number, **more}) + "\n"
+        os.write(self._told, line.encode())
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        scope[CALLER] = a_caller()
+        scope[REQUEST_ID] = headers[b"x-number"].decode()
+        if scope["path"] == "/mcp":
+            await self._endpoint(scope, receive, send)
+        else:
+            scope["path_params"] = {"name": "take_effect"}
+            await self._bridge.call_tool(scope, receive, send)
+
+    async def _call(self, key: str) -> None:
+        ask = self._held if self.order.way == "mcp" else self._repeated
+        await ask(key, [("Idempotency-Key", key)] if key.startswith("r") else [])
+
+    async def _held(self, key: str, marks: list[tuple[str, str]]) -> None:
+        meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
+        params = {"name": "take_effect", "arguments": {"key": key}, "_meta": meta}
+        headers = [
+            ("MCP-Protocol-Version", VERSION),
+            ("Mcp-Method", "tools/call"),
+            ("Mcp-Name", "take_effect"),
+            *marks,
+        ]
+        request_id, _, body = await self._post("/mcp", message("tools/call", params), headers)
+        events = [line for line in body.splitlines() if line.startswith(b"data: ")]
+        result = json.loads(events[-1][6:] if events else body)["result"]
+        done = not result["isError"]
+        self.tell("answered", key=key, id=request_id, done=done, text=result["content"][0]["text"])
+
+    async def _repeated(self, key: str, marks: list[tuple[str, str]]) -> None:
+        for _ in range(MOST_TRIES):
+            body = json.dumps({"key": key}).encode()
+            request_id, status, said = await self._post("/tool/take_effect/call", body, marks)
+            if status != 503:
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        self.tell("answered", key=key, id=request_id, done=status == 200, text=said.decode())
+
+    async def _post(
+        self, path: str, body: bytes, headers: list[tuple[str, str]]
+    ) -> tuple[str, int, bytes]:
+        request_id = f"{self.order.number}-{os.getpid()}-{next(self._numbers)}"
+        fields = [
+            ("Host", "localhost"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            ("X-Number", request_id),
+            *headers,
+        ]
+        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{n}: {v}\r\n" for n, v in fields) + "\r\n"
+        reader, writer = await asyncio.open_connection(*self._sock.getsockname())
+        async with aclosing(_Closing(writer)):
+            writer.write(head.encode() + body)
+            answer = await reader.read(-1)
+        first, _, rest = answer.partition(b"\r\n\r\n")
+        return request_id, int(first.split()[1]), rest
+
+    async def _approve(self) -> None:
+        service = self.services.approvals
+        while True:
+            with suppress(StoreUnavailable):
+                for request in await service.waiting(TENANT):
+                    # Somebody else may have been quicker, in this process or another.
+                    with suppress(Undecidable):
+                        await service.approve(TENANT, request.id, BOSS)
+                        self.tell("approved", id=request.id)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+class _Closing:
+    """A connection's writer, for `aclosing`."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def aclose(self) -> None:
+        self._writer.close()
+
+
+def hasten() -> None:
+    """Leases and looks of a moment: whoever follows a process that was killed must not wait."""
+    execution.LEASE_S, execution.RENEW_S, execution.POLL_S = 0.6, 0.1, 0.02
+    stage.POLL_S = 0.02
+
+
+def work(config: Config, toolbox: Toolbox, ring: KeyRing, order: Order, told: int) -> None:
+    """Be one process; returns only if nobody kills it."""
+    hasten()
+
+    async def main() -> None:
+        async with opened(config, toolbox, ring) as services:
+            statements = _count(order)
+            worker = Worker(config, services, order, told)
+            await worker.run()
+            worker.tell("ended", statements=next(statements) - 1)
+
+    uvloop.run(main())
+
+
+def _count(order: Order) -> Iterator[int]:
+    """Count statements from now on, and die at the one that is ordered."""
+    numbers = count(1)
+
+    def step(*_: Any) -> None:
+        if next(numbers) == order.statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    moment = "after_cursor_execute" if order.after else "before_cursor_execute"
+    event.listen(sqlalchemy.Engine, moment, step)
+    return numbers

@@ -1,0 +1,212 @@
+"""Several buckets and places in one step, on every backend."""
+
+import asyncio
+
+import pytest
+
+from gatepost.storage import rate_limits
+from gatepost.storage.backends import open_relay
+from gatepost.storage.rate_limits import PLACE_WAIT_S, ConcurrencySlot, Denial, Spending
+from gatepost.storage.relay import Relay, TenantRelay
+from gatepost.storage.valkey import concurrency
+from gatepost.storage.valkey.relay import opened
+
+SLOW = 0.001
+WITHIN_S = 10
+
+
+def bucket(name: str, burst: float, rate: float = SLOW) -> Spending:
+    return Spending(name, rate, burst)
+
+
+async def held(relay: TenantRelay, *spendings: Spending) -> list[int]:
+    """What is in each bucket, in whole ones."""
+    return [int(level + 0.5) for level in await relay.levels(spendings, ())]
+
+
+async def used(relay: TenantRelay, slot: ConcurrencySlot) -> int:
+    return int((await relay.levels((), (slot,)))[0])
+
+
+async def turn() -> None:
+    """Let everything that is ready go on."""
+    await asyncio.sleep(0)
+
+
+async def come_to(relay: TenantRelay, slot: ConcurrencySlot, number: int) -> None:
+    """Return once so many places are in use."""
+    async with asyncio.timeout(WITHIN_S):
+        while await used(relay, slot) != number:
+            await turn()
+
+
+@pytest.mark.requirement("P12")
+async def test_a_refused_call_takes_from_no_bucket(relay: Relay) -> None:
+    """What one bucket refuses is not missing in the others, whatever their order."""
+    acme = relay.of("acme")
+    wide, narrow = bucket("wide", 10), bucket("narrow", 2)
+    for order in ((wide, narrow), (narrow, wide)):
+        assert await acme.spend_all(order) is None
+    for order in ((wide, narrow), (narrow, wide)):
+        denial = await acme.spend_all(order)
+        assert denial is not None
+        assert order[denial.at] is narrow
+        assert 900 < denial.wait_s <= 1000
+
+    assert await held(acme, wide, narrow) == [8, 0]
+
+
+async def test_the_longest_wait_is_told(relay: Relay) -> None:
+    """Whoever comes back after a shorter one is refused again."""
+    acme = relay.of("acme")
+    fast, slow = bucket("fast", 1, rate=0.1), bucket("slow", 1)
+    assert await acme.spend_all((fast, slow)) is None
+
+    for order in ((fast, slow), (slow, fast)):
+        denial = await acme.spend_all(order)
+        assert denial is not None
+        assert order[denial.at] is slow
+
+
+async def test_places_are_taken_and_given_back(relay: Relay) -> None:
+    """As many as there are; another tenant's of the same name are others."""
+    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 2)
+    assert await acme.spend_all((), (slot,)) is None
+    assert await acme.spend_all((), (slot,)) is None
+    assert await acme.spend_all((), (slot,)) == Denial(0, PLACE_WAIT_S)
+    assert await relay.of("globex").spend_all((), (slot,)) is None
+
+    acme.leave((slot,))
+    assert await acme.spend_all((), (slot,)) is None
+    assert await used(acme, slot) == 2
+    acme.leave((slot, slot))
+    await come_to(acme, slot, 0)
+
+
+@pytest.mark.requirement("P12")
+async def test_places_and_buckets_are_one_step(relay: Relay) -> None:
+    """Without a place nothing is spent, and without a token no place is taken."""
+    acme, tokens = relay.of("acme"), bucket("tokens", 3)
+    tenant, tool = ConcurrencySlot("tenant", 3), ConcurrencySlot("tool", 1)
+    assert await acme.spend_all((tokens,), (tenant, tool)) is None
+
+    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, PLACE_WAIT_S)
+    assert await held(acme, tokens) == [2]
+    assert await used(acme, tenant) == 1
+
+    assert await acme.spend_all((tokens,), (tenant,)) is None
+    assert await acme.spend_all((tokens,)) is None
+    denial = await acme.spend_all((tokens,), (tenant,))
+    assert denial is not None
+    assert denial.at == 0
+    assert await used(acme, tenant) == 2
+
+
+async def test_the_longer_wait_of_bucket_and_place_is_told(relay: Relay) -> None:
+    """A place may be free in a moment; a token is there when it is there."""
+    acme, tokens, slot = relay.of("acme"), bucket("tokens", 1), ConcurrencySlot("calls", 1)
+    assert await acme.spend_all((tokens,), (slot,)) is None
+
+    denial = await acme.spend_all((tokens,), (slot,))
+    assert denial is not None
+    assert denial.at == 0
+    assert denial.wait_s > PLACE_WAIT_S
+
+
+async def test_places_can_be_held_beyond_what_there_is(relay: Relay) -> None:
+    """Who came back from a person goes on; the next one has to wait until there is room again."""
+    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 1)
+    assert await acme.spend_all((), (slot,)) is None
+    acme.hold((slot,))
+    await come_to(acme, slot, 2)
+
+    acme.leave((slot,))
+    assert await acme.spend_all((), (slot,)) is not None
+    acme.leave((slot,))
+    assert await acme.spend_all((), (slot,)) is None
+
+
+async def test_a_crowd_gets_the_places_that_there_are(relay: Relay) -> None:
+    """Whoever asks in the same question counts too."""
+    acme, slot, tokens = relay.of("acme"), ConcurrencySlot("calls", 7), bucket("tokens", 100)
+    denials = await asyncio.gather(*(acme.spend_all((tokens,), (slot,)) for _ in range(20)))
+
+    assert denials.count(None) == 7
+    assert await held(acme, tokens) == [93]
+
+
+async def test_two_processes_share_the_places(valkey: str) -> None:
+    """What one has the other has not, and what one gives back the other gets."""
+    ours, theirs = await open_relay(valkey), await open_relay(valkey)
+    slot = ConcurrencySlot("calls", 3)
+    results = await asyncio.gather(
+        *(one.of("acme").spend_all((), (slot,)) for one in [ours, theirs] * 5)
+    )
+    granted = [one for one, denial in zip([ours, theirs] * 5, results, strict=True) if not denial]
+    assert len(granted) == 3
+
+    granted[0].of("acme").leave((slot,))
+    await come_to(ours.of("acme"), slot, 2)
+    assert await theirs.of("acme").spend_all((), (slot,)) is None
+    for one in (ours, theirs):
+        await one.aclose()
+
+
+async def test_a_dead_process_leaves_its_places(
+    valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its places are free when its lease is over; a living one renews and keeps them."""
+    script = concurrency.TAKE.replace(f"now + {rate_limits.LEASE_S}", "now + 0.5")
+    monkeypatch.setattr("gatepost.storage.valkey.relay.TAKE", script)
+    dead, alive = await opened(valkey), await opened(valkey)
+    monkeypatch.setattr(concurrency, "RENEW_S", 0.1)
+    slot, other = ConcurrencySlot("calls", 1), ConcurrencySlot("others", 1)
+    assert await alive.of("acme").spend_all((), (other,)) is None
+    assert await dead.of("acme").spend_all((), (slot,)) is None
+    await dead.aclose()  # as a crash: nothing is given back
+    assert await alive.of("acme").spend_all((), (slot,)) is not None
+
+    async with asyncio.timeout(WITHIN_S):
+        while await alive.of("acme").spend_all((), (slot,)) is not None:
+            await turn()
+    assert await used(alive.of("acme"), other) == 1
+    await alive.aclose()
+
+
+async def test_numbers_come_back_after_the_server_forgot(
+    valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Valkey that starts empty hears from each process what that has."""
+    monkeypatch.setattr(concurrency, "RENEW_S", 0.05)
+    relay, slot = await opened(valkey), ConcurrencySlot("calls", 5)
+    acme = relay.of("acme")
+    assert await acme.spend_all((), (slot, ConcurrencySlot("other", 1))) is None
+    assert await acme.spend_all((), (slot,)) is None
+    await relay.client.flushdb()
+
+    await come_to(acme, slot, 2)
+    await relay.aclose()
+
+
+async def test_who_is_stopped_takes_no_place_along(relay: Relay) -> None:
+    """Whenever that happens: before the answer, and between the answer and the next step."""
+    acme, slot = relay.of("acme"), ConcurrencySlot("calls", 1)
+    for turns in range(12):
+        taking = asyncio.create_task(taken(acme, slot))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        taking.cancel()
+        await asyncio.wait([taking])
+    # Answers that are under way are of those who are gone.
+    async with asyncio.timeout(WITHIN_S):
+        while await acme.spend_all((), (slot,)) is not None:
+            await turn()
+
+
+async def taken(relay: TenantRelay, slot: ConcurrencySlot) -> None:
+    """Take a place, and give it back as a call does."""
+    if await relay.spend_all((), (slot,)) is None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            relay.leave((slot,))

@@ -1,0 +1,223 @@
+"""What waits for a person, on every backend."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
+from gatepost.storage.records import Records
+from tests.storage.samples import HOUR, approval, grant
+
+NOW = 1_000.5
+FULL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)
+
+
+@pytest.mark.parametrize("kept", [approval(), FULL], ids=["sparse", "full"])
+async def test_a_request_comes_back_as_it_went_in(records: Records, kept: ApprovalRecord) -> None:
+    """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
+    approvals = records.of("acme").approvals
+
+    assert await approvals.open(kept) is None
+    assert await approvals.get("a1") == kept
+    assert await approvals.get("a2") is None
+    assert await records.of("globex").approvals.get("a1") is None
+
+
+async def test_of_many_equal_calls_at_once_one_opens_a_request(records: Records) -> None:
+    """Every other one meets it, in whatever process it is."""
+    approvals = records.of("acme").approvals
+    wanted = [approval(id=f"a{number}") for number in range(20)]
+
+    met = await asyncio.gather(*map(approvals.open, wanted))
+
+    winners = [one for one, found in zip(wanted, met, strict=True) if found is None]
+    assert len(winners) == 1
+    assert [found for found in met if found is not None] == winners * 19
+    assert await approvals.find(b"b1") == winners[0]
+    assert (await approvals.count("i", "s", "user")).of_tenant == 1
+
+
+async def test_tenants_do_not_meet_each_other(records: Records) -> None:
+    """The same binding in another tenant is another request."""
+    await records.of("acme").approvals.open(approval())
+
+    assert await records.of("globex").approvals.find(b"b1") is None
+    assert await records.of("globex").approvals.open(approval()) is None
+
+
+async def test_what_no_call_meets_makes_room(records: Records) -> None:
+    """A used request stays in the history, and the same call is asked about again."""
+    approvals = records.of("acme").approvals
+    await approvals.open(approval())
+    assert await approvals.replace(approval(state="used", binding=None))
+
+    assert await approvals.find(b"b1") is None
+    assert await approvals.open(approval(id="a2")) is None
+    assert [one.id for one in await approvals.past(None, 9)] == ["a1"]
+
+
+async def test_a_decision_counts_only_on_what_was_read(records: Records) -> None:
+    """Of two people who decide at once one is first, at any replica."""
+    approvals = records.of("acme").approvals
+    await approvals.open(approval())
+    wanted = [approval(state=state, changed_at=NOW) for state in ("approved", "rejected") * 5]
+
+    changed = await asyncio.gather(*map(approvals.replace, wanted))
+
+    assert changed.count(True) == 1
+    won = wanted[changed.index(True)]
+    assert await approvals.get("a1") == msgspec.structs.replace(won, revision=1)
+    assert not await approvals.replace(approval(id="unknown"))
+
+
+async def test_what_waits_is_listed_the_oldest_first(records: Records) -> None:
+    """The longest waiting is most urgent; what is decided is not among them."""
+    approvals = records.of("acme").approvals
+    for number, at in ((1, 30.0), (2, 10.0), (3, 20.0), (4, 5.0)):
+        name = f"{number}"
+        await approvals.open(approval(id=name, binding=name.encode(), created_at=at))
+    await approvals.replace(approval(id="4", state="rejected", created_at=5.0))
+
+    assert [one.id for one in await approvals.waiting(9)] == ["2", "3", "1"]
+    assert [one.id for one in await approvals.waiting(2)] == ["2", "3"]
+
+
+async def test_the_history_comes_by_pages(records: Records) -> None:
+    """The last change first, and no entry twice although several changed at one moment."""
+    approvals = records.of("acme").approvals
+    times = {"a": 1.0, "b": 2.0, "c": 2.0, "d": 2.0, "e": 3.0}
+    for name, at in times.items():
+        await approvals.open(
+            approval(id=name, binding=name.encode(), state="rejected", changed_at=at)
+        )
+    seen: list[str] = []
+    place: tuple[float, str] | None = None
+    while page := await approvals.past(place, 2):
+        seen += [one.id for one in page]
+        place = (page[-1].changed_at, page[-1].id)
+
+    assert seen == ["e", "d", "c", "b", "a"]
+
+
+async def test_what_is_open_is_found_whosever_it_is(records: Records) -> None:
+    """Waiting, or approved and not used; what is over is not among them, nor another tenant's."""
+    approvals = records.of("acme").approvals
+    states = ("waiting", "approved", "rejected", "expired", "withdrawn", "used")
+    for state in states:
+        await approvals.open(approval(id=state, binding=state.encode(), state=state))
+    await records.of("globex").approvals.open(approval(id="theirs"))
+
+    assert sorted(await approvals.undecided()) == ["approved", "waiting"]
+
+
+COUNTED = {
+    "one person, with any client": (("https://id.example.com", "alice", "user"), 2),
+    "the same id at another issuer": (("https://other", "alice", "user"), 1),
+    "a machine of the same id": (("https://id.example.com", "alice", "client"), 1),
+    "somebody who waits for nothing": (("https://id.example.com", "carol", "user"), 0),
+}
+
+
+@pytest.mark.parametrize(("caller", "count"), COUNTED.values(), ids=COUNTED)
+async def test_what_waits_is_counted_by_caller(
+    records: Records, caller: tuple[str, str, str], count: int
+) -> None:
+    """A machine and a person of one id are two callers; a person has one limit for all clients."""
+    approvals = records.of("acme").approvals
+    callers = (
+        {},
+        {"client_id": "cursor"},
+        {"issuer": "https://other"},
+        {"subject_kind": "client", "client_id": None},
+        {"subject": "bob"},
+    )
+    for at, whom in enumerate(callers):
+        await approvals.open(approval(id=f"{at}", binding=b"%d" % at, **whom))
+    await approvals.open(approval(id="over", binding=b"over", state="approved"))
+
+    assert await approvals.count(*caller) == WaitingCount(count, len(callers))
+
+
+async def test_grants_come_by_pages(records: Records) -> None:
+    """All of a tenant's, also those that have ended, each once; nobody else's."""
+    grants = records.of("acme").grants
+    kept = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
+    kept["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
+    for one in kept.values():
+        await grants.add(one)
+    await records.of("globex").grants.add(grant(id="g9"))
+    seen: list[GrantRecord] = []
+    while page := await grants.page(seen[-1].id if seen else "", 2):
+        assert len(page) <= 2
+        seen += page
+
+    assert seen == [kept[name] for name in sorted(kept)]
+
+
+async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> None:
+    """The longest first; what was decided is no more due."""
+    for tenant, until in (("acme", 20.0), ("globex", 10.0), ("initech", 40.0)):
+        approvals = records.of(tenant).approvals
+        await approvals.open(approval(until=until))
+        await approvals.open(approval(id="a2", binding=b"b2", state="rejected", until=1.0))
+        await approvals.open(approval(id="a3", binding=b"b3", state="approved", until=until + 5))
+
+    due = await records.overdue_approvals(25.0, 9)
+
+    assert sorted(due) == [("acme", "a1"), ("acme", "a3"), ("globex", "a1"), ("globex", "a3")]
+    assert len(await records.overdue_approvals(25.0, 2)) == 2
+
+
+async def test_a_sweep_forgets_what_is_over(records: Records) -> None:
+    """Requests and grants alike; the rest stays."""
+    approvals, grants = records.of("acme").approvals, records.of("acme").grants
+    await approvals.open(approval(expires_at=NOW))
+    await approvals.open(approval(id="a2", binding=b"b2"))
+    await grants.add(grant(expires_at=NOW))
+
+    assert await records.sweep(NOW) == 2
+    assert await approvals.get("a1") is None
+    assert await approvals.get("a2") is not None
+
+
+async def test_a_grant_is_for_as_many_calls_as_it_says(records: Records) -> None:
+    """However many try at once, at any replica."""
+    grants = records.of("acme").grants
+    await grants.add(grant())
+
+    spent = await asyncio.gather(*(grants.spend("g1", NOW) for _ in range(10)))
+
+    assert spent.count(True) == 3
+    assert await grants.all(NOW) == []
+    assert not await grants.spend("g2", NOW)
+
+
+async def test_a_grant_without_a_number_ends_with_its_time(records: Records) -> None:
+    """Up to then any number of calls may use it."""
+    grants = records.of("acme").grants
+    kept = grant(remaining=None)
+    await grants.add(kept)
+
+    assert [await grants.spend("g1", NOW) for _ in range(5)] == [True] * 5
+    assert await grants.all(NOW) == [kept]
+    assert not await grants.spend("g1", NOW + HOUR)
+    assert await grants.all(NOW + HOUR) == []
+
+
+async def test_a_grant_is_one_callers_for_one_tool(records: Records) -> None:
+    """Nobody finds somebody else's, and a revoked one is nobody's."""
+    grants = records.of("acme").grants
+    kept = grant()
+    await grants.add(kept)
+    issuer = kept.issuer
+
+    assert await grants.of("pay", issuer, "alice", NOW) == [kept]
+    assert await grants.of("pay", issuer, "bob", NOW) == []
+    assert await grants.of("look", issuer, "alice", NOW) == []
+    assert await grants.of("pay", "https://other", "alice", NOW) == []
+    assert await records.of("globex").grants.of("pay", issuer, "alice", NOW) == []
+    assert await grants.revoke("g1")
+    assert not await grants.revoke("g1")
+    assert await grants.of("pay", issuer, "alice", NOW) == []
+    assert not await grants.spend("g1", NOW)

@@ -1,0 +1,196 @@
+"""What tenants keep by subject and key, on every backend."""
+
+import asyncio
+import time
+
+import pytest
+
+from gatepost.storage.entries import MOST_KEY, MOST_VALUE, Entry, EntryRefused
+from gatepost.storage.records import Records
+from gatepost.storage.sql.entries import REMEMBERED_S
+
+NOW = 1_000.25
+HOSTILE = ["", "a\x00b", "\ud800", "\\u0000", "'; DROP TABLE entries; --", "%", "é" * MOST_KEY]
+
+
+async def test_an_entry_nobody_put_is_none(records: Records) -> None:
+    """Neither read nor deleted, and no list names it."""
+    entries = records.of("acme").entries("notes")
+
+    assert await entries.get("k") is None
+    assert await entries.all() == []
+    assert not await entries.delete("k")
+
+
+async def test_an_entry_comes_back_as_it_went_in(records: Records) -> None:
+    """With the next revision and the time of each change."""
+    entries = records.of("acme").entries("notes")
+
+    assert await entries.put("k", bytes(range(256)), now=NOW)
+    first = Entry(key="k", value=bytes(range(256)), revision=1, updated_at=NOW)
+    assert await entries.get("k") == first
+
+    assert await entries.put("k", b"", now=NOW + 1)
+    assert await entries.all() == [Entry(key="k", value=b"", revision=2, updated_at=NOW + 1)]
+
+
+async def test_keys_may_be_any_text(records: Records) -> None:
+    """What no database takes as it is comes back all the same, in the order of its characters."""
+    entries = records.of("acme\x00").entries("notes\\")
+    for key in HOSTILE:
+        assert await entries.put(key, key.encode("utf-8", "surrogatepass"), now=NOW, revision=0)
+
+    assert [entry.key for entry in await entries.all()] == sorted(HOSTILE)
+    for key in HOSTILE:
+        found = await entries.get(key)
+        assert found is not None
+        assert found.value == key.encode("utf-8", "surrogatepass")
+        assert await entries.delete(key)
+    assert await entries.all() == []
+
+
+async def test_subjects_never_meet(records: Records) -> None:
+    """The same key of another subject is another entry, and so is another split of the letters."""
+    acme = records.of("acme")
+    for subject, key in (("a", "bc"), ("ab", "c"), ("", "abc")):
+        assert await acme.entries(subject).put(key, subject.encode(), now=NOW, revision=0)
+
+    assert await acme.entries("a").delete("bc")
+    assert [entry.value for entry in await acme.entries("ab").all()] == [b"ab"]
+    assert [entry.value for entry in await acme.entries("").all()] == [b""]
+    assert await acme.entries("a").all() == []
+
+
+async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
+    """Once each, also where they have many; not who deleted theirs, or keeps something else."""
+    for tenant, subject in (("b", "x"), ("a\x00", "x"), ("c", "y"), ("d", "x")):
+        for key in ("1", "2"):
+            await records.of(tenant).entries(subject).put(key, b"", now=NOW)
+    for key in ("1", "2"):
+        await records.of("d").entries("x").delete(key)
+
+    assert await records.tenants("x") == ["a\x00", "b"]
+    assert await records.tenants("z") == []
+
+
+OLD = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
+
+
+@pytest.mark.parametrize("revision", OLD.values(), ids=OLD)
+async def test_an_older_reading_changes_nothing(records: Records, revision: int) -> None:
+    """Whoever approved something must have read what is there now."""
+    entries = records.of("acme").entries("notes")
+    await entries.put("k", b"1", now=NOW)
+    assert await entries.put("k", b"2", now=NOW, revision=1)
+
+    assert not await entries.put("k", b"x", now=NOW, revision=revision)
+    assert not await entries.put("other", b"x", now=NOW, revision=revision or 1)
+    assert await entries.all() == [Entry(key="k", value=b"2", revision=2, updated_at=NOW)]
+
+
+async def test_an_entry_made_anew_is_not_the_one_that_was_read(records: Records) -> None:
+    """Deleted and put again meanwhile: the reading of the first one is worth nothing."""
+    entries = records.of("acme").entries("notes")
+    await entries.put("k", b"read", now=NOW)
+    assert await entries.delete("k")
+    assert not await entries.delete("k")
+    assert not await entries.put("k", b"x", now=NOW, revision=1)
+
+    assert await entries.put("k", b"another", now=NOW, revision=0)
+    assert not await entries.put("k", b"x", now=NOW, revision=1)
+    found = await entries.get("k")
+    assert found is not None
+    assert (found.value, found.revision) == (b"another", 2)
+
+
+@pytest.mark.parametrize("revision", [0, 1])
+async def test_of_many_writers_with_one_reading_one_writes(records: Records, revision: int) -> None:
+    """Exactly one, whether there was an entry or none."""
+    entries = records.of("acme").entries("notes")
+    if revision:
+        await entries.put("k", b"", now=NOW)
+
+    won = await asyncio.gather(
+        *(entries.put("k", b"%d" % number, now=NOW, revision=revision) for number in range(20))
+    )
+
+    assert won.count(True) == 1
+    found = await entries.get("k")
+    assert found is not None
+    assert (found.value, found.revision) == (b"%d" % won.index(True), revision + 1)
+
+
+async def test_a_writer_who_does_not_care_always_writes(records: Records) -> None:
+    """Every change counts, however many come at once."""
+    entries = records.of("acme").entries("notes")
+
+    assert all(await asyncio.gather(*(entries.put("k", b"%d" % n, now=NOW) for n in range(10))))
+    found = await entries.get("k")
+    assert found is not None
+    assert found.revision == 10
+
+
+async def test_a_sweep_leaves_entries(records: Records) -> None:
+    """They stay until somebody deletes them; what is then left of them is swept in the end."""
+    entries = records.of("acme").entries("notes")
+    await entries.put("kept", b"1", now=0.0)
+    await entries.put("gone", b"2", now=0.0)
+    await entries.put("back", b"3", now=0.0)
+    for key in ("gone", "back"):
+        await entries.delete(key)
+    assert await entries.put("back", b"4", now=0.0, revision=0)
+
+    for now in (time.time(), time.time() + 2 * REMEMBERED_S):
+        await records.sweep(now)
+        assert [(one.key, one.value) for one in await entries.all()] == [
+            ("back", b"4"),
+            ("kept", b"1"),
+        ]
+
+
+async def test_what_expires_is_swept_in_its_time(records: Records) -> None:
+    """Not before it, nor what was put again without an end or with a later one."""
+    entries = records.of("acme").entries("notes")
+    for key in ("over", "later", "kept", "renewed"):
+        await entries.put(key, b"1", now=0.0, expires_at=10.0)
+    await entries.put("later", b"2", now=0.0, expires_at=30.0)
+    await entries.put("kept", b"2", now=0.0)
+    await entries.put("renewed", b"2", now=0.0, revision=1, expires_at=30.0)
+    assert [one.expires_at for one in await entries.all()] == [None, 30.0, 10.0, 30.0]
+
+    await records.sweep(9.0)
+    assert len(await entries.all()) == 4
+    await records.sweep(10.0)
+    assert [one.key for one in await entries.all()] == ["kept", "later", "renewed"]
+    await records.sweep(30.0)
+    assert [one.key for one in await entries.all()] == ["kept"]
+    assert await entries.put("over", b"1", now=0.0, revision=0)
+
+
+TOO_LARGE = {
+    "a value": ("k", bytes(MOST_VALUE + 1), "a value has 64000001 bytes and may have 64000000"),
+    "a key": ("k" * (MOST_KEY + 1), b"", "a key has 257 characters and may have 256"),
+}
+
+
+@pytest.mark.parametrize(("key", "value", "told"), TOO_LARGE.values(), ids=TOO_LARGE)
+async def test_what_is_too_large_is_refused(
+    records: Records, key: str, value: bytes, told: str
+) -> None:
+    """By a sentence, not by whatever a database makes of it; a key too long is just unknown."""
+    entries = records.of("acme").entries("notes")
+
+    with pytest.raises(EntryRefused, match=told):
+        await entries.put(key, value, now=NOW)
+    assert await entries.get(key) is None
+    assert not await entries.delete(key)
+
+
+async def test_the_largest_value_is_kept(records: Records) -> None:
+    """64 MB, in one piece."""
+    entries = records.of("acme").entries("notes")
+
+    assert await entries.put("k", bytes(MOST_VALUE), now=NOW)
+    found = await entries.get("k")
+    assert found is not None
+    assert found.value == bytes(MOST_VALUE)

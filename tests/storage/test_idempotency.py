@@ -1,0 +1,172 @@
+"""Idempotency keys, on every backend."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from gatepost.storage.idempotency import IdempotencyRecord
+from gatepost.storage.records import Records
+from tests.storage.samples import HOUR, idempotency_record
+
+NOW = 1_000.0
+
+
+async def test_a_key_is_claimed_once(records: Records) -> None:
+    """The first gets nothing to look at, everybody else what holds the key."""
+    idempotency = records.of("acme").idempotency
+
+    assert await idempotency.begin(idempotency_record(), now=NOW) is None
+    assert (
+        await idempotency.begin(idempotency_record(holder="h2", digest=b"d2"), now=NOW)
+        == idempotency_record()
+    )
+    assert await idempotency.get(b"k1") == idempotency_record()
+    assert await idempotency.get(b"k2") is None
+
+
+async def test_of_many_at_once_exactly_one_claims(records: Records) -> None:
+    """Each loser is shown the winner."""
+    idempotency = records.of("acme").idempotency
+    wanted = [idempotency_record(holder=f"h{number}") for number in range(30)]
+
+    met = await asyncio.gather(*(idempotency.begin(one, now=NOW) for one in wanted))
+
+    winners = [one for one, found in zip(wanted, met, strict=True) if found is None]
+    assert len(winners) == 1
+    assert {found for found in met if found is not None} == {winners[0]}
+
+
+async def test_a_claim_whose_time_is_over_makes_room_for_one(records: Records) -> None:
+    """Nobody has to wait for the sweep, and still only one is next."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(outcome=b"old", expires_at=NOW), now=NOW - 1)
+    wanted = [idempotency_record(holder=f"n{number}") for number in range(10)]
+
+    met = await asyncio.gather(*(idempotency.begin(one, now=NOW) for one in wanted))
+
+    assert met.count(None) == 1
+    kept = await idempotency.get(b"k1")
+    assert kept is not None
+    assert kept.outcome is None
+    assert kept.holder == wanted[met.index(None)].holder
+
+
+async def test_a_claim_holds_its_key_to_the_last_moment(records: Records) -> None:
+    """At its very end it is over, not before."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(expires_at=NOW), now=NOW - 1)
+
+    assert await idempotency.begin(idempotency_record(holder="h2"), now=NOW - 0.001) is not None
+    assert await idempotency.begin(idempotency_record(holder="h2"), now=NOW) is None
+
+
+async def test_an_outcome_is_kept_once(records: Records) -> None:
+    """What was stored is what is replayed, whatever comes later."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(), now=NOW)
+
+    assert await idempotency.finish(b"k1", "h1", b"\x00out", NOW + HOUR)
+    assert not await idempotency.finish(b"k1", "h1", b"again", NOW + HOUR)
+    assert not await idempotency.renew(b"k1", "h1", NOW + 60)
+    await idempotency.release(b"k1", "h1")
+
+    assert await idempotency.get(b"k1") == idempotency_record(
+        outcome=b"\x00out", expires_at=NOW + HOUR
+    )
+
+
+async def test_an_empty_outcome_is_an_outcome(records: Records) -> None:
+    """Nothing to say is not the same as not known."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(), now=NOW)
+    await idempotency.finish(b"k1", "h1", b"", NOW + HOUR)
+
+    assert await idempotency.get(b"k1") == idempotency_record(outcome=b"", expires_at=NOW + HOUR)
+    assert not await idempotency.finish(b"k1", "h1", b"x", NOW + HOUR)
+
+
+async def test_only_its_holder_changes_a_claim(records: Records) -> None:
+    """A call that was taken for gone must not overwrite what came after it."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(), now=NOW)
+
+    assert not await idempotency.renew(b"k1", "other", NOW + 60)
+    assert not await idempotency.finish(b"k1", "other", b"x", NOW + HOUR)
+    await idempotency.release(b"k1", "other")
+
+    assert await idempotency.get(b"k1") == idempotency_record()
+    assert not await idempotency.renew(b"unknown", "h1", NOW + 60)
+
+
+async def test_a_renewed_claim_runs_on(records: Records) -> None:
+    """Whoever meets it later reads the new end of the lease."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(), now=NOW)
+
+    assert await idempotency.renew(b"k1", "h1", NOW + 60.5)
+    assert await idempotency.get(b"k1") == idempotency_record(leased_until=NOW + 60.5)
+
+
+async def test_a_released_key_is_free(records: Records) -> None:
+    """Where nothing was done, the next try is a first one."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(), now=NOW)
+    await idempotency.release(b"k1", "h1")
+
+    assert await idempotency.get(b"k1") is None
+    assert await idempotency.begin(idempotency_record(holder="h2"), now=NOW) is None
+
+
+CHANGED = {
+    "renewed": {"leased_until": NOW + 61},
+    "held by another": {"holder": "h3"},
+    "finished": {"outcome": b"x"},
+    "other arguments": {"digest": b"d3"},
+    "another end": {"expires_at": NOW + 7},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED.values(), ids=CHANGED)
+async def test_what_changed_meanwhile_is_not_taken_over(
+    records: Records, change: dict[str, object]
+) -> None:
+    """The reading that made somebody give a holder up must still be true."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(msgspec.structs.replace(idempotency_record(), **change), now=NOW)
+
+    assert not await idempotency.take_over(
+        idempotency_record(holder="h2"), was=idempotency_record()
+    )
+
+
+@pytest.mark.parametrize("outcome", [None, b"", b"unknown"])
+async def test_of_many_that_take_over_one_does(records: Records, outcome: bytes | None) -> None:
+    """Two replicas that find the same call gone do not both run it again."""
+    idempotency = records.of("acme").idempotency
+    was = idempotency_record(outcome=outcome)
+    await idempotency.begin(was, now=NOW)
+    wanted = [idempotency_record(holder=f"n{number}", digest=b"d9") for number in range(10)]
+
+    taken = await asyncio.gather(*(idempotency.take_over(one, was=was) for one in wanted))
+
+    assert taken.count(True) == 1
+    assert await idempotency.get(b"k1") == wanted[taken.index(True)]
+
+
+async def test_nothing_is_taken_over_that_is_not_there(records: Records) -> None:
+    """A released key is claimed like any other."""
+    assert not await records.of("acme").idempotency.take_over(
+        idempotency_record(holder="h2"), was=idempotency_record()
+    )
+
+
+async def test_a_sweep_removes_claims_whose_time_is_over(records: Records) -> None:
+    """A lease that is over is no end: the outcome of that call is still unknown."""
+    idempotency = records.of("acme").idempotency
+    await idempotency.begin(idempotency_record(expires_at=NOW), now=0)
+    await idempotency.begin(idempotency_record(key=b"k2", leased_until=1.0), now=0)
+
+    assert await records.sweep(NOW) == 1
+    assert await idempotency.get(b"k1") is None
+    assert isinstance(await idempotency.get(b"k2"), IdempotencyRecord)

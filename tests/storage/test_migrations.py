@@ -1,0 +1,242 @@
+"""The schema: as the tables say, on both databases, and never half way."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
+
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.sql import schema
+from gatepost.storage.sql.database import Database
+from gatepost.storage.sql.records import database_of, migrate, opened
+from gatepost.storage.sql.tables import METADATA, REVISION
+from tests.storage.samples import task
+
+LATER = '''
+"""Something new."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "later"
+down_revision = "{before}"
+
+
+def upgrade() -> None:
+    op.add_column("tasks", sa.Column("news", sa.Text))
+    op.execute("UPDATE tasks SET tool = 'changed'")
+    {last}
+'''
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database in which nothing is."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/records.db"
+    url: str = request.getfixturevalue("postgres")
+    return url
+
+
+def scripts(folder: Path, last: str = "pass") -> Path:
+    """The migrations and one more, which ends with the statement *last*."""
+    copied = folder / "migrations"
+    shutil.copytree(schema.SCRIPTS, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    (copied / "versions" / "later.py").write_text(LATER.format(before=REVISION, last=last))
+    return copied
+
+
+def differences(connection: Connection) -> list[object]:
+    options = {"compare_type": True, "compare_server_default": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
+
+
+async def test_the_migrated_schema_is_the_one_in_the_source(empty_url: str) -> None:
+    """Tables, columns, types, keys and indexes: Alembic finds nothing to do."""
+    await migrate(empty_url)
+    database = database_of(empty_url)
+    async with database.engine.connect() as connection:
+        found = await connection.run_sync(differences)
+    await database.aclose()
+
+    assert found == []
+
+
+def test_the_source_names_the_newest_migration() -> None:
+    """A start that compares with an older one would serve a schema it does not know."""
+    assert ScriptDirectory(schema.SCRIPTS).get_heads() == [REVISION]
+
+
+def test_every_table_begins_its_key_with_the_tenant() -> None:
+    """And every record is found by it alone."""
+    keys = {table.name: [c.name for c in table.primary_key] for table in METADATA.sorted_tables}
+
+    assert keys
+    assert keys.pop("audit_heads") == ["tenant"]  # of which each tenant has one
+    assert all(columns[0] == "tenant" and len(columns) > 1 for columns in keys.values()), keys
+
+
+async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> None:
+    """From nothing to the newest; then there is nothing to do."""
+    first = await migrate(empty_url)
+    second = await migrate(empty_url)
+
+    assert (first.before, first.after) == (None, REVISION)
+    assert first.steps == ("0001: Create all tables.",)
+    assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
+
+
+async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
+    """A schema that changes by itself is worth a line; one that is there already is not."""
+    with capture_logs() as logs:
+        for _ in range(2):
+            await (await opened(f"sqlite:///{tmp_path}/new.db")).aclose()
+
+    assert [(one["event"], one["before"], one["after"]) for one in logs] == [
+        ("database_migrated", None, REVISION)
+    ]
+
+
+Shape = dict[str, tuple[list[object], list[object], list[object]]]
+
+
+def shape(path: Path) -> Shape:
+    """Each table's columns, indexes and rows, in whatever order they were made."""
+    with closing(sqlite3.connect(path)) as file:
+
+        def ask(query: str, *values: str) -> list[Any]:
+            return file.execute(query, values).fetchall()
+
+        def index(name: str) -> list[Any]:
+            return ask("SELECT seqno, name, desc, coll, key FROM pragma_index_xinfo(?)", name)
+
+        found: Shape = {}
+        for (table,) in ask("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            columns = ask(
+                'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', table
+            )
+            indexes = ask('SELECT name, "unique", origin, partial FROM pragma_index_list(?)', table)
+            rows = ask(f"SELECT * FROM {table}")  # noqa: S608  # a name of the schema
+            found[table] = (
+                sorted(columns), sorted((*one, index(one[0])) for one in indexes), rows,
+            )  # fmt: skip
+        return found
+
+
+async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> None:
+    """A start makes the tables at once, and a later step finds them as the earlier left them."""
+    await (await opened(f"sqlite:///{tmp_path}/made.db")).aclose()
+    await migrate(f"sqlite:///{tmp_path}/migrated.db")
+
+    assert shape(tmp_path / "made.db") == shape(tmp_path / "migrated.db")
+
+
+async def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+    """A table that happens to have the name of one of ours is not taken for it."""
+    with closing(sqlite3.connect(tmp_path / "theirs.db")) as file:
+        file.execute("CREATE TABLE grants (amount TEXT)")
+    before = shape(tmp_path / "theirs.db")
+
+    for opening in (opened, migrate):
+        with pytest.raises(StoreUnavailable):
+            await opening(f"sqlite:///{tmp_path}/theirs.db")
+
+    assert shape(tmp_path / "theirs.db") == before
+
+
+async def kept(empty_url: str) -> Database:
+    """A database at our revision with a task in it."""
+    await migrate(empty_url)
+    records = await opened(empty_url)
+    await records.of("acme").tasks.create(task())
+    return records.database
+
+
+async def value(database: Database, sql: str) -> object:
+    return (await database.rows(text(sql), {}))[0][0]
+
+
+async def test_a_database_of_an_older_version_is_refused_until_it_is_migrated(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that needs a later revision names both and the command, and changes nothing."""
+    database = await kept(empty_url)
+    monkeypatch.setattr(schema, "REVISION", "later")
+    monkeypatch.setattr(schema, "SCRIPTS", scripts(tmp_path))
+    with pytest.raises(
+        StoreRefused, match=rf"revision {REVISION} .* needs later: run `gatepost migrate`"
+    ):
+        await schema.check(database)
+    assert await schema.revision(database) == REVISION
+
+    move = await schema.migrate(database, schema.SCRIPTS)
+    await schema.check(database)
+
+    assert (move.before, move.after, move.steps) == (REVISION, "later", ("later: Something new.",))
+    await database.aclose()
+
+
+async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: Path) -> None:
+    """Forward only, over data."""
+    database = await kept(empty_url)
+    move = await schema.migrate(database, scripts(tmp_path))
+
+    assert (move.before, move.after) == (REVISION, "later")
+    assert await value(database, "SELECT tool FROM tasks WHERE news IS NULL") == "changed"
+    await database.aclose()
+
+
+@pytest.mark.parametrize(
+    "last", ["op.execute('SELECT nonsense')", "raise RuntimeError('in the middle')"]
+)
+async def test_a_migration_that_fails_leaves_everything_as_it_was(
+    empty_url: str, tmp_path: Path, last: str
+) -> None:
+    """Neither its columns nor its changes nor its revision; and it may be tried again."""
+    database = await kept(empty_url)
+
+    with pytest.raises((StoreUnavailable, RuntimeError)):
+        await schema.migrate(database, scripts(tmp_path, last))
+
+    assert await schema.revision(database) == REVISION
+    assert await value(database, "SELECT tool FROM tasks") == "count"
+    shutil.rmtree(tmp_path / "migrations")
+    assert (await schema.migrate(database, scripts(tmp_path))).after == "later"
+    await database.aclose()
+
+
+async def test_postgresql_is_not_touched_at_the_start(postgres: str) -> None:
+    """Several replicas start at any time; when to migrate, the operator says."""
+    with pytest.raises(StoreRefused, match=r"revision none.*gatepost migrate"):
+        await opened(postgres)
+
+    database = database_of(postgres)
+    assert await schema.revision(database) is None
+    await database.aclose()
+
+
+async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path: Path) -> None:
+    """Nothing here knows what its columns mean; nothing is written to it either."""
+    database = await kept(empty_url)
+    await schema.migrate(database, scripts(tmp_path))
+    await database.aclose()
+
+    for opening in (opened, migrate):
+        with pytest.raises(StoreRefused, match=r"later, which a newer Gatepost.*gatepost migrate"):
+            await opening(empty_url)
+
+
+async def test_a_sqlite_file_is_migrated_at_the_start(tmp_path: Path) -> None:
+    """One process, one file: there is nobody to ask."""
+    records = await opened(f"sqlite:///{tmp_path}/a/b/new.db")
+
+    assert await schema.revision(records.database) == REVISION
+    await records.aclose()

@@ -1,0 +1,305 @@
+"""Stores that go away and come back: what is said meanwhile, and what works afterwards."""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+from redis.asyncio.connection import BlockingConnectionPool
+from structlog.testing import capture_logs
+
+from gatepost.storage.backends import open_records, open_relay
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.storage.sql import database
+from gatepost.storage.sql.records import SqlRecords, migrate
+from gatepost.storage.valkey import channels
+from gatepost.storage.valkey.relay import ValkeyRelay
+from tests.storage.samples import idempotency_record
+from tests.storage.test_relay import Ear
+from tests.support.postgres import PASSWORD as POSTGRES_PASSWORD
+from tests.support.postgres import Postgres
+from tests.support.valkey import PASSWORD as VALKEY_PASSWORD
+from tests.support.valkey import Valkey
+
+
+async def unavailable(records: Records) -> str:
+    """What is told about a database that does not answer."""
+    with pytest.raises(StoreUnavailable) as told:
+        await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
+    with pytest.raises(StoreUnavailable):
+        await records.ping()
+    return str(told.value)
+
+
+async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) -> None:
+    """Connections that lay in the pool are noticed before a statement is lost on them."""
+    with own_postgres.database() as url:
+        await migrate(url)
+        records = await open_records(url)
+        idempotency = records.of("acme").idempotency
+        await asyncio.gather(
+            *(idempotency.begin(idempotency_record(key=b"%d" % n), now=0.0) for n in range(5))
+        )
+        own_postgres.stop()
+        told = await unavailable(records)
+        own_postgres.start()
+
+        assert await idempotency.begin(idempotency_record(), now=0.0) is None
+        assert await idempotency.get(b"3") == idempotency_record(key=b"3")
+        await records.aclose()
+
+    assert POSTGRES_PASSWORD not in told
+
+
+async def test_a_statement_that_hangs_is_given_up(
+    migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is ours, nothing is left waiting, and later all works."""
+    records = await open_records(migrated_postgres)
+    monkeypatch.setattr(database, "ANSWER_S", 0.3)
+    idempotency = records.of("acme").idempotency
+    other = await asyncpg.connect(migrated_postgres)
+    await other.execute("BEGIN; LOCK TABLE idempotency_records")
+
+    with pytest.raises(StoreUnavailable, match="does not answer in time"):
+        await idempotency.begin(idempotency_record(), now=0.0)
+
+    await other.close()
+    monkeypatch.setattr(database, "ANSWER_S", 20.0)
+    assert await idempotency.begin(idempotency_record(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections, and that is all."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnavailable, match="does not answer in time"):
+            await open_records(f"postgresql://a:b@127.0.0.1:{port}/c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("gatepost:", "stranger:"),
+        (POSTGRES_PASSWORD, f"{POSTGRES_PASSWORD}x"),
+        (r":\d+/", ":1/"),
+        ("/test", "/unknown"),
+    ],
+    ids=["user", "password", "port", "database"],
+)
+async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> None:
+    """Whatever keeps a connection from being made."""
+    wrong = re.sub(*change, postgres, count=1)
+    assert wrong != postgres
+
+    with pytest.raises(StoreUnavailable) as told:
+        await open_records(wrong)
+
+    assert POSTGRES_PASSWORD not in "".join(map(str, _chain(told.value)))
+    assert told.value.__cause__ is None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = None if error.__suppress_context__ else error.__context__
+
+
+async def test_no_row_is_told(
+    migrated_postgres: str, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that fails names no value of it: arguments may be secrets."""
+    records = await open_records(migrated_postgres)
+    name = migrated_postgres.rpartition("/")[2]
+    postgres_server.sql("ALTER TABLE idempotency_records RENAME TO elsewhere", name)
+
+    with pytest.raises(StoreUnavailable) as told:
+        await records.of("acme").idempotency.begin(idempotency_record(digest=b"secret"), now=0.0)
+    await records.aclose()
+
+    assert str(told.value) == "the database does not serve: UndefinedTableError (42P01)"
+
+
+async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
+    """Clients go away at any moment; the pool is whole again afterwards."""
+    records = await open_records(sql_url)
+    idempotency = records.of("acme").idempotency
+    for number in range(30):
+        running = asyncio.create_task(
+            idempotency.begin(idempotency_record(key=b"%d" % number), now=0.0)
+        )
+        for _ in range(number % 6):
+            await asyncio.to_thread(int)
+        running.cancel()
+        await asyncio.wait([running])
+
+    answers = await asyncio.gather(
+        *(
+            idempotency.begin(idempotency_record(key=b"after %d" % number), now=0.0)
+            for number in range(30)
+        )
+    )
+    assert answers == [None] * 30
+    await records.aclose()
+
+
+async def heard_again(relay: Relay, ear: Ear) -> None:
+    """Publish until the follower hears: when it has its connection back, nobody says."""
+    async with asyncio.timeout(20):
+        while not ear.heard:
+            try:
+                await relay.of("acme").publish("t", b"back")
+            except StoreUnavailable:
+                await asyncio.to_thread(int)
+
+
+async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
+    """Without having to follow again; what was published meanwhile raises and is lost."""
+    relay = await open_relay(own_valkey.url())
+    acme, ear = relay.of("acme"), Ear()
+    await acme.follow("t", ear)
+    own_valkey.stop()
+
+    with pytest.raises(StoreUnavailable) as told:
+        await acme.publish("t", b"lost")
+    with pytest.raises(StoreUnavailable):
+        await relay.ping()
+    own_valkey.start()
+    await heard_again(relay, ear)
+    await relay.aclose()
+
+    assert VALKEY_PASSWORD not in str(told.value)
+    assert b"lost" not in ear.heard
+
+
+async def test_nobody_follows_what_cannot_be_heard(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promise to hear everything from now on is not made during an outage."""
+    monkeypatch.setattr(channels, "ANSWER_S", 0.2)
+    relay = await open_relay(own_valkey.url())
+    acme, ear = relay.of("acme"), Ear()
+    await acme.follow("t", ear)
+    own_valkey.stop()
+    with pytest.raises(StoreUnavailable):
+        await acme.publish("t", b"x")
+
+    for topic in ("t", "new"):
+        with pytest.raises(StoreUnavailable):
+            await acme.follow(topic, ear)
+
+    own_valkey.start()
+    await heard_again(relay, ear)
+    assert set(ear.heard) == {b"back"}
+    await relay.aclose()
+
+
+async def test_a_connection_that_falls_silent_is_made_anew(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network may swallow a connection without a word; a ping without an answer tells."""
+    monkeypatch.setattr(channels, "PING_S", 0.1)
+    monkeypatch.setattr(channels, "SILENCE_S", 0.5)
+    with capture_logs() as logs:
+        relay = await open_relay(own_valkey.url())
+        ear = Ear()
+        await relay.of("acme").follow("t", ear)
+        own_valkey.signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            while not logs:
+                await asyncio.to_thread(int)
+        own_valkey.signal(signal.SIGCONT)
+        await heard_again(relay, ear)
+        await relay.aclose()
+
+    assert logs[0]["event"] == "relay_lost"
+    assert logs[0]["error"] == "TimeoutError"
+
+
+async def test_a_database_that_hung_is_used_again(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked meanwhile is told in time, however many, and no connection is lost by it."""
+    with own_postgres.database() as url:
+        await migrate(url)
+        records = await open_records(url)
+        assert isinstance(records, SqlRecords)
+        idempotency = records.of("acme").idempotency
+        await asyncio.gather(
+            *(idempotency.begin(idempotency_record(key=b"%d" % n), now=0.0) for n in range(30))
+        )
+        monkeypatch.setattr(database, "ANSWER_S", 0.2)
+        own_postgres.signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(20):
+                answers = await asyncio.gather(
+                    *(idempotency.get(b"%d" % n) for n in range(200)), return_exceptions=True
+                )
+        finally:
+            own_postgres.signal(signal.SIGCONT)
+        monkeypatch.setattr(database, "ANSWER_S", 20.0)
+        again = await asyncio.gather(*(idempotency.get(b"%d" % n) for n in range(30)))
+        pool = records.database.engine.pool
+        await records.aclose()
+
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    assert None not in again
+    assert pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def answers_within(relay: Relay, timeout_s: float) -> None:
+    """How long the connections that stand, and those to come, wait for their server."""
+    assert isinstance(relay, ValkeyRelay)
+    pool = relay.client.connection_pool
+    assert isinstance(pool, BlockingConnectionPool)
+    pool.timeout = timeout_s
+    pool.connection_kwargs |= {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s}
+    for connection in pool._available_connections:  # type: ignore[attr-defined]
+        connection.socket_timeout = connection.socket_connect_timeout = timeout_s
+
+
+async def test_a_relay_that_hung_is_used_again(own_valkey: Valkey) -> None:
+    """Its connections are given up one by one, and made anew."""
+    relay = await open_relay(own_valkey.url())
+    answers_within(relay, 20.0)
+    acme = relay.of("acme")
+    await asyncio.gather(*(acme.put(f"k{n}", b"%d" % n, ttl_s=60) for n in range(100)))
+    # A short patience is for a server that hangs: one that a busy machine keeps waiting answers.
+    answers_within(relay, 0.2)
+    own_valkey.signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(20):
+            lost = await asyncio.gather(
+                *(acme.take("nothing") for _ in range(200)), return_exceptions=True
+            )
+    finally:
+        own_valkey.signal(signal.SIGCONT)
+    answers_within(relay, 20.0)
+    async with asyncio.timeout(20):
+        while await asyncio.gather(relay.ping(), return_exceptions=True) != [None]:
+            await asyncio.to_thread(int)
+    taken = await asyncio.gather(*(acme.take(f"k{n}") for n in range(100)))
+    await relay.aclose()
+
+    assert {type(one) for one in lost} == {StoreUnavailable}
+    assert taken == [b"%d" % n for n in range(100)]
+
+
+async def test_a_crowd_at_once_is_served(sql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand at a handful of connections wait for their turn; none is turned away."""
+    # The promise is that they queue, not how fast a busy machine works the queue off.
+    monkeypatch.setattr(database, "ANSWER_S", 60.0)
+    records = await open_records(sql_url)
+    sessions = records.of("acme").sessions
+    async with asyncio.timeout(90):
+        found = await asyncio.gather(*(sessions.get(b"%d" % n) for n in range(1000)))
+    await records.aclose()
+
+    assert [one.ended for one in found] == [False] * 1000

@@ -1,0 +1,223 @@
+"""What another system is still to be told, on every backend."""
+
+import asyncio
+
+import asyncpg
+import msgspec
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from gatepost.storage.backends import open_records
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.records import Records
+from gatepost.storage.sql import database
+from tests.storage.samples import HOUR, approval, outbox_message
+
+NOW = 1_001.0
+LATER = NOW + 30.0
+
+
+async def ids(records: Records, now: float = NOW, most: int = 99) -> list[str]:
+    """What is taken then, as `tenant/id`."""
+    found = await records.lease_messages(now, now + 30.0, "h", most)
+    return sorted(f"{tenant}/{one.id}" for tenant, one in found)
+
+
+async def test_a_notice_comes_back_as_it_went_in(records: Records) -> None:
+    """With the tenant, who took it, and until when nobody else does."""
+    kept = outbox_message(body=bytes(range(256)), ordering_key="script:1", expires_at=1e10 + 1 / 3)
+    assert await records.of("acme").outbox.add(kept)
+    assert not await records.of("acme").outbox.add(outbox_message(body=b"another"))
+
+    taken = msgspec.structs.replace(kept, due_at=LATER, attempts=1, holder="h1")
+    assert await records.lease_messages(NOW, LATER, "h1", 9) == [("acme", taken)]
+    assert await records.lease_messages(NOW, LATER, "h2", 9) == []
+
+
+async def test_each_is_taken_by_one(sql_url: str) -> None:
+    """Of several who look at once, each with connections of its own."""
+    replicas = [await open_records(sql_url) for _ in range(3)]
+    wanted = [f"msg_{number:02}" for number in range(40)]
+    for one in wanted:
+        await replicas[0].of("acme").outbox.add(outbox_message(id=one, ordering_key=one))
+
+    taken: list[str] = []
+    while found := await asyncio.gather(
+        *(each.lease_messages(NOW, LATER, f"h{at}", 4) for at, each in enumerate(replicas))
+    ):
+        assert all(len(some) <= 4 for some in found)
+        if not any(found):
+            break
+        taken += [one.id for some in found for _, one in some]
+    for replica in replicas:
+        await replica.aclose()
+
+    assert sorted(taken) == wanted
+
+
+NOT_DUE: dict[str, OutboxMessage] = {
+    "one that is put off": outbox_message(due_at=NOW + 0.1),
+    "one that is worth nothing any more": outbox_message(expires_at=NOW),
+}
+
+
+@pytest.mark.parametrize("kept", NOT_DUE.values(), ids=NOT_DUE)
+async def test_what_nobody_takes(records: Records, kept: OutboxMessage) -> None:
+    """The rest of the tenant, and other tenants, are not held up."""
+    await records.of("acme").outbox.add(kept)
+    await records.of("acme").outbox.add(outbox_message(id="other", ordering_key="a2"))
+    await records.of("globex").outbox.add(outbox_message())
+
+    assert await ids(records) == ["acme/other", "globex/msg_a1_requested"]
+
+
+async def test_what_is_left_behind_is_taken_again(records: Records) -> None:
+    """When the time is over for which somebody took it; who comes late changes nothing."""
+    messages = records.of("acme").outbox
+    await messages.add(outbox_message())
+    [(_, first)] = await records.lease_messages(NOW, LATER, "h1", 9)
+    [(_, second)] = await records.lease_messages(LATER, LATER + 30.0, "h2", 9)
+
+    assert (second.holder, second.attempts) == ("h2", 2)
+    assert not await messages.remove(first)
+    assert not await messages.put_off(first, 0.0)
+    assert await records.lease_messages(LATER + 1.0, LATER + 31.0, "h1", 9) == []
+    assert await messages.remove(second)
+    assert not await messages.remove(second)
+    assert await records.tenant_data.count("acme") == {}
+
+
+async def test_what_is_put_off_waits_so_long(records: Records) -> None:
+    """For everybody; how often it was taken is kept."""
+    messages = records.of("acme").outbox
+    await messages.add(outbox_message())
+    [(_, taken)] = await records.lease_messages(NOW, LATER, "h1", 9)
+    assert await messages.put_off(taken, NOW + 5.0)
+
+    assert await records.lease_messages(NOW + 4.9, LATER, "h2", 9) == []
+    [(_, again)] = await records.lease_messages(NOW + 5.0, LATER, "h2", 9)
+    assert again.attempts == 2
+
+
+async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
+    """Whatever clocks say, also while somebody has it; not for ever, and no tenant for another."""
+    acme = records.of("acme").outbox
+    await acme.add(outbox_message(id="third", sequence=2, created_at=1.0, due_at=1.0))
+    await acme.add(outbox_message(id="second", sequence=1, created_at=2.0))
+    await acme.add(outbox_message(id="first", sequence=0, created_at=3.0))
+    await records.of("globex").outbox.add(outbox_message(id="third", sequence=2))
+
+    [(_, first), _] = sorted(
+        await records.lease_messages(NOW, LATER, "h", 9), key=lambda one: one[0]
+    )
+    assert first.id == "first"
+    assert await ids(records) == []
+    await acme.remove(first)
+    assert await ids(records) == ["acme/second"]
+    assert await ids(records, now=1_000.25 + HOUR - 1.0) == ["acme/second", "globex/third"]
+
+
+async def test_a_place_may_be_a_moment(records: Records) -> None:
+    """In microseconds since the epoch, of which two that follow each other are told apart."""
+    acme, moment = records.of("acme").outbox, 1_795_335_300_000_001
+    await acme.add(outbox_message(id="second", sequence=moment + 1))
+    await acme.add(outbox_message(id="first", sequence=moment))
+
+    [(_, first)] = await records.lease_messages(NOW, LATER, "h", 9)
+    assert (first.id, first.sequence) == ("first", moment)
+    await acme.remove(first)
+    assert await ids(records) == ["acme/second"]
+
+
+async def test_the_oldest_are_dropped(records: Records) -> None:
+    """Of one tenant, those beyond the newest, each told once."""
+    for number in range(6):
+        one = outbox_message(id=f"m{number}", ordering_key=f"a{number}", created_at=float(number))
+        await records.of("acme").outbox.add(one)
+    await records.of("globex").outbox.add(outbox_message(created_at=0.0))
+    acme = records.of("acme").outbox
+
+    assert await acme.shed(6) == []
+    assert sorted(await acme.shed(4)) == ["m0", "m1"]
+    assert await acme.shed(4) == []
+    assert await ids(records) == [f"acme/m{at}" for at in (2, 3, 4, 5)] + [
+        "globex/msg_a1_requested"
+    ]
+
+
+async def test_a_sweep_removes_what_is_not_worth_telling(records: Records) -> None:
+    """The rest stays."""
+    await records.of("acme").outbox.add(outbox_message(expires_at=NOW))
+    await records.of("acme").outbox.add(outbox_message(id="other"))
+
+    assert await records.sweep(NOW) == 1
+    assert await ids(records) == ["acme/other"]
+
+
+async def test_a_notice_is_kept_with_its_change_or_not_at_all(records: Records) -> None:
+    """Whoever comes second has changed nothing, and tells nothing."""
+    approvals = records.of("acme").approvals
+    opened = await asyncio.gather(
+        *(
+            approvals.open(
+                approval(id=f"a{at}"), outbox_message(id=f"m{at}", ordering_key=f"a{at}")
+            )
+            for at in range(8)
+        )
+    )
+    [winner] = [at for at, met in enumerate(opened) if met is None]
+    assert await ids(records) == [f"acme/m{winner}"]
+
+    record = approval(id=f"a{winner}", state="rejected")
+    changed = await asyncio.gather(
+        *(approvals.replace(record, outbox_message(id=f"n{at}")) for at in range(8))
+    )
+    [decided] = [at for at, kept in enumerate(changed) if kept]
+    assert await ids(records) == [f"acme/n{decided}"]
+    assert not await approvals.replace(approval(id="unknown"), outbox_message(id="never"))
+    assert await ids(records) == []
+
+
+async def test_a_change_whose_notice_cannot_be_kept_is_not_made(
+    sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the connection is good for others: nobody goes on in half of a transaction."""
+    records = await open_records(sql_url)
+    approvals = records.of("acme").approvals
+    impossible = outbox_message()
+    msgspec.structs.force_setattr(impossible, "body", None)
+
+    for _ in range(12):  # more often than there are connections
+        with pytest.raises(IntegrityError):
+            await approvals.open(approval(), impossible)
+    assert await approvals.get("a1") is None
+    assert await approvals.open(approval(), outbox_message()) is None
+    assert await ids(records) == ["acme/msg_a1_requested"]
+    await records.aclose()
+
+    records = await open_records(sql_url)
+    assert await records.of("acme").approvals.get("a1") is not None
+    await records.aclose()
+
+
+async def test_a_change_that_hangs_half_way_is_taken_back(
+    migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is in the transaction already when its message hangs; neither is kept."""
+    records = await open_records(migrated_postgres)
+    monkeypatch.setattr(database, "ANSWER_S", 0.5)
+    approvals = records.of("acme").approvals
+    other = await asyncpg.connect(migrated_postgres)
+    await other.execute("BEGIN; LOCK TABLE outbox_messages")
+
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="does not answer in time"):
+            await approvals.open(approval(), outbox_message())
+
+    await other.close()
+    monkeypatch.setattr(database, "ANSWER_S", 20.0)
+    assert await approvals.get("a1") is None
+    assert await approvals.open(approval(), outbox_message()) is None
+    assert await ids(records) == ["acme/msg_a1_requested"]
+    await records.aclose()

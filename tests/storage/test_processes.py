@@ -1,0 +1,170 @@
+"""Two processes at one database: the database decides, whoever asks; what it took it keeps."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.storage.backends import open_records
+from tests.storage.samples import idempotency_record
+from tests.support.process import Process, python_environment
+
+KEYS = [f"k{number}" for number in range(60)]
+
+
+class Peer(Process):
+    """Another process with connections of its own."""
+
+    def begin(self, url: str, job: str, *arguments: Any) -> None:
+        """Have it do something at a database; `answer` waits for the end."""
+        self.write_line(json.dumps([url, job, *arguments]))
+
+    def answer(self) -> Any:
+        """What came of it."""
+        return json.loads(self.next_line())
+
+
+@contextlib.contextmanager
+def started(number: int) -> Iterator[list[Peer]]:
+    """So many processes."""
+    command = [sys.executable, "-m", "tests.storage.peer"]
+    with contextlib.ExitStack() as stack:
+        peers = [Peer(command, env=python_environment()) for _ in range(number)]
+        for peer in peers:
+            stack.callback(peer.kill)
+        yield peers
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[list[Peer]]:
+    """Three processes for all tests here: each takes a second to start, and they forget nothing."""
+    with started(3) as peers:
+        yield peers
+
+
+@pytest.fixture
+def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
+    """The same, each with this test's database open."""
+    for peer in peers:
+        peer.begin(sql_url, "begin", "nobody", [])
+    assert [peer.answer() for peer in peers] == [[]] * len(peers)
+    return peers
+
+
+def test_a_key_is_claimed_by_one_process(peers_at: list[Peer], sql_url: str) -> None:
+    """All want all keys at the same time: each key is exactly one's."""
+    for at, peer in enumerate(peers_at):
+        peer.begin(sql_url, "begin", f"holder{at}", KEYS)
+    claimed = [key for peer in peers_at for key in peer.answer()]
+
+    assert sorted(claimed) == sorted(KEYS)
+
+
+def test_a_holder_that_is_gone_is_replaced_by_one_process(
+    peers_at: list[Peer], sql_url: str
+) -> None:
+    """The call is looked after by one of those who message."""
+    gone, *others = peers_at
+    gone.begin(sql_url, "begin", "gone", KEYS)
+    assert gone.answer() == KEYS
+    for at, peer in enumerate(others):
+        peer.begin(sql_url, "take_over", f"holder{at}", KEYS)
+    taken = [key for peer in others for key in peer.answer()]
+
+    assert sorted(taken) == sorted(KEYS)
+
+
+async def test_of_one_reading_one_process_makes_the_change(
+    peers_at: list[Peer], sql_url: str
+) -> None:
+    """All have read the same revision of everything: each entry is changed once, by one."""
+    records = await open_records(sql_url)
+    entries = records.of("acme").entries("race")
+    for key in KEYS:
+        assert await entries.put(key, b"", now=0.0, revision=0)
+    for at, peer in enumerate(peers_at):
+        peer.begin(sql_url, "win", f"holder{at}", KEYS)
+    won = {key: b"holder%d" % at for at, peer in enumerate(peers_at) for key in peer.answer()}
+    kept = await entries.all()
+    await records.aclose()
+
+    assert {entry.key: entry.value for entry in kept} == won
+    assert {entry.revision for entry in kept} == {2}
+
+
+async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql_url: str) -> None:
+    """Read, add, replace, on both sides: what either added is there."""
+    names = [[f"{side}{number}" for number in range(8)] for side in "ab"]
+    for peer, wanted in zip(peers_at, names, strict=False):
+        peer.begin(sql_url, "subscribe", wanted)
+    assert all(peer.answer() >= 8 for peer in peers_at[:2])
+    records = await open_records(sql_url)
+    session = await records.of("acme").sessions.get(b"s")
+    await records.aclose()
+
+    assert sorted(session.subscriptions) == sorted(names[0] + names[1])
+    assert session.revision == 16
+
+
+async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
+    """SIGKILL in the middle of writing: nothing that was said to be kept is missing or half."""
+    with started(1) as (writer,):
+        writer.begin(sql_url, "write_always")
+        for _ in range(40):
+            writer.next_line()
+        writer.kill()
+        # Read only now: what it printed before it died counts too.
+        acknowledged = int(writer.stdout.split()[-1])
+    records = await open_records(sql_url)
+    acme = records.of("acme")
+    kept = [await acme.tasks.get(f"t{number}") for number in range(1, acknowledged + 1)]
+    latest = await acme.entries("kept").get("latest")
+    ended = [await acme.idempotency.get(b"k%d" % number) for number in range(1, acknowledged + 1)]
+    await records.aclose()
+
+    assert acknowledged >= 40
+    assert all(one is not None and one.call == b"x" * 500 for one in kept)
+    assert latest is not None
+    assert int(latest.value) == latest.revision >= acknowledged
+    assert ended == [
+        idempotency_record(key=b"k%d" % number, outcome=b"done %d" % number, expires_at=1e9)
+        for number in range(1, acknowledged + 1)
+    ]
+
+
+async def test_a_kill_parts_no_request_from_its_notice(sql_url: str) -> None:
+    """SIGKILL in the middle of both: either is there with the other, or neither is."""
+    with started(1) as (writer,):
+        writer.begin(sql_url, "ask_always")
+        for _ in range(40):
+            writer.next_line()
+        writer.kill()
+        acknowledged = int(writer.stdout.split()[-1])
+    records = await open_records(sql_url)
+    requests: set[str] = set()
+    told: set[str] = set()
+    async with asyncio.timeout(20):
+        # What it had sent last may be carried out by PostgreSQL between two looks at it.
+        while len(requests) < acknowledged or told != requests:
+            requests = {one.id for one in await records.of("acme").approvals.waiting(10_000)}
+            found = await records.lease_messages(2_000.0, 2_030.0, "h", 10_000)
+            told |= {one.ordering_key for _, one in found}
+    await records.aclose()
+
+    assert len(told) >= acknowledged >= 40
+
+
+def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:
+    """Whoever comes first makes the tables; nobody fails, and nobody makes them twice."""
+    for attempt in range(4):
+        url = f"sqlite:///{tmp_path}/new{attempt}.db"
+        for at, peer in enumerate(peers):
+            peer.begin(url, "begin", f"h{at}", KEYS)
+        claimed = [key for peer in peers for key in peer.answer()]
+
+        assert sorted(claimed) == sorted(KEYS)

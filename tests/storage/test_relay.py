@@ -1,0 +1,275 @@
+"""Messages, notes, logs and buckets, on every backend."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gatepost.storage.backends import open_relay
+from gatepost.storage.relay import LogEvent, Relay, TenantRelay
+
+LONG = 60.0
+
+
+class Ear:
+    """A follower that remembers what it heard, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, message: bytes) -> None:
+        self.heard.append(message)
+        self._more.set()
+
+    async def has(self, *messages: bytes) -> None:
+        """Return once exactly these were heard, in this order."""
+        await self._until(lambda: len(self.heard) >= len(messages))
+        assert self.heard == [*messages]
+
+    async def hears(self, message: bytes) -> None:
+        """Return once this was heard, among whatever else."""
+        await self._until(lambda: message in self.heard)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self._more.clear()
+                await self._more.wait()
+
+
+async def test_whoever_follows_hears_what_is_published(relay: Relay) -> None:
+    """From the moment `follow` returns, in order, bytes as they are."""
+    acme, first, second = relay.of("acme"), Ear(), Ear()
+    await acme.publish("t", b"before")
+    await acme.follow("t", first)
+    await acme.publish("t", b"1\x00\xff")
+    # Until it has arrived, somebody who follows later may hear it too.
+    await first.has(b"1\x00\xff")
+    await acme.follow("t", second)
+    await acme.publish("t", b"")
+    await acme.publish("other", b"not this")
+    await acme.publish("t", b"3")
+
+    await first.has(b"1\x00\xff", b"", b"3")
+    await second.has(b"", b"3")
+
+
+async def test_whoever_stopped_hears_no_more(relay: Relay) -> None:
+    """One follower's end is not the others'; a second end does nothing."""
+    acme, gone, stays = relay.of("acme"), Ear(), Ear()
+    following = await acme.follow("t", gone)
+    await acme.follow("t", stays)
+    await following.aclose()
+    await following.aclose()
+    await acme.publish("t", b"1")
+
+    await stays.has(b"1")
+    assert gone.heard == []
+
+
+async def test_a_topic_can_be_followed_again(relay: Relay) -> None:
+    """However often the last follower left and the next one came."""
+    acme = relay.of("acme")
+    for number in range(20):
+        ear = Ear()
+        following = await acme.follow("t", ear)
+        await acme.publish("t", b"%d" % number)
+        await ear.has(b"%d" % number)
+        await following.aclose()
+
+
+async def test_many_can_come_and_go_at_once(relay: Relay) -> None:
+    """Each hears its own topic's message, while others begin and end."""
+    acme = relay.of("acme")
+
+    async def visit(number: int) -> None:
+        ear = Ear()
+        following = await acme.follow(f"t{number % 5}", ear)
+        await acme.publish(f"t{number % 5}", b"x")
+        await ear.hears(b"x")
+        await following.aclose()
+
+    await asyncio.gather(*(visit(number) for number in range(50)))
+
+
+async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
+    """It must not raise; if it does, the others of this process still hear."""
+    failures: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: failures.append(str(context["exception"]))
+    )
+    relay = await open_relay(valkey)
+    acme, ear = relay.of("acme"), Ear()
+
+    def bad(_: bytes) -> None:
+        raise ValueError("broken")
+
+    await acme.follow("t", bad)
+    await acme.follow("t", ear)
+    for message in (b"1", b"2"):
+        await acme.publish("t", message)
+    await ear.has(b"1", b"2")
+    await relay.aclose()
+
+    assert failures == ["broken", "broken"]
+
+
+async def test_a_flood_leaves_others_their_turn(valkey: str) -> None:
+    """Messages are handed over one by one: nothing gathers here, and nobody is shut out."""
+    listening, speaking = await open_relay(valkey), await open_relay(valkey)
+    turns: list[int] = []
+    heard = 0
+
+    def count(_: bytes) -> None:
+        nonlocal heard
+        heard += 1
+
+    await listening.of("acme").follow("t", count)
+    await asyncio.gather(*(speaking.of("acme").publish("t", b"x" * 100) for _ in range(1_000)))
+    async with asyncio.timeout(20):
+        while heard < 1_000:
+            await asyncio.sleep(0)
+            turns.append(heard)
+    for one in (listening, speaking):
+        await one.aclose()
+
+    steps = [after - before for before, after in zip([0, *turns], turns, strict=False)]
+    assert max(steps[1:], default=0) <= 1
+
+
+async def test_a_note_is_taken_once(relay: Relay) -> None:
+    """Of several takers one gets it; the next note under the key is another one."""
+    acme = relay.of("acme")
+    await acme.put("k", b"\x00old", ttl_s=LONG)
+    await acme.put("k", b"\x00new", ttl_s=LONG)
+
+    taken = await asyncio.gather(*(acme.take("k") for _ in range(10)))
+
+    assert sorted(taken, key=bool) == [None] * 9 + [b"\x00new"]
+    assert await acme.take("unknown") is None
+
+
+async def test_an_empty_note_is_a_note(relay: Relay) -> None:
+    """Nothing in it is not the same as no note."""
+    acme = relay.of("acme")
+    await acme.put("k", b"", ttl_s=LONG)
+
+    assert await acme.take("k") == b""
+
+
+async def test_a_note_ends_with_its_time(relay: Relay) -> None:
+    """Whoever comes too late finds nothing."""
+    acme = relay.of("acme")
+    await acme.put("k", b"v", ttl_s=0.001)
+    await a_moment()
+
+    assert await acme.take("k") is None
+
+
+async def a_moment() -> None:
+    """Longer than a thousandth of a second."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.02, over.set)
+    await over.wait()
+
+
+async def test_a_log_numbers_from_one_without_gaps(relay: Relay) -> None:
+    """Also when many write at once."""
+    acme = relay.of("acme")
+
+    numbers = await asyncio.gather(
+        *(acme.append("l", b"%d" % n, ttl_s=LONG, most=100) for n in range(30))
+    )
+
+    assert sorted(numbers) == [*range(1, 31)]
+    read = await acme.read("l", 0)
+    assert read is not None
+    assert [event.number for event in read] == [*range(1, 31)]
+    assert {event.number: event.data for event in read} == {
+        number: b"%d" % written for written, number in enumerate(numbers)
+    }
+
+
+async def filled(acme: TenantRelay, *, entries: int, most: int) -> None:
+    for number in range(1, entries + 1):
+        assert await acme.append("l", b"%d" % number, ttl_s=LONG, most=most) == number
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [
+        (5, []),
+        (4, [LogEvent(5, b"5")]),
+        (2, [LogEvent(3, b"3"), LogEvent(4, b"4"), LogEvent(5, b"5")]),
+        (1, None),
+        (0, None),
+        (6, None),
+        (-1, None),
+        (2**63, None),
+        (2**200, None),
+    ],
+)
+async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
+    relay: Relay, after: int, found: list[LogEvent] | None
+) -> None:
+    """Whoever resumes gets everything since, or hears that it cannot."""
+    acme = relay.of("acme")
+    await filled(acme, entries=5, most=3)
+
+    assert await acme.read("l", after) == found
+
+
+async def test_an_unknown_or_forgotten_log_is_none(relay: Relay) -> None:
+    """And it begins anew."""
+    acme = relay.of("acme")
+    assert await acme.read("l", 0) is None
+    await filled(acme, entries=2, most=3)
+    await acme.forget("l")
+    await acme.forget("l")
+
+    assert await acme.read("l", 0) is None
+    assert await acme.read("l", 2) is None
+    assert await acme.append("l", b"", ttl_s=LONG, most=3) == 1
+    assert await acme.read("l", 0) == [LogEvent(1, b"")]
+
+
+async def test_a_log_ends_with_its_time(relay: Relay) -> None:
+    """Every entry gives it more; after the last one it goes."""
+    acme = relay.of("acme")
+    await acme.append("l", b"1", ttl_s=LONG, most=3)
+    await acme.append("l", b"2", ttl_s=0.001, most=3)
+    await a_moment()
+
+    assert await acme.read("l", 0) is None
+
+
+async def test_a_bucket_holds_its_burst_and_refills(relay: Relay) -> None:
+    """What is in it can be spent at once; then one has to wait for as long as it says."""
+    acme = relay.of("acme")
+    rate = 0.01
+    for _ in range(5):
+        assert await acme.spend("b", rate=rate, burst=5) == 0
+
+    wait = await acme.spend("b", rate=rate, burst=5)
+    assert 90 < wait <= 100
+    assert await acme.spend("b", rate=rate, burst=5) <= wait
+    assert await acme.spend("other", rate=rate, burst=5) == 0
+
+
+async def test_many_together_spend_no_more_than_there_is(relay: Relay) -> None:
+    """Looking and taking are one step."""
+    acme = relay.of("acme")
+
+    waits = await asyncio.gather(*(acme.spend("b", rate=0.01, burst=7) for _ in range(20)))
+
+    assert waits.count(0) == 7
+
+
+async def test_an_emptied_bucket_gains_with_time(relay: Relay) -> None:
+    """At a thousand a second the next one is there at once."""
+    acme = relay.of("acme")
+    for _ in range(20):
+        if await acme.spend("b", rate=1_000, burst=1) > 0:
+            await a_moment()
+            assert await acme.spend("b", rate=1_000, burst=1) == 0

@@ -1,0 +1,77 @@
+"""Who is shut out, on every backend: kept once, counted at each change, swept when it is over."""
+
+import asyncio
+
+import msgspec
+
+from gatepost.storage.records import Records
+from gatepost.storage.revocations import FOR_EVER, RevocationRecord
+
+NOW = 1_000.25
+SUSPENSION = RevocationRecord(
+    id="suspended", tenant="acme", suspends=True, created_at=NOW, created_by="root", reason="unpaid"
+)
+REVOCATION = RevocationRecord(
+    id="r1",
+    issuer="https://id.example",
+    subject="b\x00b\ud800",
+    client="agent",
+    before=NOW,
+    undated_until=NOW + 1,
+    blocked_until=FOR_EVER,
+    created_at=NOW + 1,
+    created_by="root",
+    expires_at=NOW + 2,
+)
+
+
+async def test_a_cut_off_comes_back_as_it_went_in(records: Records) -> None:
+    """Every field of it, the oldest first."""
+    assert await records.revocations.all() == []
+    assert await records.revocations.put(REVOCATION)
+    assert await records.revocations.put(SUSPENSION)
+
+    assert await records.revocations.all() == [SUSPENSION, REVOCATION]
+
+
+async def test_the_first_of_an_id_stays(records: Records) -> None:
+    """Whoever suspends a suspended tenant does not become the one who did it."""
+    assert await records.revocations.put(SUSPENSION)
+    again = msgspec.structs.replace(SUSPENSION, created_by="another")
+    elsewhere = msgspec.structs.replace(again, tenant="globex")
+
+    assert not await records.revocations.put(again)
+    assert await records.revocations.put(elsewhere)
+    assert await records.revocations.all() == [SUSPENSION, elsewhere]
+
+
+async def test_every_change_is_counted(records: Records) -> None:
+    """Whoever asks for the number learns that there is something to read, whoever changed it."""
+    numbers = [await records.revocations.changes()]
+    assert await records.revocations.put(SUSPENSION)
+    numbers.append(await records.revocations.changes())
+    assert await records.revocations.delete("acme", "suspended")
+    numbers.append(await records.revocations.changes())
+    assert not await records.revocations.delete("acme", "suspended")
+    await asyncio.gather(
+        *(
+            records.revocations.put(msgspec.structs.replace(REVOCATION, id=f"r{number}"))
+            for number in range(10)
+        )
+    )
+    numbers.append(await records.revocations.changes())
+
+    assert numbers[0] < numbers[1] < numbers[2]
+    assert numbers[3] >= numbers[2] + 10
+    assert len(await records.revocations.all()) == 10
+
+
+async def test_what_reaches_nobody_any_more_is_swept(records: Records) -> None:
+    """A suspension stays until somebody takes it back."""
+    await records.revocations.put(SUSPENSION)
+    await records.revocations.put(REVOCATION)
+
+    await records.sweep(NOW + 1.9)
+    assert await records.revocations.all() == [SUSPENSION, REVOCATION]
+    await records.sweep(NOW + 2)
+    assert await records.revocations.all() == [SUSPENSION]

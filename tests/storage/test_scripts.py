@@ -1,0 +1,221 @@
+"""What was decided about scripts, on every backend: about exactly that content."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from gatepost.policy.approvals.erasure import forget_in_scripts
+from gatepost.policy.approvals.scripts import (
+    APPROVED,
+    MOST_REJECTED,
+    REJECTED,
+    SUBJECT,
+    WAITING,
+    Script,
+    ScriptApprovals,
+    ScriptApprover,
+)
+from gatepost.storage.records import Records
+from tests.support.mcp import Clock
+
+pytestmark = pytest.mark.requirement("P11")
+
+ADA = ScriptApprover(subject="ada-1", issuer="https://id.example.com", name="Ada L.")
+ROOT = ScriptApprover(subject="root", operator=True)
+STANDS_S = 1_000.0
+WAGES = Script("wages", b"1", "workspace")
+ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
+
+
+class Shelf:
+    """One tenant's scripts, as two replicas see them; time is moved by hand."""
+
+    def __init__(self, records: Records, tenant: str = "acme", clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.entries = records.of(tenant).entries(SUBJECT)
+        self.here, self.there = (ScriptApprovals(self.entries, clock=self.clock) for _ in range(2))
+
+    async def submit(self, *scripts: Script, by: str = "alice") -> list[str]:
+        """At one replica; the contents that wait then, as the other says."""
+        await self.here.submit(scripts, by=by, most=9)
+        return [one.content for one in await self.there.waiting()]
+
+    async def reject(self, script: Script, by: ScriptApprover = ADA, reason: str = "No.") -> bool:
+        """Reject what waits."""
+        [review] = [one for one in await self.here.waiting() if one.digest == script.digest]
+        until = self.clock() + STANDS_S
+        return await self.here.reject(review, by=by, reason=reason, until=until)
+
+
+async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
+    """At any replica; who rejected it and why can be had, and the content."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+
+    assert await shelf.reject(ONE, reason="Not tested.")
+    assert await shelf.submit(ONE, by="bob") == []
+    found = await shelf.there.rejection(ONE)
+    assert found is not None
+    assert (found.by, found.reason, found.review.content) == (ADA, "Not tested.", "x = 1\n")
+    assert await shelf.there.rejected() == [found]
+
+
+async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) -> None:
+    """Any change, another name and another tenant wait as if nothing had been rejected."""
+    shelf, elsewhere = Shelf(records), Shelf(records, "globex")
+    await shelf.submit(ONE)
+    await shelf.reject(ONE)
+    renamed = Script("summary", ONE.content, "workspace")
+
+    assert await shelf.submit(ONE, OTHER) == ["x = 2\n"]
+    assert sorted(await shelf.submit(renamed)) == ["x = 1\n", "x = 2\n"]
+    assert await elsewhere.submit(ONE) == ["x = 1\n"]
+    assert await elsewhere.there.rejected() == []
+
+
+async def test_a_rejection_of_one_content_outlives_another(records: Records) -> None:
+    """Whoever alternates between two of them is asked about neither twice."""
+    shelf = Shelf(records)
+    for script in (ONE, OTHER):
+        await shelf.submit(script)
+        await shelf.reject(script)
+
+    assert await shelf.submit(ONE) == await shelf.submit(OTHER) == []
+
+
+async def test_an_approval_ends_a_rejection(records: Records) -> None:
+    """It runs, and what is replaced later was not rejected last."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    await shelf.reject(ONE)
+    await shelf.there.approve(ONE, by=ADA)
+
+    assert await shelf.here.holds(ONE)
+    assert await shelf.here.rejection(ONE) is None
+    await shelf.here.approve(OTHER, by=ADA)
+    assert await shelf.submit(ONE) == ["x = 1\n"]
+
+
+async def test_a_rejection_has_its_time(records: Records) -> None:
+    """Then the content may wait again, and nothing is left of who rejected it."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    await shelf.reject(ONE)
+    shelf.clock.now += STANDS_S
+
+    assert await shelf.there.rejection(ONE) is None
+    assert await shelf.submit(ONE) == ["x = 1\n"]
+    assert await shelf.there.tidy() == 1
+    assert [one.key for one in await shelf.entries.all()] == [WAITING + ONE.digest]
+    assert await shelf.reject(ONE, ROOT)
+    assert [one.by for one in await shelf.there.rejected()] == [ROOT]
+
+
+async def test_so_many_rejections_are_kept(records: Records) -> None:
+    """The oldest make room: an agent that writes many contents fills nothing."""
+    shelf = Shelf(records)
+    scripts = [Script("report", b"%d" % number, "code") for number in range(MOST_REJECTED + 2)]
+    for script in scripts:
+        shelf.clock.now += 1
+        await shelf.submit(script)
+        assert await shelf.reject(script)
+    kept = [one.review.digest for one in await shelf.there.rejected()]
+
+    assert kept == [one.digest for one in reversed(scripts[2:])]
+
+
+async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
+    """The other is told that somebody was faster, and the first reason stands."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    [review] = await shelf.here.waiting()
+    rejecting = [
+        replica.reject(review, by=by, reason=by.subject, until=shelf.clock() + STANDS_S)
+        for replica, by in ((shelf.here, ADA), (shelf.there, ROOT))
+    ]
+    done = await asyncio.gather(*rejecting)
+
+    assert sorted(done) == [False, True]
+    [kept] = await shelf.here.rejected()
+    assert kept.reason == (ADA if done[0] else ROOT).subject
+    assert await shelf.submit(ONE) == []
+
+
+async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> None:
+    """Whoever rejects it just then is told so; nobody is told later that it was rejected."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    [review] = await shelf.here.waiting()
+    await shelf.there.approve(ONE, by=ROOT)
+
+    assert not await shelf.here.reject(review, by=ADA, reason="", until=shelf.clock() + STANDS_S)
+    assert await shelf.here.rejected() == []
+    assert await shelf.here.holds(ONE)
+
+
+async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records: Records) -> None:
+    """It had seen no rejection yet, and let the content wait behind it."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    [waits] = await shelf.entries.all()
+    await shelf.reject(ONE)
+    await shelf.entries.put(waits.key, waits.value, now=shelf.clock(), revision=0)
+
+    assert await shelf.there.waiting() == []
+
+
+async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> None:
+    """It stays rejected, by nobody and for no reason; what they wanted to run waits no more."""
+    shelf = Shelf(records)
+    await shelf.submit(ONE)
+    await shelf.reject(ONE)
+    await shelf.submit(OTHER, by="ada-1")
+    third = Script("third", b"3", "code")
+    await shelf.submit(third, by="ada-1")
+    await shelf.reject(third, ROOT, "Secret of root.")
+
+    assert await forget_in_scripts(shelf.entries, "https://other.example.com", "nobody") == 0
+    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 3
+    assert await shelf.there.waiting() == []
+    found = {one.review.name: one for one in await shelf.there.rejected()}
+    assert (found["report"].by.shown, found["report"].reason) == ("an administrator", "")
+    assert (found["third"].by, found["third"].review.by) == (ROOT, "")
+    assert b"Ada" not in b"".join(one.value for one in await shelf.entries.all())
+    assert b"ada-1" not in b"".join(one.value for one in await shelf.entries.all())
+    assert {one.key.partition(":")[0] + ":" for one in await shelf.entries.all()} == {REJECTED}
+
+
+async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
+    """It stays approved, by nobody; what others approved keeps their names, also a namesake's."""
+    shelf = Shelf(records)
+    namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
+    for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
+        await shelf.here.approve(script, by=by)
+    assert [one.by for one in await shelf.there.all_approved()] == ["Ada L.", "Ada L.", "root"]
+
+    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 1
+    found = {one.name: one.by for one in await shelf.here.all_approved()}
+    assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
+    assert await shelf.here.holds(ONE)
+    [left] = [one.value for one in await shelf.entries.all() if one.key == APPROVED + "report"]
+    assert b"Ada" not in left
+    assert b"ada-1" not in left
+    assert b"id.example.com" not in left
+    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 0
+
+
+@pytest.mark.parametrize(("by", "gone"), [("Ada L.", False), ("ada-1", True)])
+async def test_what_an_older_version_approved_counts(records: Records, by: str, gone: bool) -> None:
+    """It kept a text alone: whose it was is known where that is the person's id."""
+    shelf = Shelf(records)
+    await shelf.here.approve(ONE, by=ROOT)
+    [entry] = await shelf.entries.all()
+    old = msgspec.json.decode(entry.value) | {"by": by}
+    del old["judge"]
+    await shelf.entries.put(entry.key, msgspec.json.encode(old), now=shelf.clock())
+
+    assert await shelf.there.holds(ONE)
+    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == gone
+    [left] = await shelf.here.all_approved()
+    assert left.by == ("an administrator" if gone else by)

@@ -1,0 +1,84 @@
+"""What older sessions remember, on every backend."""
+
+import asyncio
+
+import msgspec
+
+from gatepost.storage.records import Records
+from gatepost.storage.sessions import SessionRecord
+
+FULL = SessionRecord(
+    ended=True,
+    log_level="debug",
+    subscriptions=("file:///a", "note:\N{SNOWMAN}\x00", ""),
+    listener="pod-1/7",
+)
+
+
+async def test_a_session_nobody_kept_is_fresh(records: Records) -> None:
+    """A signed id is enough: most sessions leave nothing behind."""
+    assert await records.of("acme").sessions.get(b"s1") == SessionRecord()
+
+
+async def test_a_session_comes_back_as_it_went_in(records: Records) -> None:
+    """With the next revision, at the first time as at the second."""
+    sessions = records.of("acme").sessions
+
+    assert await sessions.replace(b"s1", FULL, expires_at=100.0)
+    assert await sessions.get(b"s1") == msgspec.structs.replace(FULL, revision=1)
+
+    assert await sessions.replace(b"s1", SessionRecord(revision=1), expires_at=100.0)
+    assert await sessions.get(b"s1") == SessionRecord(revision=2)
+
+
+async def test_an_older_reading_replaces_nothing(records: Records) -> None:
+    """An ended session must not come back because somebody else wrote what it read before."""
+    sessions = records.of("acme").sessions
+    await sessions.replace(b"s1", SessionRecord(ended=True), expires_at=100.0)
+
+    assert not await sessions.replace(b"s1", SessionRecord(log_level="info"), expires_at=100.0)
+    assert not await sessions.replace(b"s1", SessionRecord(revision=2), expires_at=100.0)
+    assert not await sessions.replace(b"s2", SessionRecord(revision=1), expires_at=100.0)
+
+    assert (await sessions.get(b"s1")).ended
+    assert await sessions.get(b"s2") == SessionRecord()
+
+
+async def test_of_many_first_writers_one_writes(records: Records) -> None:
+    """The others read again and add theirs."""
+    sessions = records.of("acme").sessions
+    wanted = [SessionRecord(listener=str(number)) for number in range(20)]
+
+    won = await asyncio.gather(*(sessions.replace(b"s", one, expires_at=9.0) for one in wanted))
+
+    assert won.count(True) == 1
+    assert (await sessions.get(b"s")).listener == wanted[won.index(True)].listener
+
+
+async def test_everybody_who_tries_again_gets_through(records: Records) -> None:
+    """Read, add, replace until it counts: nothing is lost on the way."""
+    sessions = records.of("acme").sessions
+
+    async def add(uri: str) -> None:
+        while True:
+            read = await sessions.get(b"s")
+            more = msgspec.structs.replace(read, subscriptions=(*read.subscriptions, uri))
+            if await sessions.replace(b"s", more, expires_at=9.0):
+                return
+
+    await asyncio.gather(*(add(str(number)) for number in range(8)))
+
+    kept = await sessions.get(b"s")
+    assert sorted(kept.subscriptions) == [str(number) for number in range(8)]
+    assert kept.revision == 8
+
+
+async def test_a_sweep_forgets_sessions_whose_time_is_over(records: Records) -> None:
+    """An id that has expired is refused anyway."""
+    sessions = records.of("acme").sessions
+    await sessions.replace(b"s1", FULL, expires_at=100.0)
+    await sessions.replace(b"s2", FULL, expires_at=100.5)
+
+    assert await records.sweep(100.0) == 1
+    assert await sessions.get(b"s1") == SessionRecord()
+    assert (await sessions.get(b"s2")).ended

@@ -1,0 +1,196 @@
+"""The SQLite file: durable or refused, this user's alone, and told when it cannot be used."""
+
+import asyncio
+import resource
+import signal
+import sqlite3
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gatepost.storage.errors import StoreRefused, StoreUnavailable
+from gatepost.storage.sql import database, sqlite
+from gatepost.storage.sql.records import SqlRecords, opened
+from tests.storage.samples import idempotency_record, task
+from tests.support.process import Process, python_environment
+
+
+async def pragma(records: SqlRecords, name: str) -> object:
+    return (await records.database.rows(text(f"PRAGMA {name}"), {}))[0][0]
+
+
+async def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
+    """WAL with a sync at every commit, as the connections themselves tell."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+
+    assert await pragma(records, "journal_mode") == "wal"
+    assert await pragma(records, "synchronous") == 2
+    assert await pragma(records, "foreign_keys") == 1
+    assert await pragma(records, "busy_timeout") == database.STATEMENT_MS
+    await records.aclose()
+
+
+async def test_a_file_that_cannot_keep_the_promise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says nothing when it does not do as told; the start does."""
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "synchronous": 7})
+
+    with pytest.raises(StoreRefused, match="PRAGMA synchronous"):
+        await opened(f"sqlite:///{tmp_path}/records.db")
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
+    """They hold what tools were called with."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    await records.of("acme").tasks.create(task())
+    found = modes(tmp_path)
+    await records.aclose()
+
+    assert found == dict.fromkeys(["records.db", "records.db-wal", "records.db-shm"], 0o600)
+
+
+async def test_a_path_may_hold_anything(tmp_path: Path) -> None:
+    """Spaces and signs are written with per cent signs, as in any URL."""
+    records = await opened(f"sqlite:///{tmp_path}/a%20b%25c%3F.db")
+    await records.aclose()
+
+    assert (tmp_path / "a b%c?.db").exists()
+
+
+async def test_a_place_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    """A start without a database is refused, saying why."""
+    (tmp_path / "file").write_text("")
+
+    for place in ("file/records.db", "."):
+        with pytest.raises(StoreRefused, match="cannot be opened"):
+            await opened(f"sqlite:///{tmp_path}/{place}")
+
+
+async def test_what_is_no_database_is_told(tmp_path: Path) -> None:
+    """By the name of the error, not by its traceback."""
+    (tmp_path / "records.db").write_text("not a database, whatever it is called" * 100)
+
+    with pytest.raises(StoreUnavailable, match="SQLITE_NOTADB"):
+        await opened(f"sqlite:///{tmp_path}/records.db")
+
+
+async def test_a_locked_file_is_an_outage_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held for too long: writers hear of it, readers do not, and later all works."""
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 50})
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    idempotency = records.of("acme").idempotency
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
+        await idempotency.begin(idempotency_record(), now=0.0)
+    assert await idempotency.get(b"k1") is None
+    await records.ping()
+
+    other.execute("ROLLBACK")
+    other.close()
+    assert await idempotency.begin(idempotency_record(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path: Path) -> None:
+    """
+    Servers that start at once on a new file: whoever is second waits.
+
+    SQLite refuses to turn its log on at once while another writes, however long it may wait.
+    """
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    opening = asyncio.create_task(opened(f"sqlite:///{tmp_path}/records.db"))
+    await asyncio.wait({opening}, timeout=0.2)
+    assert not opening.done()
+    other.execute("ROLLBACK")
+    other.close()
+    records = await opening
+
+    assert await pragma(records, "journal_mode") == "wal"
+    await records.aclose()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["pooled", "new connection"])
+async def test_a_file_that_is_gone_keeps_nothing(tmp_path: Path, again: bool) -> None:
+    """SQLite would acknowledge on in the removed file, or make an empty one; back, it serves."""
+    path, aside = tmp_path / "records.db", tmp_path / "aside.db"
+    records = await opened(f"sqlite:///{path}")
+    if again:
+        await records.database.engine.dispose()
+    path.rename(aside)
+
+    for replaced in (False, True):
+        if replaced:
+            path.touch()
+        with pytest.raises(StoreUnavailable, match="gone or another"):
+            await records.of("acme").idempotency.begin(idempotency_record(), now=0.0)
+        with pytest.raises(StoreUnavailable):
+            await records.ping()
+        assert path.exists() is replaced
+
+    aside.rename(path)
+    assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
+    """Its write-ahead log holds what it acknowledged."""
+    url = f"sqlite:///{tmp_path}/records.db"
+    script = (
+        "import asyncio, os, sys\n"
+        "from gatepost.storage.sql.records import opened\n"
+        "from tests.storage.samples import idempotency_record\n"
+        "async def main():\n"
+        "    records = await opened(sys.argv[1])\n"
+        "    store = records.of('acme').idempotency\n"
+        "    assert await store.begin(idempotency_record(), now=0.0) is None\n"
+        "    os._exit(9)\n"
+        "asyncio.run(main())\n"
+    )
+    killed = Process([sys.executable, "-c", script, url], env=python_environment())
+    try:
+        assert killed.process.wait(30) == 9, killed.output
+    finally:
+        killed.kill()
+    assert (tmp_path / "records.db-wal").stat().st_size > 0
+
+    records = await opened(url)
+    assert (
+        await records.of("acme").idempotency.get(idempotency_record().key) == idempotency_record()
+    )
+    await records.aclose()
+
+
+async def test_a_disk_that_is_full_is_told_and_survived(tmp_path: Path) -> None:
+    """Nothing is half kept, reads are served, and with room again so are writes."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    idempotency, full = records.of("acme").idempotency, b"x" * 4_000_000
+    assert await idempotency.begin(idempotency_record(key=b"1"), now=0.0) is None
+    await records.database.engine.dispose()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(StoreUnavailable) as told:
+            await idempotency.finish(b"1", idempotency_record().holder, full, 9e9)
+        kept = await idempotency.get(b"1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert "SQLITE_" in str(told.value)
+    assert kept == idempotency_record(key=b"1")
+    assert await idempotency.finish(b"1", idempotency_record().holder, full, 9e9)
+    await records.aclose()

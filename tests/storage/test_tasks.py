@@ -1,0 +1,137 @@
+"""Tasks, on every backend."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from gatepost.storage.records import Records
+from gatepost.storage.sql.records import BATCH
+from gatepost.storage.tasks import TaskRecord
+from tests.storage.samples import HOUR, task
+from tests.support.cases import each
+
+FULL = task(
+    status="input_required",
+    status_message="half way \N{SNOWMAN}",
+    requests=b"\x00\xff",
+    answers=b"",
+    result=b"{}",
+    error=b"\x00",
+    cancelled=True,
+    runner="pod-1",
+    expires_at=1e10 + 1 / 3,
+)
+
+
+@pytest.mark.parametrize("kept", [task(), FULL], ids=["sparse", "full"])
+async def test_a_task_comes_back_as_it_went_in(records: Records, kept: TaskRecord) -> None:
+    """Bytes, fractions of seconds, nothing and emptiness: all of it is the promise."""
+    tasks = records.of("acme").tasks
+    await tasks.create(kept)
+
+    assert await tasks.get(kept.id) == kept
+    assert await tasks.get("another") is None
+
+
+@each("strange", ["", "a\x00b", "\\0", "\\\x00\\\\", "\ud800", "\\ud800", "ü"])
+async def test_any_id_can_be_asked_for(records: Records, strange: str) -> None:
+    """Ids come from strangers: one that no database could hold is unknown, and no outage."""
+    tasks = records.of("acme").tasks
+
+    assert await tasks.get(strange) is None
+
+    await tasks.create(task(id=strange))
+    found = await tasks.get(strange)
+    assert found is not None
+    assert found.id == strange
+
+
+async def test_a_change_counts_only_on_what_was_read(records: Records) -> None:
+    """Of two that change the same reading, one has to read again."""
+    tasks = records.of("acme").tasks
+    await tasks.create(task())
+    read = await tasks.get("t1")
+    assert read is not None
+
+    assert await tasks.replace(msgspec.structs.replace(read, status="completed", result=b"1"))
+    assert not await tasks.replace(msgspec.structs.replace(read, status="failed", error=b"2"))
+
+    kept = await tasks.get("t1")
+    assert kept == msgspec.structs.replace(
+        read, status="completed", result=b"1", revision=read.revision + 1
+    )
+
+
+async def test_nothing_replaces_a_task_that_is_not_there(records: Records) -> None:
+    """A task that was swept away does not come back by a late answer."""
+    tasks = records.of("acme").tasks
+
+    assert not await tasks.replace(task())
+    assert await tasks.get("t1") is None
+
+
+async def test_of_many_changes_at_once_one_counts(records: Records) -> None:
+    """Whoever sees True knows that its change is the one that is kept."""
+    tasks = records.of("acme").tasks
+    await tasks.create(task())
+    changes = [task(status_message=str(number)) for number in range(20)]
+
+    won = await asyncio.gather(*(tasks.replace(change) for change in changes))
+
+    kept = await tasks.get("t1")
+    assert kept is not None
+    assert [change.status_message for change, mine in zip(changes, won, strict=True) if mine] == [
+        kept.status_message
+    ]
+
+
+async def test_only_open_tasks_of_the_owner_count(records: Records) -> None:
+    """What is at its end holds no place."""
+    tasks = records.of("acme").tasks
+    for number, status in enumerate(
+        ["working", "input_required", "completed", "failed", "cancelled"]
+    ):
+        await tasks.create(task(id=f"t{number}", status=status))
+    await tasks.create(task(id="other", owner=b"bob"))
+
+    assert await tasks.count(b"alice") == 2
+    assert await tasks.count(b"bob") == 1
+    assert await tasks.count(b"nobody") == 0
+
+
+async def test_tasks_without_a_runner_are_found_across_tenants(records: Records) -> None:
+    """The lease is over and the end is not reached: somebody else must take it up."""
+    for tenant, kept in {
+        "acme": task(leased_until=100.0),
+        "globex": task(id="t2", leased_until=99.0, status="input_required"),
+        "ended": task(leased_until=1.0, status="completed"),
+        "held": task(leased_until=100.5),
+    }.items():
+        await records.of(tenant).tasks.create(kept)
+
+    assert sorted(await records.abandoned_tasks(100.1, 10)) == [("acme", "t1"), ("globex", "t2")]
+    assert len(await records.abandoned_tasks(100.1, 1)) == 1
+
+
+async def test_a_sweep_takes_what_is_over_and_nothing_else(records: Records) -> None:
+    """Until then a task can be read whose time is over; whoever reads it decides."""
+    tasks = records.of("acme").tasks
+    await tasks.create(task(expires_at=100.0))
+    await tasks.create(task(id="t2", expires_at=100.5))
+    assert await tasks.get("t1") is not None
+
+    assert await records.sweep(100.0) == 1
+
+    assert await tasks.get("t1") is None
+    assert await tasks.get("t2") is not None
+
+
+async def test_a_sweep_ends_however_much_is_over(records: Records) -> None:
+    """More than one batch of it goes in one sweep."""
+    tasks = records.of("acme").tasks
+    for number in range(BATCH + 1):
+        await tasks.create(task(id=str(number), expires_at=10.0))
+
+    assert await records.sweep(10.0 + HOUR) == BATCH + 1
+    assert await records.sweep(10.0 + HOUR) == 0

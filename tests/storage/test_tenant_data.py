@@ -1,0 +1,114 @@
+"""Everything a tenant keeps is counted and removed, on every backend, and nobody else's is."""
+
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.storage.sessions import SessionRecord
+from gatepost.storage.sql.tenant_data import BATCH
+from gatepost.storage.tenant_data import ErasureSubject
+from tests.storage.samples import approval, idempotency_record, outbox_message, task
+from tests.storage.test_revocations import SUSPENSION
+
+
+async def furnish(records: Records, tenant: str) -> None:
+    """One record of each kind, and two entries of different subjects."""
+    ours = records.of(tenant)
+    await ours.tasks.create(task())
+    await ours.idempotency.begin(idempotency_record(), now=0.0)
+    await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)
+    await ours.entries("secrets").put("k", b"v", now=0.0)
+    await ours.entries("apis").put("k", b"v", now=0.0)
+    await ours.outbox.add(outbox_message())
+
+
+FURNISHED = {
+    "tasks": 1,
+    "idempotency_records": 1,
+    "sessions": 1,
+    "entries": 2,
+    "outbox_messages": 1,
+}
+
+
+async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
+    """By kind; a tenant that keeps nothing has none, and what is no tenant's is nobody's."""
+    await furnish(records, "acme")
+    await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
+    await records.of("").entries("secrets").put("k", b"v", now=0.0)
+
+    assert await records.tenant_data.tenants() == ["acme", "globex"]
+    assert await records.tenant_data.tenants("tasks", "idempotency_records") == ["acme"]
+    assert await records.tenant_data.tenants("approval_requests") == []
+    assert await records.tenant_data.count("acme") == FURNISHED
+    assert await records.tenant_data.count("globex") == {"entries": 1}
+    assert await records.tenant_data.count("initech") == {}
+
+
+async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
+    """In steps, until there is nothing; who is shut out stays shut out."""
+    for tenant in ("acme", "acme2", "globex"):
+        await furnish(records, tenant)
+    await records.revocations.put(SUSPENSION)
+
+    removed = 0
+    while gone := await records.tenant_data.clear("acme"):
+        removed += gone
+
+    assert removed == sum(FURNISHED.values())
+    assert await records.tenant_data.count("acme") == {}
+    assert await records.tenant_data.count("acme2") == FURNISHED
+    assert await records.of("acme").tasks.get("t1") is None
+    assert await records.of("acme").entries("secrets").all() == []
+    assert await records.revocations.all() == [SUSPENSION]
+
+
+async def test_a_large_estate_goes_in_steps(records: Records) -> None:
+    """Nobody else waits for one long statement."""
+    entries = records.of("acme").entries("many")
+    for number in range(3):
+        await entries.put(f"k{number}", b"", now=0.0)
+
+    assert 0 < await records.tenant_data.clear("acme") <= BATCH
+    assert await records.tenant_data.clear("acme") == 0
+
+
+async def test_what_the_relay_holds_of_a_tenant_goes(relay: Relay) -> None:
+    """Notes and logs, also of names that look like patterns; the others keep theirs."""
+    for tenant in ("acme", "ac*e", "globex"):
+        ours = relay.of(tenant)
+        await ours.put("note", b"1", ttl_s=60)
+        await ours.append("log", b"2", ttl_s=60, most=5)
+
+    await relay.of("ac*e").clear()
+
+    assert await relay.of("ac*e").take("note") is None
+    assert await relay.of("ac*e").read("log", 0) is None
+    for tenant in ("acme", "globex"):
+        assert await relay.of(tenant).take("note") == b"1"
+        events = await relay.of(tenant).read("log", 0)
+        assert events is not None
+        assert [event.data for event in events] == [b"2"]
+
+
+BOB = ErasureSubject("https://id.example", "bob", (b"bob", b"bob as a machine"))
+
+
+async def test_what_one_person_keeps_goes_alone(records: Records) -> None:
+    """Tasks by the digest of who began them, requests and grants by name; nothing of others."""
+    acme = records.of("acme")
+    for number, owner in enumerate((b"bob", b"bob as a machine", b"alice")):
+        await acme.tasks.create(task(id=f"t{number}", owner=owner))
+    for number, (issuer, subject) in enumerate(
+        ((BOB.issuer, "bob"), (BOB.issuer, "alice"), ("https://other.example", "bob"))
+    ):
+        record = approval(id=f"a{number}", binding=None, issuer=issuer, subject=subject)
+        assert await acme.approvals.open(record) is None
+    await records.of("globex").tasks.create(task(owner=b"bob"))
+
+    assert await records.tenant_data.count_of("acme", BOB) == {"tasks": 2, "approval_requests": 1}
+    removed = 0
+    while gone := await records.tenant_data.clear_of("acme", BOB):
+        removed += gone
+    assert removed == 3
+    assert await records.tenant_data.count_of("acme", BOB) == {}
+    assert await records.tenant_data.count("acme") == {"tasks": 1, "approval_requests": 2}
+    assert await records.tenant_data.count("globex") == {"tasks": 1}

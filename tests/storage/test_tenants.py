@@ -1,0 +1,133 @@
+"""Tenants never meet in a store, whatever they and what they keep are called."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay
+from gatepost.storage.sessions import SessionRecord
+from tests.storage.samples import idempotency_record, task
+
+# The pieces that could run into each other when names are joined, and what databases trip over.
+PIECES = [":", "::", "1", "2:", "a", "b", "%", "\\", "\x00", "\ud800", "*", "?", "é", "{", "}", " "]
+names = st.lists(st.sampled_from(PIECES), max_size=4).map("".join) | st.text(max_size=8)
+pairs = st.tuples(names, names)
+
+shared_store = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+_runs = count()
+
+
+@shared_store
+@given(mine=pairs, theirs=pairs)
+async def test_records_are_the_tenants_own(
+    records: Records, mine: tuple[str, str], theirs: tuple[str, str]
+) -> None:
+    """Same names on both sides or not: each reads back exactly what it wrote."""
+    # One database for all examples: each has names that no other example used.
+    run = f"{next(_runs)}/"
+    kept: dict[tuple[str, str], bytes] = {}
+    for number, (tenant, name) in enumerate((mine, theirs)):
+        kept[(run + tenant, name)] = b"%d" % number
+    for (tenant, name), value in kept.items():
+        ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
+        await ours.tasks.create(task(id=name, call=value, owner=key))
+        assert (
+            await ours.idempotency.begin(idempotency_record(key=key, digest=value), now=0.0) is None
+        )
+        record = SessionRecord(listener=value.decode(), log_level=name)
+        assert await ours.sessions.replace(key, record, expires_at=1e9)
+        assert await ours.entries("one").put(name, value, now=0.0, revision=0)
+
+    for (tenant, name), value in kept.items():
+        ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
+        found, held = await ours.tasks.get(name), await ours.idempotency.get(key)
+        assert found is not None
+        assert found.call == value
+        assert await ours.tasks.count(key) == 1
+        assert held is not None
+        assert held.digest == value
+        session = await ours.sessions.get(key)
+        assert (session.listener, session.log_level) == (value.decode(), name)
+        told = [(entry.key, entry.value) for entry in await ours.entries("one").all()]
+        assert (name, value) in told
+        assert await ours.entries("other").all() == []
+    await changes_stay_at_home(records, kept)
+
+
+async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], bytes]) -> None:
+    """What the first of them changes, ends and gives up is still there for the second."""
+    (first, name), *others = kept
+    key = name.encode("utf-8", "surrogatepass")
+    read = await records.of(first).tasks.get(name)
+    assert read is not None
+    await records.of(first).tasks.replace(msgspec.structs.replace(read, status="cancelled"))
+    await records.of(first).idempotency.release(key, "h1")
+    await records.of(first).sessions.replace(
+        key, SessionRecord(ended=True, revision=1), expires_at=1e9
+    )
+    assert await records.of(first).entries("one").delete(name)
+    for tenant, other in others:
+        theirs = records.of(tenant)
+        key = other.encode("utf-8", "surrogatepass")
+        found, held = await theirs.tasks.get(other), await theirs.idempotency.get(key)
+        assert found is not None
+        assert (found.status, found.revision) == ("working", 0)
+        assert held is not None
+        assert not (await theirs.sessions.get(key)).ended
+        entry = await theirs.entries("one").get(other)
+        assert entry is not None
+        assert entry.revision == 1
+
+
+@shared_store
+@given(mine=pairs, theirs=pairs)
+async def test_what_the_relay_carries_is_the_tenants_own(
+    relay: Relay, mine: tuple[str, str], theirs: tuple[str, str]
+) -> None:
+    """Topics, notes, logs and buckets: the same name elsewhere is another thing."""
+    run = f"{next(_runs)}/"
+    places = list(dict.fromkeys((run + tenant, name) for tenant, name in (mine, theirs)))
+    heard: dict[tuple[str, str], list[bytes]] = {place: [] for place in places}
+    told = {place: b"%d" % number for number, place in enumerate(places)}
+    followings = []
+    for tenant, name in places:
+        ours = relay.of(tenant)
+        followings.append(await ours.follow(name, heard[(tenant, name)].append))
+    for (tenant, name), value in told.items():
+        ours = relay.of(tenant)
+        await ours.put(name, value, ttl_s=60)
+        assert await ours.append(name, value, ttl_s=60, most=3) == 1
+        assert await ours.spend(name, rate=0.001, burst=1) == 0
+        await ours.publish(name, value)
+    for (tenant, name), value in told.items():
+        ours = relay.of(tenant)
+        assert await ours.take(name) == value
+        events = await ours.read(name, 0)
+        assert events is not None
+        assert [event.data for event in events] == [value]
+    await eventually(lambda: heard == {place: [value] for place, value in told.items()})
+    for following in followings:
+        await following.aclose()
+
+
+async def eventually(condition: Callable[[], Any]) -> None:
+    """Let the loop run until it is so, for ten seconds at most."""
+
+    async def turn() -> None:
+        while not condition():
+            await asyncio.to_thread(int)
+
+    await _within(turn())
+
+
+async def _within(work: Awaitable[None]) -> None:
+    async with asyncio.timeout(10):
+        await work

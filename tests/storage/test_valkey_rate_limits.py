@@ -1,0 +1,107 @@
+"""Spending together: one question for many, and nobody left waiting."""
+
+import asyncio
+
+import pytest
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.rate_limits import Denial
+from gatepost.storage.valkey.rate_limits import AT_ONCE, RateLimitRequest, ValkeyRateLimits
+from gatepost.storage.valkey.relay import opened
+
+
+class Server:
+    """Answers when its gate is open; keeps how many each question was about."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.questions: list[int] = []
+        self.failure: Exception | None = None
+
+    async def ask(self, wishes: list[RateLimitRequest]) -> list[Denial | None]:
+        self.questions.append(len(wishes))
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        return [Denial(0, wish.buckets[0][1]) for wish in wishes]
+
+    def till(self) -> ValkeyRateLimits:
+        return ValkeyRateLimits(self.ask, lambda wish: None)
+
+
+async def wait_of(till: ValkeyRateLimits, rate: float) -> float:
+    """What the server answers, who says the bucket's rate."""
+    wish = RateLimitRequest(((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future())
+    till.put(wish)
+    denial = await wish.answer
+    assert denial is not None
+    return denial.wait_s
+
+
+def spend(till: ValkeyRateLimits, rate: float) -> "asyncio.Task[float]":
+    return asyncio.create_task(wait_of(till, rate))
+
+
+async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> None:
+    """Each gets its own answer, and no question is longer than a server should be held up."""
+    server = Server()
+    till = server.till()
+    tasks = [spend(till, 0)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tasks += [spend(till, rate) for rate in range(1, 2 * AT_ONCE + 1)]
+    await asyncio.sleep(0)
+    server.gate.set()
+
+    assert await asyncio.gather(*tasks) == list(range(2 * AT_ONCE + 1))
+    assert server.questions == [1, AT_ONCE, AT_ONCE]
+    assert await wait_of(till, 7) == 7
+
+
+@pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
+async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None:
+    """Those of the next question too: waiting twice would take twice as long."""
+    server = Server()
+    server.failure = failure
+    till = server.till()
+    tasks = [spend(till, 1)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    tasks += [spend(till, 2), spend(till, 3)]
+    await asyncio.sleep(0)
+    server.gate.set()
+
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [failure] * 3
+    assert server.questions == [1]
+    server.failure = None
+    assert await wait_of(till, 7) == 7
+
+
+async def test_who_hangs_up_takes_nobody_along() -> None:
+    """A cancelled wait ends alone, whichever question it is part of."""
+    server = Server()
+    till = server.till()
+    gone, stays = spend(till, 1), spend(till, 2)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    later = spend(till, 3)
+    gone.cancel()
+    await asyncio.sleep(0)
+    server.gate.set()
+
+    assert await asyncio.gather(stays, later) == [2, 3]
+    assert gone.cancelled()
+    await till.aclose()
+
+
+async def test_a_crowd_spends_exactly_what_there_is(valkey: str) -> None:
+    """Together they get no more out of a bucket than one after the other."""
+    relay = await opened(valkey)
+    acme = relay.of("acme")
+    waits = await asyncio.gather(
+        *(acme.spend(bucket, rate=0.001, burst=30) for bucket in ["a", "b"] * 50)
+    )
+
+    assert [waits[0::2].count(0.0), waits[1::2].count(0.0)] == [30, 30]
+    assert all(wait == 0 or 900 < wait <= 1100 for wait in waits)
+    await relay.aclose()

@@ -1,0 +1,195 @@
+"""Calls and requests are counted in batches, shortly after they end."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from gatepost.check.pack_loading import load
+from gatepost.config.settings import Config, StorageSettings, ToolsSettings
+from gatepost.runtime.call_metrics import NO_COMMIT, CallBatch, CountingRecorder
+from gatepost.runtime.services import opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost.telemetry.access import AccessLog, RequestMetrics, Row
+from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.shared_memory import SharedMetrics
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.registry import Unknown
+from tests.support.mcp import a_caller
+from tests.support.steps import calls
+from tests.support.waiting import eventually
+from tests.telemetry.page import Page, page_of
+
+pytestmark = pytest.mark.requirement("P16")
+WITHIN_S = 10
+CALLS, REQUESTS = "gatepost_tool_calls_total", "gatepost_http_requests_total"
+
+
+def counted(metrics: SharedMetrics, tenants: list[str] | None = None) -> Meter:
+    meter = Meter(metrics.slot(0))
+    meter.start(now=1.0)
+    meter.set_label_values(["echo"], tenants)
+    return meter
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for the condition without blocking the event loop."""
+    await asyncio.to_thread(eventually, condition, within=WITHIN_S)
+
+
+def a_call(name: str = "echo", arguments: bytes = b"{}", **changes: Any) -> Call:
+    return Call(caller=a_caller(), name=name, arguments=arguments, request_id="r", **changes)
+
+
+def row(path: str = "/mcp", status: int = 200) -> Row:
+    return (1.7e9, "POST", path, status, 0.002, "id-1", None, "127.0.0.1", None)
+
+
+async def test_calls_are_counted_by_how_they_ended() -> None:
+    """Each call counts once, also if other calls end at the same moment."""
+    metrics = SharedMetrics()
+    meter = counted(metrics, ["acme"])
+    counting = CountingRecorder(meter, CallBatch(meter), None)
+    endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
+    for ending in endings:
+        name = "ecko" if isinstance(ending, Unknown) else "echo"
+        assert counting.ended(a_call(name), 0.0, [], ending) is NO_COMMIT
+    counting.ended(a_call("note://1", kind="document"), 0.0, [], None)
+    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 0)
+    counting.ended(a_call(), 0.0, [], None)
+    await until(lambda: page_of(metrics).value(CALLS, tool="echo", outcome="success") > 2)
+    page = page_of(metrics)
+
+    assert page.value(CALLS, tool="echo", outcome="success") == 3
+    assert page.value(CALLS, tool="echo", outcome="denied") == 1
+    assert page.value(CALLS, tool="unknown", outcome="unknown") == 1
+    assert page.value("gatepost_offer_calls_total", kind="document", outcome="success") == 1
+    assert page.value("gatepost_tenant_calls_total", tenant="acme", outcome="success") == 3
+
+
+async def test_an_ended_call_costs_one_function_call() -> None:
+    """The rest is done for the whole batch."""
+    meter = counted(SharedMetrics())
+    counting = CountingRecorder(meter, CallBatch(meter), None)
+    counting.ended(a_call(), 0.0, [], None)
+
+    made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
+    own = [name for name in made if name.startswith(("CountingRecorder.", "Meter."))]
+    assert own == ["CountingRecorder.ended"]
+
+
+async def test_a_stop_counts_the_last_batch() -> None:
+    """Calls, requests and dropped lines count, also if they end just before a stop."""
+    metrics = SharedMetrics()
+    tools = ToolsSettings(packs=("demo",))
+    config = Config(
+        resource="http://127.0.0.1:1/mcp",
+        mode="development",
+        tools=tools,
+        storage=StorageSettings(database="memory:"),
+    )
+    meter = Meter(metrics.slot(0))
+    meter.start(now=1.0)
+    toolbox = load(tools, config.packs, config.network)
+    async with opened(config, toolbox, KeyRing.ephemeral(), meter) as services:
+        services.log.counts = RequestMetrics(meter, lambda path: "mcp")
+        await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
+        services.log.append(row())
+        services.redaction.found += 1
+    page = page_of(metrics)
+
+    assert page.value(CALLS, tool="echo", outcome="success") == 1
+    assert page.value(REQUESTS, route="mcp", status="2xx") == 1
+    assert page.value("gatepost_redactions_total") == 1
+
+
+@asynccontextmanager
+async def answering(
+    metrics: SharedMetrics, write: Callable[[bytes], object], *, enabled: bool = True
+) -> AsyncIterator[AccessLog]:
+    """An access log whose rows are counted by route."""
+    log = AccessLog("json", write, enabled=enabled)
+    log.counts = RequestMetrics(counted(metrics), lambda path: "mcp" if path == "/mcp" else "other")
+    yield log
+    await log.aclose()
+
+
+def requests(page: Page) -> list[float]:
+    """Return the requests of the endpoint with 2xx and with 4xx, and the other 4xx."""
+    labels = [("mcp", "2xx"), ("mcp", "4xx"), ("other", "4xx")]
+    return [page.value(REQUESTS, route=route, status=status) for route, status in labels]
+
+
+def so_many(metrics: SharedMetrics, number: int) -> bool:
+    """Return whether so many requests of the endpoint were counted, all with 2xx."""
+    return requests(page_of(metrics)) == [number, 0, 0]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_requests_are_counted_whether_lines_are_written_or_not(enabled: bool) -> None:
+    """A request is counted by route and status from its row of the access log."""
+    metrics, lines = SharedMetrics(), list[bytes]()
+    async with answering(metrics, lines.append, enabled=enabled) as log:
+        for one in (row(), row(), row(status=401), row("/wp-login.php", 404)):
+            log.append(one)
+        await until(lambda: requests(page_of(metrics)) == [2, 1, 1])
+        log.append(row())
+
+    assert requests(page_of(metrics)) == [3, 1, 1]
+    seconds = page_of(metrics).value("gatepost_http_request_seconds_sum", route="mcp")
+    assert seconds == pytest.approx(0.008)
+    assert b"".join(lines).count(b"\n") == (5 if enabled else 0)
+
+
+async def test_a_request_that_ends_after_the_log_was_closed_is_written() -> None:
+    """If a stop does not wait for a request, the request still gets its line and raises nothing."""
+    lines, failures = list[bytes](), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, found: failures.append(found))
+    metrics = SharedMetrics()
+    async with answering(metrics, lines.append) as log:
+        log.append(row())
+    log.append(row())
+    await until(lambda: bool(failures) or so_many(metrics, 2))
+
+    assert failures == []
+    assert b"".join(lines).count(b"\n") == 2
+
+
+async def test_requests_are_counted_while_nobody_reads_the_log() -> None:
+    """Each request counts once, however long its line waits."""
+    metrics, lines, reading = SharedMetrics(), list[bytes](), threading.Event()
+
+    def write(data: bytes) -> None:
+        reading.wait(WITHIN_S)
+        lines.append(data)
+
+    async with answering(metrics, write) as log:
+        for number in range(3):
+            log.append(row())
+            await until(partial(so_many, metrics, number + 1))
+        reading.set()
+
+    assert so_many(metrics, 3)
+    assert b"".join(lines).count(b"\n") == 3
+
+
+async def test_refusals_of_one_batch_are_searched_for_secrets_once() -> None:
+    """Refusals of one batch mostly have the same path, which is searched only once."""
+    searched, lines = list[str](), list[bytes]()
+
+    def clean(tenant: str | None, text: str) -> str:
+        searched.append(text)
+        return text.replace("SECRET", "[REDACTED]")
+
+    log = AccessLog("json", lines.append, clean=clean)
+    for path in ("/mcp", "/SECRET") * 50:
+        log.append(row(path, 401))
+    await log.aclose()
+
+    assert sorted(searched) == ["/SECRET", "/mcp", "POST"]
+    assert b"".join(lines).count(b"/[REDACTED]") == 50
+    assert b"SECRET" not in b"".join(lines)

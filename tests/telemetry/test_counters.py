@@ -1,0 +1,246 @@
+"""What a running server counts."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.rest.octopus import Octopus
+from tests.support.door import MODERN
+from tests.support.idp import Idp
+from tests.support.waiting import eventually
+from tests.telemetry.page import Page, gathered, page_of
+from tests.tenancy.house import House, house, issuer
+
+pytestmark = pytest.mark.requirement("P16")
+SECRET = "s3cret-of-acme-0001"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[House]:
+    with (
+        Idp() as idp,
+        house(
+            idp,
+            [issuer(idp, tenants={"acme": "acme"})],
+            tools={"packs": ["demo", "filesystem"]},
+            telemetry={"tenant_label": True},
+        ) as site,
+    ):
+        yield site
+
+
+def page(site: House) -> Page:
+    """Return the current metrics."""
+    return page_of(site.inside.shared_metrics)
+
+
+def scraped(site: House) -> Page:
+    """Return the metrics as a scrape gets them, including everything that ended before it."""
+    return gathered(site.inside.shared_metrics)
+
+
+def grows(site: House, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
+    """Assert that *work* increases this sample by so much."""
+    # Another test's calls, that were answered a moment ago, are in it.
+    before = scraped(site).value(name, **labels)
+    work()
+    eventually(lambda: page(site).value(name, **labels) >= before + by, within=20)
+    assert page(site).value(name, **labels) == before + by
+
+
+CALLS = {
+    "done": ("echo", {"text": "hello"}, {"tool": "echo", "outcome": "success"}),
+    "failed": (
+        "fs_read_text",
+        {"path": "none.txt"},
+        {"tool": "fs_read_text", "outcome": "not_found"},
+    ),
+    "wrong": ("echo", {"txt": "hello"}, {"tool": "echo", "outcome": "validation"}),
+    "unknown": ("ecko", {}, {"tool": "unknown", "outcome": "unknown"}),
+    "hostile": ('x"} 1\nforged{', {}, {"tool": "unknown", "outcome": "unknown"}),
+    "lacking": (
+        "fs_write_text",
+        {"path": "a", "content": "b"},
+        {"tool": "fs_write_text", "outcome": "insufficient_scope"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_is_counted_however_it_ends(site: House, case: str) -> None:
+    """A call counts under its tool and outcome, over MCP and over REST."""
+    tool, arguments, labels = CALLS[case]
+    token = site.token(org_id="acme", scope="files:read")
+
+    def both() -> None:
+        site.door.call(token, tool, arguments)
+        if case != "hostile":  # no path can hold it
+            Octopus(site, token).call(tool, arguments)
+
+    times = 1 if case == "hostile" else 2
+    grows(site, times, both, "gatepost_tool_calls_total", **labels)
+    seconds = page(site).value("gatepost_tool_call_seconds_sum", tool=labels["tool"])
+    assert seconds > 0
+    assert page(site).labels("tool") <= {"echo", "fs_read_text", "fs_write_text", "unknown"}
+
+
+def test_calls_are_counted_by_tenant_with_tenant_label(site: House) -> None:
+    """The label is the id in the configuration."""
+    token = site.token(org_id="acme")
+    labels = {"tenant": "acme", "outcome": "success"}
+
+    grows(site, 1, lambda: site.door.call(token, "echo", {"text": "x"}), TENANTS, **labels)
+    assert page(site).labels("tenant") == {"acme"}
+
+
+TENANTS = "gatepost_tenant_calls_total"
+
+REFUSALS: dict[str, tuple[str | None, dict[str, str]]] = {
+    "no_credentials": (None, {}),
+    "invalid_token": ("nonsense", {}),
+    "expired_token": ("", {"exp": "past"}),
+    "wrong_audience": ("", {"aud": "https://elsewhere.example/mcp"}),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_refusal_of_the_gate_is_counted_by_reason(site: House, reason: str) -> None:
+    """The label is a reason of a fixed list, and nothing from the token."""
+    token, claims = REFUSALS[reason]
+    if claims:
+        changed = {"exp": 1_000} if "exp" in claims else claims
+        token = site.token(org_id="acme", **changed)
+
+    def call() -> None:
+        assert site.door.call(token).status == 401
+
+    grows(site, 1, call, "gatepost_refusals_total", reason=reason)
+
+
+def test_a_refusal_of_the_edge_is_counted_by_code(site: House) -> None:
+    """For example a foreign origin."""
+
+    def call() -> None:
+        fields = [("Origin", "https://evil.example")]
+        assert site.door.call(site.token(), fields=fields).status == 403
+
+    grows(site, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
+
+
+ROUTES = {
+    "mcp": ("POST", "/mcp", "4xx"),
+    "probe": ("GET", "/health", "2xx"),
+    "page": ("GET", "/openapi.json", "2xx"),
+    "metadata": ("GET", "/mcp/.well-known/oauth-protected-resource", "2xx"),
+    "rest": ("GET", "/tools", "4xx"),
+    "other": ("GET", "/wp-login.php?x=/tools", "4xx"),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_request_is_counted_under_its_route(site: House, route: str) -> None:
+    """The path, which a client can choose freely, is no label."""
+    method, path, status = ROUTES[route]
+
+    def ask() -> None:
+        site.door.send(method, path)
+
+    name = "gatepost_http_requests_total"
+    grows(site, 1, ask, name, route=route, status=status)
+    assert page(site).value("gatepost_http_request_seconds_count", route=route) >= 1
+    assert "wp-login" not in page(site).text
+
+
+def test_a_thousand_made_up_names_add_no_label(site: House) -> None:
+    """Unknown names of tools, paths, methods, revisions and tenants add no label value."""
+    token = site.token(org_id="acme")
+    before = set(page(site).samples)
+    for number in range(100):
+        site.door.call(token, f"no_such_{number}")
+        site.door.send("GET", f"/made-up/{number}", token=token)
+        site.door.ask(token, f"made/up-{number}")
+        Octopus(site, token).call(f"no_such_{number}", {})
+    metrics = scraped(site)
+    text = metrics.text
+
+    assert "no_such" not in text
+    assert "made-up" not in text
+    assert "made/up" not in text
+    assert len(set(metrics.samples) - before) < 200
+
+
+def test_metrics_contain_nothing_of_a_caller(site: House) -> None:
+    """There is no subject, token, argument, or tenant that is not configured."""
+    token = site.token(org_id="acme", sub="alice-4711")
+    site.door.call(token, "echo", {"text": SECRET})
+    text = scraped(site).text
+
+    assert not any(word in text for word in ("alice-4711", SECRET, token, MODERN))
+
+
+def test_sampled_metrics_have_values(site: House) -> None:
+    """Stores, issuers, keys and the process are sampled soon after the start."""
+    site.door.call(site.token(org_id="acme"))
+    eventually(lambda: page(site).value("gatepost_loop_lag_seconds_count") >= 1, within=20)
+    eventually(lambda: page(site).value("gatepost_key_fetches_total", result="fetched"), within=20)
+    metrics = page(site)
+
+    assert metrics.value("gatepost_store_up", store="database") == 1
+    assert metrics.value("gatepost_workers") == 1
+    assert metrics.value("gatepost_issuers", state="ready") + metrics.value(
+        "gatepost_issuers", state="waiting"
+    )
+    assert metrics.value("process_cpu_seconds_total") > 0
+    assert metrics.value("process_resident_memory_bytes") > 1e6
+    assert metrics.value("process_open_fds") > 3
+
+
+LIMITED: dict[str, Any] = {
+    "tenancy": {"create_on_first_use": True},
+    "limits": {"requests_per_second": 0.01, "burst": 3, "failures_per_second": 0},
+    "approvals": {"require": ["whoami"], "timeout_s": 1.0},
+}
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[House]:
+    """A server with low limits and a tool that needs approval."""
+    with Idp() as idp, house(idp, [issuer(idp)], **LIMITED) as site:
+        yield site
+
+
+def test_a_refusal_by_a_limit_is_counted_by_limit(limited: House) -> None:
+    """It also counts as a call with this outcome."""
+    token = limited.token(org_id="flood")
+    for _ in range(5):
+        limited.door.call(token, "echo", {"text": "x"})
+    refused = {"tool": "echo", "outcome": "rate_limit"}
+    eventually(lambda: scraped(limited).value("gatepost_tool_calls_total", **refused), within=20)
+    metrics = scraped(limited)
+
+    assert metrics.value("gatepost_rate_limited_total", limit="caller") == 2
+    assert metrics.value("gatepost_tool_calls_total", **refused) == 2
+
+
+def test_approvals_are_counted_by_how_they_end(limited: House) -> None:
+    """A request without a decision expires; its call counts as pending."""
+    Octopus(limited, limited.token(org_id="patient")).call("whoami", {})
+    eventually(
+        lambda: scraped(limited).value("gatepost_approvals_total", result="expired") == 1, within=15
+    )
+    metrics = scraped(limited)
+
+    assert (
+        metrics.value("gatepost_tool_calls_total", tool="whoami", outcome="approval_pending") == 1
+    )
+    assert metrics.value("gatepost_approvals_waiting") == 0
+
+
+def test_audit_commits_are_timed(limited: House) -> None:
+    """Each call waits for a commit, so there is at least one."""
+    limited.door.call(limited.token(org_id="recorded"), "echo", {"text": "x"})
+    metrics = scraped(limited)
+
+    assert metrics.value("gatepost_audit_commit_seconds_count") >= 1
+    assert metrics.value("gatepost_audit_queue_length") == 0

@@ -1,0 +1,186 @@
+"""`/metrics` has no authentication, so its clients must not block calls, scrapes or a stop."""
+
+import contextlib
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.edge import respond
+from gatepost.http.httptools_protocol import MOST_PIPELINED
+from gatepost.runtime.metrics_server import MOST_CONNECTIONS, scraped
+from gatepost.runtime.server import bind
+from gatepost.telemetry.exposition import Exposition, registry_of
+from gatepost.telemetry.shared_memory import SharedMetrics
+from tests.support.cases import each
+from tests.support.idp import Idp
+from tests.support.raw import read_answer
+from tests.support.sockets import free_port
+from tests.support.waiting import eventually
+from tests.telemetry.page import fetch, scrape
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, post
+
+pytestmark = pytest.mark.requirement("P16")
+
+WITHIN_S = 30
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+MANY = 3 * MOST_CONNECTIONS
+OTHERS = 50
+"""File descriptors that the process may open meanwhile for other reasons."""
+CALLS = {"tool": "pid", "outcome": "success"}
+
+
+class Site:
+    """A running server, the port of its metrics, and how many calls it has answered."""
+
+    def __init__(self, post: Post, port: int) -> None:
+        self.post, self.port, self.made = post, port, 0
+
+    def open_files(self) -> int:
+        """How many its process has."""
+        return len(os.listdir(f"/proc/{self.post.process.process.pid}/fd"))
+
+
+@contextlib.contextmanager
+def serving(idp: Idp, folder: Path) -> Iterator[Site]:
+    port = free_port()
+    env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
+    with post(idp, folder, [issuer(idp, tenants={"acme": "acme"})], env=env) as site:
+        yield Site(site, port)
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(idp, tmp_path_factory.mktemp("site")) as site:
+        yield site
+
+
+def connected_client(port: int, sent: bytes = b"") -> socket.socket:
+    """Open a connection that sends this and reads nothing."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.settimeout(WITHIN_S)
+    made.connect(("127.0.0.1", port))
+    with contextlib.suppress(ConnectionError):
+        made.sendall(sent)
+    return made
+
+
+CLIENTS = {
+    "says nothing": b"",
+    "sends half a head": GET[:-2],
+    "asked once and goes on": GET + GET[:-2],
+    "reads nothing of many answers": GET * (MOST_PIPELINED // 2),
+    "sends no body": b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n",
+    "sends a head without end": GET[:-2] + b"X-Fill: " + b"a" * 60_000,
+}
+
+
+def counted(site: Site) -> float:
+    """Return how many calls of the tool were counted."""
+    return scrape(site.port).value("gatepost_tool_calls_total", **CALLS)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_many_clients_of_metrics_are_bounded_and_block_nothing(site: Site, client: str) -> None:
+    """Calls and scrapes are answered meanwhile, and the number of open connections is bounded."""
+    token = site.post.token()
+    site.made += 1
+    site.post.pid(token)
+    eventually(lambda: counted(site) == site.made, within=WITHIN_S)
+    before = site.open_files()
+    with ExitStack() as clients:
+        for _ in range(MANY):
+            clients.enter_context(connected_client(site.port, CLIENTS[client]))
+        assert site.post.status(token) == 200
+        site.made += 1
+        site.post.pid(token)
+        # An answer of a moment ago is the answer still.
+        eventually(lambda: counted(site) == site.made, within=WITHIN_S)
+        most = before + MOST_CONNECTIONS + OTHERS
+        eventually(lambda: site.open_files() <= most, within=WITHIN_S)
+        assert site.post.status(token) == 200
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_stop_does_not_wait_for_clients_of_metrics(idp: Idp, tmp_path: Path, client: str) -> None:
+    """The server exits with 0 while they are connected, and logs no error."""
+    with serving(idp, tmp_path) as site, ExitStack() as clients:
+        for _ in range(10):
+            clients.enter_context(connected_client(site.port, CLIENTS[client]))
+        assert fetch(site.port, "/health")[0] == 200
+        assert site.post.process.stop(timeout_s=WITHIN_S) == 0
+    assert '"level":"error"' not in site.post.process.output
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Serve empty metrics, and return the port."""
+    sock = bind("127.0.0.1", 0)
+    with scraped(Exposition(registry_of(SharedMetrics(), version="1")), sock):
+        yield sock.getsockname()[1]
+
+
+ODD = {
+    "a tunnel": (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", {405}),
+    "an echo": (b"TRACE /metrics HTTP/1.1\r\nHost: x\r\n\r\n", {405}),
+    "a body": (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx", {405}),
+    "a body to come": (
+        b"PUT /metrics HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n",
+        {405},
+    ),
+    "chunks": (
+        b"POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfff\r\n",
+        {405},
+    ),
+    "a body of a GET": (GET[:-2] + b"Content-Length: 5\r\n\r\nhello", {200}),
+    "another protocol": (GET[:-2] + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n", {200}),
+    "version two": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
+    "no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),
+    "two lengths": (GET[:-2] + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx", {400}),
+    "many fields": (GET[:-2] + b"X: y\r\n" * 20_000 + b"\r\n", {200, 400, 431}),
+    "a long field": (GET[:-2] + b"X: " + b"y" * 300_000 + b"\r\n\r\n", {400, 431}),
+    "a long target": (b"GET /" + b"m" * 90_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", {404, 400, 431}),
+}
+
+
+@each("case", ODD)
+def test_an_odd_request_is_answered_and_the_next_one_too(port: int, case: str) -> None:
+    """It gets a status or the end of its connection, and other requests are not affected."""
+    sent, statuses = ODD[case]
+    with connected_client(port, sent) as odd, contextlib.suppress(ConnectionError):
+        assert read_answer(odd).status in statuses
+    status, _, text = fetch(port)
+    assert status == 200
+    assert re.search(r"^gatepost_build_info", text, re.MULTILINE)
+
+
+class LargePages:
+    """Answers with a large page, and counts how often."""
+
+    SIZE = 1_000_000
+    made = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.made += scope["path"] == "/metrics"
+        await respond(send, 200, b"x" * (self.SIZE if scope["path"] == "/metrics" else 1))
+
+
+def test_no_more_pages_are_made_than_a_slow_reader_takes() -> None:
+    """Of hundreds of requested pages, only those are made that the buffers of the system hold."""
+    pages, sock = LargePages(), bind("127.0.0.1", 0)
+    with scraped(pages, sock):
+        port = sock.getsockname()[1]
+        with connected_client(port, GET * 500) as slow:
+            eventually(lambda: pages.made >= 1, within=WITHIN_S)
+            # Each is a turn of the loop that makes the pages.
+            for _ in range(20):
+                assert fetch(port, "/health")[0] == 200
+            assert pages.made < 250
+            assert slow.recv(1) == b"H"

@@ -1,0 +1,178 @@
+"""How the exporter reaches its collector, and what it does when that fails."""
+
+import asyncio
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gatepost.config.telemetry import TelemetrySettings
+from gatepost.telemetry.otlp import OtlpExporter
+from gatepost.telemetry.otlp_http import RareErrors
+from tests.authz.certificates import Company
+from tests.support.tunnel import Tunnel
+from tests.support.waiting import eventually
+from tests.telemetry.collector import Collector
+
+KEY = "collector-key-0002"
+WITHIN_S = 20
+LOGGER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+
+
+@pytest.fixture(autouse=True)
+def _every_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gatepost.telemetry.otlp.EVERY_MS", 50)
+
+
+@contextmanager
+def exporting(
+    url: str,
+    headers: Mapping[str, str] = {},
+    *,
+    tls: ssl.SSLContext | None = None,
+    proxy: str = "",
+) -> Iterator[OtlpExporter]:
+    """An exporter of spans, closed at the end."""
+    settings = TelemetrySettings(otlp_endpoint=url, logs=False)
+    tls = tls or ssl.create_default_context()
+    exporter = OtlpExporter(settings, headers, version="1", tls=tls, proxy=proxy)
+    try:
+        yield exporter
+    finally:
+        asyncio.run(exporter.aclose())
+
+
+def send(exporter: OtlpExporter) -> None:
+    """End one span."""
+    assert exporter.tracer is not None
+    with exporter.tracer.span("work", "internal"):
+        pass
+
+
+@contextmanager
+def tunnel(port: int) -> Iterator[Tunnel]:
+    """A proxy that leads to that port."""
+    with Tunnel(port) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield proxy
+        proxy.shutdown()
+        thread.join(10)
+
+
+def test_the_network_settings_count_and_the_environment_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxy and CA are those of `[network]`; no header of another collector's is sent."""
+    company = Company(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(company.bundle))
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-other=theirs,x-api-key=theirs")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    with (
+        Collector(company.certify("otel.test")) as collector,
+        tunnel(collector.port) as proxy,
+        exporting(
+            "https://otel.test:4318", {"X-Api-Key": KEY}, tls=trusted, proxy=proxy.url
+        ) as exporter,
+    ):
+        send(exporter)
+        collector.span("work")
+
+    assert proxy.asked == ["CONNECT otel.test:4318 HTTP/1.1"]
+    names = {name.lower(): value for name, value in collector.headers[0].items()}
+    assert names["x-api-key"] == KEY
+    assert names["content-type"] == "application/x-protobuf"
+    assert "x-other" not in names
+    assert "content-encoding" not in names
+
+
+def test_a_ca_of_the_environment_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the CAs of `[network]` are trusted; the span is counted as dropped."""
+    company = Company(tmp_path)
+    for name in ("OTEL_EXPORTER_OTLP_CERTIFICATE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
+        monkeypatch.setenv(name, str(company.bundle))
+    with Collector(company.certify("localhost")) as collector:
+        only_others = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        url = f"https://localhost:{collector.port}"
+        with exporting(url, {"X-Api-Key": KEY}, tls=only_others) as exporter:
+            send(exporter)
+
+    assert collector.headers == []
+    assert exporter.dropped == (1, 0)
+
+
+@pytest.mark.parametrize("location", ["/elsewhere", None])
+def test_a_collector_that_redirects_has_accepted_nothing(location: str | None) -> None:
+    """The headers go to nobody else, and the spans count as dropped."""
+    with Collector() as collector:
+        collector.status, collector.location = 307, location
+        with exporting(collector.url) as exporter:
+            send(exporter)
+            eventually(lambda: exporter.dropped == (1, 0), within=WITHIN_S)
+
+
+def test_a_collector_that_is_busy_is_asked_again() -> None:
+    """What it then accepts is not dropped."""
+    with Collector() as collector:
+        collector.refusals = [503]
+        with exporting(collector.url) as exporter:
+            send(exporter)
+            collector.span("work")
+
+    assert exporter.dropped == (0, 0)
+
+
+def test_a_stop_waits_three_seconds_for_a_collector() -> None:
+    """Three seconds, whatever the collector does; the SDK alone would wait for ten or more."""
+    with Collector() as collector:
+        collector.answers.clear()
+        with exporting(collector.url) as exporter:
+            send(exporter)
+            began = time.monotonic()
+        took = time.monotonic() - began
+
+    assert took < 8
+
+
+def test_the_reason_phrase_of_a_collector_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may repeat the credential that it was sent."""
+    logger = logging.getLogger(LOGGER)
+    for one in logger.filters:
+        if isinstance(one, RareErrors):
+            monkeypatch.setattr(one, "_quiet_until", 0.0)
+    with Collector() as collector:
+        collector.status, collector.reason = 401, f"wrong key {KEY}"
+        with exporting(collector.url, {"X-Api-Key": KEY}) as exporter:
+            send(exporter)
+            eventually(lambda: exporter.dropped == (1, 0), within=WITHIN_S)
+
+    logged = [one.getMessage() for one in caplog.records if one.name == LOGGER]
+    assert len(logged) == 1
+    assert "401" in logged[0]
+    assert KEY not in logged[0]
+
+
+def test_a_collector_that_is_down_is_logged_once_a_minute() -> None:
+    """And that it is tried again is not logged."""
+    errors = RareErrors()
+
+    def passed(level: int, at_s: float) -> bool:
+        record = logging.makeLogRecord({"levelno": level, "created": at_s})
+        return errors.filter(record)
+
+    assert [passed(logging.ERROR, at_s) for at_s in (100, 101, 159, 160, 161)] == [
+        *(True, False, False),
+        *(True, False),
+    ]
+    assert not passed(logging.WARNING, 1_000)

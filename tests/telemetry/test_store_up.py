@@ -1,0 +1,70 @@
+"""`/readyz` and the metric while a database answers but accepts no writes, as with a full disk."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gatepost.storage.sql import sqlite
+from tests.support.idp import Idp
+from tests.support.waiting import eventually
+from tests.telemetry.page import page_of
+from tests.tenancy.house import House, house, issuer
+
+pytestmark = pytest.mark.requirement("P16")
+WITHIN_S = 60
+UP = "gatepost_store_up"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock the file for writing during a block; reading still works."""
+    other = sqlite3.connect(path, isolation_level=None, timeout=WITHIN_S)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+
+
+def ready(site: House) -> tuple[int, object]:
+    """Return the status of `/readyz`, and what it says about the database."""
+    answer = site.door.send("GET", "/readyz")
+    return answer.status, json.loads(answer.body)["stores"]["database"]
+
+
+def up(site: House) -> float:
+    """Return the metric of the database."""
+    return page_of(site.inside.shared_metrics).value(UP, store="database")
+
+
+@pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])
+def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
+    idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_failure: str, status: int
+) -> None:
+    """Both report it with either `audit.on_failure`, and recover without a call."""
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 200})
+    file = tmp_path / "gatepost.db"
+    settings = {
+        "storage": {"database": f"sqlite:///{file}"},
+        "audit": {"on_failure": on_failure},
+    }
+    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, **settings) as site:
+        token = site.token(org_id="acme")
+        eventually(lambda: site.door.call(token).status == 200, within=WITHIN_S)
+        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: up(site) == 1, within=WITHIN_S)
+        with locked(file):
+            site.door.call(token)
+            eventually(lambda: ready(site) == (503, "unavailable"), within=WITHIN_S)
+            assert site.door.call(token).status == status
+            eventually(lambda: up(site) == 0, within=WITHIN_S)
+            assert ready(site) == (503, "unavailable")
+
+        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: up(site) == 1, within=WITHIN_S)
+        eventually(lambda: site.door.call(token).status == 200, within=WITHIN_S)

@@ -1,0 +1,156 @@
+"""Which callers and servers get Gatepost's trace context."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.door import result
+from tests.support.idp import Idp
+from tests.support.waiting import eventually
+from tests.telemetry import sample_tools
+from tests.telemetry.collector import Collector
+from tests.tenancy.house import House, house, issuer
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers 200 and keeps the `traceparent` of each request."""
+
+    def __init__(self) -> None:
+        received = self.received = list[str | None]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                received.append(self.headers.get("traceparent"))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["Server"]:
+        thread = threading.Thread(target=self.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join(5)
+
+
+class Site(NamedTuple):
+    house: House
+    collector: Collector
+    configured: Server
+    other: Server
+
+    def ask(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answer = self.house.door.ask(self.house.token(org_id="acme"), "tools/call", params)
+        return result(answer)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with (
+        Idp() as idp,
+        Collector() as collector,
+        Server().running() as configured,
+        Server().running() as other,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("gatepost.telemetry.otlp.EVERY_MS", 50)
+        near = [f"127.0.0.1:{one.server_port}" for one in (configured, other)]
+        config = {
+            "telemetry": {
+                "otlp_endpoint": collector.url,
+                "logs": False,
+                "propagate_to": [f"http://{near[0]}"],
+            },
+            "network": {"allow_hosts": near},
+            "tools": {"packs": ["demo"], "load": [str(Path(sample_tools.__file__))]},
+            "tenancy": {"create_on_first_use": True},
+        }
+        with house(idp, [issuer(idp)], **config) as found:
+            yield Site(found, collector, configured, other)
+
+
+@pytest.fixture(autouse=True)
+def only_this_test(site: Site) -> None:
+    """Let the collector return only spans of this test."""
+    site.collector.since_ns = time.time_ns()
+
+
+def asked(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the only question in an answer."""
+    assert answer["resultType"] == "input_required"
+    [request] = answer["inputRequests"].values()
+    params: dict[str, Any] = request["params"]
+    return params
+
+
+def test_a_caller_that_sent_a_context_gets_ours(site: Site) -> None:
+    """The question's `_meta` has the context, and the next round accepts the answer."""
+    first = site.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
+    traceparent = asked(first)["_meta"]["traceparent"]
+
+    def span_contexts() -> list[str]:
+        spans = [one for one in site.collector.spans if one.name == "tools/call name_yourself"]
+        return [f"00-{one.trace_id.hex()}-{one.span_id.hex()}-01" for one in spans]
+
+    # Others of these tests ask the same; the collector hears of each a moment later.
+    eventually(lambda: traceparent in span_contexts(), within=10)
+    [key] = first["inputRequests"]
+    params = {
+        "name": "name_yourself",
+        "arguments": {},
+        "_meta": {**CAPABLE, "traceparent": PARENT},
+        "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
+        "requestState": first["requestState"],
+    }
+    answer = site.house.door.ask(site.house.token(org_id="acme"), "tools/call", params)
+    assert result(answer)["content"][0]["text"] == "Ada"
+
+
+def test_a_caller_without_a_context_gets_none(site: Site) -> None:
+    """Its questions have no `_meta`."""
+    assert "_meta" not in asked(site.ask("name_yourself", {}, CAPABLE))
+
+
+def test_only_configured_origins_get_the_context(site: Site) -> None:
+    """Other servers get no context."""
+    for server in (site.configured, site.other):
+        url = f"http://127.0.0.1:{server.server_port}/page"
+        assert site.ask("fetch", {"url": url}, {})["isError"] is False
+    span = site.collector.span("tools/call fetch")
+
+    assert site.other.received == [None]
+    [traceparent] = site.configured.received
+    assert traceparent is not None
+    assert traceparent.endswith("-01")
+    assert traceparent.split("-")[1] in {one.trace_id.hex() for one in site.collector.spans}
+    assert span.kind == span.SPAN_KIND_SERVER
+
+
+def test_a_nested_call_is_a_child_span(site: Site) -> None:
+    """It belongs to the same trace and has the name of the convention for tools."""
+    assert site.ask("pass_on", {}, {})["content"][0]["text"] == "done"
+    outer = site.collector.span("tools/call pass_on")
+    inner = site.collector.span("execute_tool echo")
+
+    assert inner.trace_id == outer.trace_id
+    assert inner.parent_span_id == outer.span_id
+    assert inner.kind == inner.SPAN_KIND_INTERNAL

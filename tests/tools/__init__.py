@@ -1,0 +1,1 @@
+"""Writing tools: schemas, results, the registry and the runner."""

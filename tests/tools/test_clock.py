@@ -1,0 +1,54 @@
+"""A tool's clock stands still while a person decides."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
+
+LIMIT_S = 0.05
+
+
+async def beyond_the_limit() -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 3 * LIMIT_S)
+
+
+async def run(tool_waits_after: bool, *, allowed_s: float = 60, held: bool = True) -> str:
+    """A tool that asks somebody, is answered late, and then maybe works for too long."""
+    patient: list[ToolDeadline[str]] = []
+
+    async def work() -> str:
+        if held:
+            with patient[0].held(), patient[0].held():
+                await beyond_the_limit()
+        if tool_waits_after:
+            await asyncio.Event().wait()
+        return "answered"
+
+    patient.append(ToolDeadline(LIMIT_S, allowed_s, work()))
+    return await asyncio.wait_for(asyncio.ensure_future(_await(patient[0])), 10)
+
+
+async def _await(tool: ToolDeadline[str]) -> str:
+    return await tool
+
+
+async def test_the_time_that_a_person_takes_is_not_the_tools() -> None:
+    """An answer that comes later than the tool's whole time is in time."""
+    assert await run(tool_waits_after=False) == "answered"
+
+
+async def test_the_clock_goes_on_after_the_answer() -> None:
+    """What the tool does with the answer is its own time again."""
+    with pytest.raises(DeadlinePassed) as raised:
+        await run(tool_waits_after=True)
+    assert raised.type is DeadlinePassed
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_what_is_allowed_altogether_passes_all_the_while(held: bool) -> None:
+    """A caller's token runs out also while somebody decides."""
+    with pytest.raises(TokenExpired):
+        await run(tool_waits_after=True, allowed_s=LIMIT_S / 2, held=held)

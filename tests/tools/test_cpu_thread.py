@@ -1,0 +1,138 @@
+"""The queue in front of the computing thread: no caller takes the turns of another."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gatepost.tools.cpu_thread import MOST_WAITING, JobQueue, TooManyWaiting, Turn, in_cpu_thread
+from tests.support.mcp import a_caller
+
+SOON = 10.0
+ALICE, ANN = a_caller(), a_caller(subject="ann")
+BOB = a_caller(tenant_id="globex", subject="bob")
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What the running job waits for; opened at the end, so that the thread is free again."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def _started(gate: threading.Event) -> asyncio.Task[bool]:
+    """A job of a third tenant that keeps the thread until the gate opens."""
+    begun = threading.Event()
+
+    def keep() -> bool:
+        begun.set()
+        return gate.wait(SOON)
+
+    task = asyncio.create_task(in_cpu_thread(a_caller(tenant_id="other"), keep))
+    assert await asyncio.to_thread(begun.wait, SOON)
+    return task
+
+
+async def test_tenants_take_turns_and_so_do_the_callers_of_one() -> None:
+    """However many jobs one of them has, the next turn is another's."""
+    loop, queue = asyncio.get_running_loop(), JobQueue()
+    names: dict[Turn, str] = {}
+    alice, ann, bob = (one.principal_key for one in (ALICE, ANN, BOB))
+    for name, who in [("a1", alice), ("a2", alice), ("a3", alice), ("n1", ann), ("b1", bob)]:
+        turn: Turn = loop.create_future()
+        names[turn] = name
+        queue.add(who, turn)
+    order = [names[turn] for turn in iter(queue.next, None)]
+    assert order == ["a1", "b1", "n1", "a2", "a3"]
+    assert queue.waiting(alice) == 0
+
+
+async def test_a_caller_waits_for_no_more_than_one_job_of_each_other_tenant(
+    gate: threading.Event,
+) -> None:
+    """The jobs of one who came first and brought many run after those of one who came later."""
+    running = await _started(gate)
+    order: list[str] = []
+    jobs = [asyncio.create_task(in_cpu_thread(ALICE, order.append, "alice")) for _ in range(20)]
+    await asyncio.sleep(0)
+    jobs.append(asyncio.create_task(in_cpu_thread(BOB, order.append, "bob")))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(running, *jobs), SOON)
+    assert order.index("bob") <= 1
+    assert len(order) == 21
+
+
+async def test_a_caller_has_only_so_many_jobs_waiting(gate: threading.Event) -> None:
+    """One more is refused at once, and nothing is computed for it; others are not affected."""
+    running = await _started(gate)
+    done: list[str] = []
+    jobs = [
+        asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept")) for _ in range(MOST_WAITING)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyWaiting) as refused:
+        await in_cpu_thread(ALICE, done.append, "refused")
+    assert refused.value.failure.kind == "rate_limit"
+    assert refused.value.failure.retry_after
+    jobs += [asyncio.create_task(in_cpu_thread(who, done.append, "other")) for who in (ANN, BOB)]
+    jobs.append(asyncio.create_task(in_cpu_thread(ALICE, done.append, "answer", bounded=False)))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(running, *jobs), SOON)
+    assert sorted(set(done)) == ["answer", "kept", "other"]
+    assert len(done) == MOST_WAITING + 3
+
+
+async def test_a_job_whose_call_has_ended_is_not_computed(gate: threading.Event) -> None:
+    """It leaves the queue, and its caller may bring another one in its place."""
+    running = await _started(gate)
+    done: list[str] = []
+    gone = [
+        asyncio.create_task(in_cpu_thread(ALICE, done.append, "gone")) for _ in range(MOST_WAITING)
+    ]
+    await asyncio.sleep(0)
+    for one in gone:
+        one.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    kept = asyncio.create_task(in_cpu_thread(ALICE, done.append, "kept"))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.wait_for(asyncio.gather(running, kept), SOON)
+    assert done == ["kept"]
+
+
+async def test_a_caller_that_gives_up_while_its_job_runs_lets_no_second_one_begin(
+    gate: threading.Event,
+) -> None:
+    """The next job begins when the thread is free, and not before."""
+    running = await _started(gate)
+    waiting = asyncio.create_task(in_cpu_thread(ALICE, gate.is_set))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    gate.set()
+    assert await asyncio.wait_for(waiting, SOON)
+
+
+async def test_a_turn_of_a_call_that_ends_at_that_moment_passes_on(gate: threading.Event) -> None:
+    """Otherwise the thread would wait forever for a job that does not come."""
+    running = await _started(gate)
+    first = asyncio.create_task(in_cpu_thread(ALICE, int))
+    second = asyncio.create_task(in_cpu_thread(BOB, int))
+    running.add_done_callback(lambda _: asyncio.get_running_loop().call_soon(first.cancel))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await asyncio.wait_for(second, SOON) == 0
+    assert await asyncio.wait_for(in_cpu_thread(BOB, int), SOON) == 0
+    await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_what_a_job_raises_is_raised_and_the_next_one_runs() -> None:
+    """A failure keeps nothing busy."""
+    with pytest.raises(ZeroDivisionError):
+        await in_cpu_thread(ALICE, divmod, 1, 0)
+    assert await asyncio.wait_for(in_cpu_thread(ALICE, divmod, 3, 2), SOON) == (1, 1)

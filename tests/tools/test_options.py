@@ -1,0 +1,141 @@
+"""What an author says about a tool is understood, or the pack does not load."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gatepost import Pack
+from gatepost.check.pack_loading import Toolbox, load
+from gatepost.config.settings import ToolsSettings
+
+HEAD = """from gatepost import CallContext, Pack
+pack = Pack("invoices")
+"""
+TOOL = '''
+{decorator}
+async def save(ctx: CallContext{more}) -> str:
+    """Save."""
+    return "saved"
+'''
+
+
+def loaded(folder: Path, text: str) -> Toolbox:
+    """The toolbox with one author's file."""
+    file = folder / "author.py"
+    file.write_text(HEAD + text)
+    return load(ToolsSettings(load=(str(file),)))
+
+
+def refusal(folder: Path, text: str) -> str:
+    """Why the file does not load; all of it stays out."""
+    toolbox = loaded(folder, text)
+    (problem,) = toolbox.problems
+    assert problem.id == "config.E011"
+    assert problem.level == "error"
+    assert not toolbox.offers
+    return f"{problem.message} {problem.hint}"
+
+
+class Case(NamedTuple):
+    """How something is offered, and what the refusal says."""
+
+    decorator: str
+    says: str
+    more: str = ""
+
+
+UNKNOWN = [
+    Case('@pack.tool(scope={"files:write"})', "'scope'; did you mean 'scopes'?"),
+    Case("@pack.tool(aproval=True)", "'aproval'; did you mean 'approval'?"),
+    Case("@pack.tool(destructve=True)", "'destructve'; did you mean 'destructive'?"),
+    Case('@pack.tool(zzz="x")', "'zzz'; it can be acr_values, approval,"),
+    Case('@pack.tool(mime_type="text/plain")', "'mime_type'"),
+    Case('@pack.resource("a://b", scope={"x"})', "'scope'; did you mean 'scopes'?"),
+    Case('@pack.resource("a://{b}", mimetype="x/y")', "did you mean 'mime_type'?", ", b: str"),
+    Case('@pack.resource("a://b", approval=True)', "'approval'"),
+    Case('@pack.prompt(scope={"x"})', "'scope'; did you mean 'scopes'?"),
+    Case("@pack.prompt(approval=True)", "'approval'"),
+]
+WRONG = [
+    Case('@pack.tool(scopes="files:write")', "scopes must be a collection of texts"),
+    Case("@pack.tool(scopes=None)", "scopes must be a collection of texts"),
+    Case("@pack.tool(scopes={1})", "scopes must be a collection of texts"),
+    Case("@pack.tool(scopes=b'files')", "scopes must be a collection of texts"),
+    Case('@pack.tool(acr_values="gold")', "acr_values must be a collection of texts"),
+    Case('@pack.tool(approval="yes")', "approval must be True or False"),
+    Case("@pack.tool(approval=None)", "approval must be True or False"),
+    Case("@pack.tool(destructive=1)", "destructive must be True or False"),
+    Case('@pack.tool(read_only="false")', "read_only must be True or False"),
+    Case('@pack.tool(timeout_s="5")', "timeout_s must be a number above 0"),
+    Case("@pack.tool(timeout_s=0)", "timeout_s must be a number above 0"),
+    Case('@pack.tool(timeout_s=float("inf"))', "timeout_s must be a number above 0"),
+    Case("@pack.tool(max_age_s=True)", "max_age_s must be a whole number"),
+    Case('@pack.tool(task_support="always")', "task_support must be one of forbidden,"),
+    Case("@pack.tool(title=3)", "title must be a text"),
+    Case("@pack.tool(read_only_form=True)", "read_only_form must be a function"),
+    Case("@pack.tool(name=3)", "tool name 3 must be"),
+    Case('@pack.resource("a://b", scopes="x")', "scopes must be a collection of texts"),
+    Case('@pack.resource("a://b", audience="user")', "audience must be a collection of texts"),
+    Case('@pack.resource("a://b", priority="1")', "priority must be a number"),
+    Case('@pack.resource("a://b", ttl_s=-1)', "ttl_s must be a number from 0"),
+    Case('@pack.prompt(scopes="x")', "scopes must be a collection of texts"),
+    Case('@pack.prompt(icons="x.png")', "icons must be a collection of Icon"),
+]
+
+
+@pytest.mark.parametrize("case", UNKNOWN + WRONG, ids=lambda case: case.decorator)
+def test_an_option_that_is_not_understood_keeps_the_pack_out(tmp_path: Path, case: Case) -> None:
+    """A misspelt option would leave a tool open; the refusal names the option and where it is."""
+    told = refusal(tmp_path, TOOL.format(decorator=case.decorator, more=case.more))
+
+    assert case.says in told
+    if "name=3" not in case.decorator:
+        assert "pack invoices" in told
+        assert " save " in told
+        assert f"{tmp_path / 'author.py'}:4" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('Pack("other", scopes={"x"})', "unexpected keyword argument 'scopes'"),
+        ("pack.skill('greet', scope={'x'})", "skill greet: there is no option 'scope'; did you"),
+        ("pack.skill('greet', scopes='x')", "scopes must be a collection"),
+        (
+            "async def invoke(ctx, arguments): ...\n"
+            "pack.add('raw', description='x', input_schema={'type': 'object'}, invoke=invoke,"
+            " aproval=True)",
+            "tool raw: there is no option 'aproval'; did you mean 'approval'?",
+        ),
+        ('@pack.tool("save")\nasync def save(ctx): ...', 'write @pack.tool(name="...")'),
+        ('@pack.prompt("save")\nasync def save(ctx): ...', 'write @pack.prompt(name="...")'),
+        ("@pack.resource\nasync def save(ctx): ...", "a resource needs a URI"),
+    ],
+)
+def test_packs_skills_and_raw_schemas_are_held_to_it_too(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    """Every way to offer something refuses what it does not understand."""
+    assert says in refusal(tmp_path, text)
+
+
+def test_a_decorator_without_parentheses_offers_the_function() -> None:
+    """`@pack.tool` and `@pack.prompt` alone mean no options."""
+    pack = Pack("plain")
+
+    @pack.tool
+    def add(ctx: object, a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    @pack.prompt
+    def greet(ctx: object) -> str:
+        """Greet."""
+        return "Greet the visitor."
+
+    assert set(pack.tools) == {"add"}
+    assert pack.tools["add"].scopes == frozenset()
+    assert set(pack.prompts) == {"greet"}
+    assert add(None, 1, 2) == 3
+    assert greet(None) == "Greet the visitor."

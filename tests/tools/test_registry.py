@@ -1,0 +1,195 @@
+"""One decision about who sees which tool, for the list and for the call."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost import ListedResource
+from gatepost.tools.api import CallContext, Offer, Tool
+from gatepost.tools.pack import Pack
+from gatepost.tools.registry import REMEMBERED_SETS, Registry, UnknownTool
+from tests.support.mcp import Client, a_caller
+from tests.support.offers import REVISIONS, ask, result_of
+
+SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))
+
+
+def tools_needing(*needed: frozenset[str]) -> list[Tool]:
+    pack = Pack("many")
+    for number, scopes in enumerate(needed):
+
+        @pack.tool(name=f"tool_{number}", scopes=scopes)
+        async def tool(ctx: CallContext) -> None:
+            """Do nothing."""
+
+    return list(pack.tools.values())
+
+
+@pytest.mark.requirement("TL-02")
+@given(needed=st.lists(SCOPES, max_size=6), granted=SCOPES, obtainable=st.none() | SCOPES)
+def test_a_tool_is_seen_when_nothing_it_lacks_is_out_of_reach(
+    needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
+) -> None:
+    """Listed is exactly what a call finds; everything else is unknown."""
+    registry = Registry(tools_needing(*needed), obtainable=obtainable)
+    caller = a_caller(scopes=granted)
+    reach = frozenset().union(*needed) if obtainable is None else obtainable
+    expected = sorted(
+        f"tool_{number}" for number, scopes in enumerate(needed) if scopes - granted <= reach
+    )
+
+    assert [tool.name for tool in registry.visible(caller).tools] == expected
+    for number in range(len(needed)):
+        name = f"tool_{number}"
+        if name in expected:
+            assert registry.find(caller, name).name == name
+        else:
+            with pytest.raises(UnknownTool):
+                registry.find(caller, name)
+
+
+KINDS = {
+    "tool": ("tools/list", "tools", "name", "tools/call"),
+    "prompt": ("prompts/list", "prompts", "name", "prompts/get"),
+    "resource": ("resources/list", "resources", "uri", "resources/read"),
+    "template": ("resources/list", "resources", "uri", "resources/read"),
+}
+
+
+def offers_needing(*needed: frozenset[str]) -> list[Offer]:
+    """One of each kind for every set of scopes; the template lists one resource of its own."""
+    pack = Pack("many")
+
+    def add(number: int, scopes: frozenset[str]) -> None:
+        @pack.tool(name=f"tool_{number}", scopes=scopes)
+        async def tool(ctx: CallContext) -> str:
+            """Answer."""
+            return "used"
+
+        @pack.prompt(name=f"prompt_{number}", scopes=scopes)
+        async def prompt(ctx: CallContext) -> str:
+            """Answer."""
+            return "used"
+
+        @pack.resource(f"resource:{number}", name=f"resource_{number}", scopes=scopes)
+        async def resource(ctx: CallContext) -> str:
+            """Answer."""
+            return "used"
+
+        @pack.resource(f"template:{number}/{{x}}", name=f"template_{number}", scopes=scopes)
+        async def template(ctx: CallContext, x: str) -> str:
+            """Answer."""
+            return "used"
+
+        @template.list
+        async def entries(ctx: CallContext) -> list[ListedResource]:
+            """One."""
+            return [ListedResource(variables={"x": "x"})]
+
+    for number, scopes in enumerate(needed):
+        add(number, scopes)
+    return list(pack.offers)
+
+
+@pytest.mark.requirement("TL-02", "R-02", "P-02")
+@settings(max_examples=60)
+@given(
+    needed=st.lists(SCOPES, min_size=1, max_size=3),
+    granted=SCOPES,
+    obtainable=st.none() | SCOPES,
+    revision=st.sampled_from(REVISIONS),
+    kind=st.sampled_from(sorted(KINDS)),
+)
+def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
+    needed: list[frozenset[str]],
+    granted: frozenset[str],
+    obtainable: frozenset[str] | None,
+    revision: str,
+    kind: str,
+) -> None:
+    """Design, decision 12: listed is usable or challenged with all scopes; the rest is unknown."""
+    client = Client(offers_needing(*needed), obtainable=obtainable)
+    client.caller = a_caller(scopes=granted)
+    reach = frozenset[str]().union(*needed) if obtainable is None else obtainable
+    asyncio.run(agree(client, needed, reach, revision, kind))
+
+
+async def agree(
+    client: Client,
+    needed: list[frozenset[str]],
+    reach: frozenset[str],
+    revision: str,
+    kind: str,
+) -> None:
+    method, member, key, use = KINDS[kind]
+    granted = client.caller.scopes
+    listed = {one[key] for one in (await result_of(client, revision, method))[member]}
+    for number, scopes in enumerate(needed):
+        name = f"{kind}_{number}" if key == "name" else f"{kind}:{number}"
+        name += "/x" if kind == "template" else ""
+        used = await ask(client, revision, use, **{key: name})
+        if scopes <= granted:
+            assert name in listed
+            assert used.status == 200
+            assert b"used" in used.body
+        elif scopes - granted <= reach:
+            # What a lister names is not listed before the lister may run; its template is.
+            assert name in listed or kind == "template"
+            assert used.status == 403
+            assert used.json["error"]["data"] == {"scopes": sorted(scopes)}
+        else:
+            assert name not in listed
+            unheard = name.replace(f"{number}", "9")
+            never = await ask(client, revision, use, **{key: unheard})
+            assert never.body.replace(unheard.encode(), name.encode()) == used.body
+            assert never.status == used.status
+
+
+def test_one_permission_set_has_one_list() -> None:
+    """So that it is encoded once, however many callers and scopes there are."""
+    registry = Registry(tools_needing(frozenset({"a"})), obtainable=frozenset())
+    first = registry.visible(a_caller(scopes=frozenset({"a", "x"})))
+
+    assert registry.visible(a_caller(subject="bob", scopes=frozenset({"a", "y"}))) is first
+    assert registry.visible(a_caller(scopes=frozenset())) is not first
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Callers with ever new scopes make it forget, not grow."""
+    names = [f"s{number}" for number in range(12)]
+    registry = Registry(tools_needing(*(frozenset({n}) for n in names)), obtainable=frozenset())
+    for number in range(REMEMBERED_SETS + 50):
+        held = frozenset(name for bit, name in enumerate(names) if number >> bit & 1)
+        registry.visible(a_caller(scopes=held))
+
+    assert len(registry._visible) == REMEMBERED_SETS
+
+
+@pytest.mark.requirement("O11")
+def test_doubled_and_bad_names_are_named() -> None:
+    """The operator reads which tools collide."""
+    one, two = tools_needing(frozenset()), tools_needing(frozenset())
+
+    with pytest.raises(ValueError, match="tool_0"):
+        Registry([*one, *two])
+    for name in ("", "Upper", "a-b", "a b", "ü", "x" * 65):
+        with pytest.raises(ValueError, match="tool name"):
+            Pack("p").add(name, description="…", input_schema={"type": "object"}, invoke=None)  # type: ignore[arg-type]
+
+
+def test_a_pack_refuses_what_cannot_be_a_tool() -> None:
+    """No docstring for the model to read, two of one name, a schema that is no object's."""
+    pack = Pack("p")
+
+    with pytest.raises(TypeError, match="docstring"):
+
+        @pack.tool()
+        async def silent(ctx: CallContext) -> None: ...
+
+    pack.add("one", description="…", input_schema={"type": "object"}, invoke=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="two tools named one"):
+        pack.add("one", description="…", input_schema={"type": "object"}, invoke=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="object"):
+        pack.add("two", description="…", input_schema={"type": "string"}, invoke=None)  # type: ignore[arg-type]

@@ -1,0 +1,269 @@
+"""Arguments that hold secrets: found in any schema, told to the model, and never quoted."""
+
+import json
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, Field
+
+from gatepost import CallContext, Outcome, Pack, Secret, ToolFailure
+from gatepost.policy.idempotency.stage import digest_of, terms_of
+from gatepost.tools.api import Retry
+from gatepost.tools.schema import texts_of
+from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
+from tests.support.cases import each
+from tests.support.mcp import a_caller
+
+VALUE = "glpat-hunter2"
+MARK = {"type": "string", KEYWORD: True}
+ANY = None
+
+
+def refuse(value: str) -> str:
+    raise ValueError(f"{value} will not do")
+
+
+class Login(BaseModel):
+    user: str
+    password: Secret
+
+
+pack = Pack("locks")
+
+
+@pack.tool()
+async def unlock(
+    ctx: CallContext,
+    token: Annotated[Secret, "A token of the door."],
+    pin: Annotated[Secret, Field(max_length=4)] = "",
+    headers: dict[str, Secret] | None = None,
+    logins: list[Login] = [],  # noqa: B006  # never changed
+    checked: Annotated[Secret, AfterValidator(refuse)] | None = None,
+    other: int = 0,
+) -> str:
+    """Open the door."""
+    return token
+
+
+UNLOCK = pack.tools["unlock"]
+
+
+def test_a_signature_marks_its_secrets() -> None:
+    """Clients and whatever redacts find them; the model reads that it may name one."""
+    properties = UNLOCK.input_schema["properties"]
+
+    assert properties["token"] == {
+        "type": "string",
+        KEYWORD: True,
+        "description": f"A token of the door. {HINT}",
+    }
+    assert properties["logins"]["items"]["properties"]["password"] == MARK | {"description": HINT}
+    assert UNLOCK.secret_arguments == (
+        ("token",),
+        ("pin",),
+        ("headers", ANY),
+        ("logins", ANY, "password"),
+        ("checked",),
+    )
+
+
+TREE = {"properties": {"key": MARK, "in": {"items": {"$ref": "#/$defs/tree"}}}}
+SCHEMAS: dict[str, tuple[dict[str, Any], list[tuple[str | None, ...]]]] = {
+    "none": ({"properties": {KEYWORD: {"type": "string"}}}, []),
+    "a property of that name": ({"properties": {KEYWORD: True, "a": MARK}}, [("a",)]),
+    "an example of one": ({"properties": {"a": {"examples": [MARK], "default": MARK}}}, []),
+    "nested": ({"properties": {"a": {"properties": {"b": MARK}}}}, [("a", "b")]),
+    "any of": ({"properties": {"a": {"anyOf": [MARK, {"type": "null"}]}}}, [("a",)]),
+    "any name": ({"properties": {"a": {"additionalProperties": MARK}}}, [("a", ANY)]),
+    "names by pattern": ({"patternProperties": {"^x-": MARK}}, [(ANY,)]),
+    "a tuple": ({"properties": {"a": {"prefixItems": [{}, MARK]}}}, [("a", ANY)]),
+    "conditional": ({"if": {}, "then": {"properties": {"a": MARK}}}, [("a",)]),
+    "referred to": (
+        {"properties": {"a": {"$ref": "#/$defs/t~1k"}}, "$defs": {"t/k": MARK}},
+        [("a",)],
+    ),
+    "beside what contains itself": (
+        {
+            "properties": {"a": MARK, "b": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": {"items": {"$ref": "#/$defs/b"}}},
+        },
+        [("a",)],
+    ),
+}
+
+
+@each(("schema", "paths"), SCHEMAS.values(), ids=SCHEMAS)
+def test_secrets_are_found_in_any_schema(
+    schema: dict[str, Any], paths: list[tuple[str | None, ...]]
+) -> None:
+    """Wherever a keyword puts them, and nowhere where they only look like one."""
+    assert secret_arguments({"type": "object", **schema}) == tuple(paths)
+
+
+async def answer(ctx: CallContext, arguments: Any) -> Outcome:
+    return Outcome()
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a task": ({"properties": {"a": MARK}}, {"task_support": "optional"}, "cannot become a task"),
+    "not true": ({"properties": {"a": {KEYWORD: "yes"}}}, {}, "the only value is true"),
+    "the whole": ({KEYWORD: True}, {}, "as a whole"),
+    "recursive": (
+        {"properties": {"a": {"$ref": "#/$defs/tree"}}, "$defs": {"tree": TREE}},
+        {},
+        "contains itself",
+    ),
+    "of nobody": ({"$defs": {"x": MARK}}, {}, "lead to"),
+    "in a header": (
+        {"properties": {"a": MARK | {"x-mcp-header": "Token"}}},
+        {},
+        "proxies log headers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "options", "says"), REFUSED.values(), ids=REFUSED)
+def test_what_could_not_keep_a_secret_is_no_tool(
+    schema: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    """Its author hears why when it is registered."""
+    with pytest.raises(ValueError, match=says):
+        Pack("x").add(
+            "x",
+            description="X.",
+            input_schema={"type": "object", **schema},
+            invoke=answer,
+            **options,
+        )
+
+
+def test_prompts_and_resources_take_no_secrets() -> None:
+    """Clients show and keep what these are asked with."""
+
+    def ask(ctx: CallContext, token: Secret) -> str:
+        return token
+
+    with pytest.raises(TypeError, match="only tools take secrets"):
+        texts_of(ask)
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "another type": ({"token": [VALUE]}, "`token` should be a valid string."),
+    "a number": ({"token": 4711}, "`token` should be a valid string."),
+    "too long": ({"token": "x", "pin": VALUE}, "`pin` should have at most 4 characters."),
+    "not where it belongs": ({"token": "x", "headers": VALUE}, "`headers` should be an object."),
+    "deep inside": (
+        {"token": "x", "logins": [{"user": VALUE, "password": 4711}]},
+        "`logins[0].password` should be a valid string.",
+    ),
+    "an author's own words": ({"token": "x", "checked": VALUE}, "`checked`: the value is not val"),
+    "no arguments at all": (VALUE, "The arguments should be"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG.values(), ids=WRONG)
+def test_a_mistake_does_not_quote_a_secret(arguments: Any, says: str) -> None:
+    """The message says what would be right, not what it got."""
+    with pytest.raises(ToolFailure) as raised:
+        UNLOCK.check(json.dumps(arguments).encode())
+
+    assert says in raised.value.failure.message
+    assert VALUE not in raised.value.failure.message
+    assert "4711" not in raised.value.failure.message
+
+
+shapes = st.recursive(
+    st.just(VALUE) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("user"), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["token", "pin", "headers", "logins", "checked"]), shapes)
+def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> None:
+    """And all of its texts are among the literals, so that nothing else will show them either."""
+    arguments = json.dumps({"token": "secret:DOOR", argument: shape}).encode()
+    message = ""
+    try:
+        UNLOCK.check(arguments)
+    except ToolFailure as refused:
+        message = refused.failure.message
+    assert VALUE not in message
+    told = literals([(argument,)], arguments)
+    assert (VALUE in told) == (VALUE in json.dumps(shape))
+
+
+def test_what_is_no_secret_is_still_quoted() -> None:
+    """That helps a model most."""
+    with pytest.raises(ToolFailure, match=r"`other` should be a valid integer \(got \"many\"\)"):
+        UNLOCK.check(b'{"token":"x","other":"many"}')
+
+
+RAW = {
+    "type": "object",
+    "properties": {
+        "token": MARK | {"minLength": 20, "enum": ["secret:A", "secret:B"]},
+        "auth": {"type": "object", "properties": {"key": MARK}, "minProperties": 2},
+        "other": {"type": "string", "maxLength": 2},
+    },
+    "not": {"required": ["both", "ways"]},
+}
+RAW_WRONG: dict[str, Any] = {
+    "a value": {"token": VALUE},
+    "a type": {"token": 4711},
+    "around it": {"auth": {"key": VALUE}},
+    "in its place": {"auth": VALUE},
+    "the whole": {"token": VALUE, "both": 1, "ways": 1},
+}
+
+
+@pytest.mark.parametrize("arguments", RAW_WRONG.values(), ids=RAW_WRONG)
+def test_neither_does_a_mistake_by_a_schema_of_ones_own(arguments: dict[str, Any]) -> None:
+    """The validator's own words hold the value; they are not used."""
+    tool = Pack("x").add("x", description="X.", input_schema=RAW, invoke=answer)
+    with pytest.raises(ToolFailure) as raised:
+        tool.check(json.dumps(arguments).encode())
+
+    assert "should" in raised.value.failure.message or "satisfy" in raised.value.failure.message
+    assert VALUE not in raised.value.failure.message
+    assert "4711" not in raised.value.failure.message
+    with pytest.raises(ToolFailure, match="abc"):
+        tool.check(b'{"other":"abc"}')
+
+
+LITERALS: dict[str, tuple[Any, list[str]]] = {
+    "a literal": ({"token": VALUE, "other": "x"}, [VALUE]),
+    "a name": ({"token": "secret:DOOR"}, []),
+    "several": ({"token": "a", "headers": {"x": "b", "y": "c"}}, ["a", "b", "c"]),
+    "in a list": ({"logins": [{"user": "u", "password": "a"}, {"password": "b"}]}, ["a", "b"]),
+    "in the wrong place": ({"headers": VALUE, "token": [{"x": VALUE + "2"}]}, [VALUE + "2", VALUE]),
+    "a number": ({"token": 4711}, ["4711"]),
+    "no object": ([VALUE], []),
+}
+
+
+@pytest.mark.parametrize(("arguments", "found"), LITERALS.values(), ids=LITERALS)
+def test_literals_of_a_call_are_found(arguments: Any, found: list[str]) -> None:
+    """Whatever the arguments look like: wrong ones come back in messages too."""
+    assert literals(UNLOCK.secret_arguments, json.dumps(arguments).encode()) == found
+
+
+def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
+    """The arguments give the stored digest only with the idempotency key, which is not kept."""
+    arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
+    terms = [
+        terms_of(a_caller(), UNLOCK, Retry("idempotency", key), text)
+        for key, text in (("a", arguments), ("a", spelt_otherwise), ("b", arguments))
+    ]
+
+    assert terms[0].digest == terms[1].digest
+    assert len({terms[0].digest, terms[2].digest, digest_of(arguments)}) == 3
+
+
+def test_what_is_no_json_has_none() -> None:
+    """It reaches no tool."""
+    assert literals(UNLOCK.secret_arguments, b'{"token":') == []
+    assert literals((), b'{"token":"x"}') == []

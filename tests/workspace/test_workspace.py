@@ -1,0 +1,342 @@
+"""A tenant's directory has no way out."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import (
+    Kernel,
+    Resolver,
+    TenantWorkspace,
+    Walk,
+    Workspaces,
+    kernel_resolves,
+    parts_of,
+    resolver_of,
+)
+from tests.support.cases import each
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "workspaces"
+
+
+@pytest.fixture(params=["kernel", "walk"])
+def workspaces(root: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
+    """By either way of opening what a path names; both keep the same promises."""
+    if request.param == "kernel" and not kernel_resolves():
+        pytest.skip("this kernel has no openat2")
+    made = Workspaces(root, resolver=resolver_of(request.param))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def acme(workspaces: Workspaces) -> TenantWorkspace:
+    return workspaces.of("acme")
+
+
+async def test_what_is_written_can_be_read(acme: TenantWorkspace, root: Path) -> None:
+    """The answer is the path as tools show it, and either spelling reads it."""
+    shown = await acme.write("2024/invoice.csv", b"1,2")
+    await acme.write("/workspace/2024/invoice.csv", b"3,4")
+
+    assert shown == "/workspace/2024/invoice.csv"
+    assert await acme.read("2024/invoice.csv", limit=100) == b"3,4"
+    assert await acme.read(shown, limit=3) == b"3,4"
+    assert (root / "acme/2024/invoice.csv").read_bytes() == b"3,4"
+    assert [path.name for path in (root / "acme/2024").iterdir()] == ["invoice.csv"]
+
+
+async def test_files_are_their_owners_only(acme: TenantWorkspace, root: Path) -> None:
+    """Other accounts of the machine neither list nor read them."""
+    await acme.write("a/b", b"")
+
+    assert [(root / path).stat().st_mode & 0o077 for path in (".", "acme", "acme/a/b")] == [0, 0, 0]
+
+
+BAD_PATHS = [
+    "",
+    "/",
+    "/etc/passwd",
+    "/workspace",
+    "/workspace/",
+    "/workspace//",
+    "/workspace//../x",
+    "//workspace/a",
+    "/workspace/../x",
+    "../globex/secret",
+    "a/../../globex/secret",
+    "..",
+    ".",
+    "a/",
+    "a/.",
+    "a//",
+    ".//",
+    "./..",
+    "a://b",
+    "a//../../globex/secret",
+    "a\0b",
+    "a\nb",
+    "\x7f",
+    "\udc80",
+    "x" * 256,
+    "ü" * 128,
+    "/".join("a" * 40),
+    "a/" * 3000 + "a",
+    ".0123456789abcdef.partial",
+    "a/.0123456789ABCDEF.PARTIAL/b",
+]
+
+
+@each("path", BAD_PATHS)
+async def test_a_path_that_leads_elsewhere_is_refused(
+    acme: TenantWorkspace, root: Path, path: str
+) -> None:
+    """Refused, not repaired; nothing is made on the way."""
+    for attempt in (acme.write(path, b"x"), acme.read(path, limit=10)):
+        with pytest.raises(ToolFailure) as raised:
+            await attempt
+        assert raised.value.failure.kind == "validation"
+    assert os.listdir(root) == []
+
+
+async def test_one_tenant_never_reaches_the_next(workspaces: Workspaces, root: Path) -> None:
+    """Not by name, not by a link in a file's place, not by a link in a folder's place."""
+    await workspaces.of("globex").write("secret", b"theirs")
+    acme = workspaces.of("acme")
+    await acme.write("mine", b"ours")
+    (root / "acme/file").symlink_to(root / "globex/secret")
+    (root / "acme/folder").symlink_to(root / "globex")
+    (root / "acme/up").symlink_to("..")
+
+    for path in ("file", "folder/secret", "up/globex/secret", "secret"):
+        with pytest.raises(ToolFailure):
+            await acme.read(path, limit=100)
+    for path in ("folder/secret", "up/globex/secret", "folder/new"):
+        with pytest.raises(ToolFailure):
+            await acme.write(path, b"x")
+    await acme.write("file", b"x")
+
+    assert (root / "globex/secret").read_bytes() == b"theirs"
+    assert not (root / "acme/file").is_symlink()
+    assert sorted(os.listdir(root / "globex")) == ["secret"]
+
+
+async def test_a_tenants_folder_that_is_a_link_is_not_followed(
+    workspaces: Workspaces, root: Path
+) -> None:
+    """Not even when somebody with access to the root put it there."""
+    (root / "elsewhere").mkdir()
+    (root / "acme").symlink_to(root / "elsewhere")
+
+    with pytest.raises(ToolFailure):
+        await workspaces.of("acme").write("a", b"x")
+    assert list((root / "elsewhere").iterdir()) == []
+
+
+async def test_what_is_no_plain_file_is_not_opened(acme: TenantWorkspace, root: Path) -> None:
+    """A pipe would hold a thread for ever; a folder is not overwritten."""
+    await acme.write("folder/file", b"x")
+    os.mkfifo(root / "acme/pipe")
+
+    for path in ("pipe", "folder", "folder/file/below"):
+        with pytest.raises(ToolFailure) as raised:
+            await acme.read(path, limit=10)
+        assert str(root) not in raised.value.failure.message
+    for path in ("folder", "folder/file/below"):
+        with pytest.raises(ToolFailure):
+            await acme.write(path, b"x")
+
+
+async def test_missing_and_large_files_are_told_apart(acme: TenantWorkspace) -> None:
+    """One is not there, the other is more than was asked for."""
+    await acme.write("a", b"12345")
+
+    with pytest.raises(ToolFailure) as missing:
+        await acme.read("b", limit=10)
+    with pytest.raises(ToolFailure) as large:
+        await acme.read("a", limit=4)
+
+    assert missing.value.failure.kind == "not_found"
+    assert large.value.failure.kind == "validation"
+
+
+@given(st.text(max_size=40))
+def test_every_accepted_path_is_plain_names(path: str) -> None:
+    """Whatever the text: refused, or names that stay below where they begin."""
+    try:
+        parts = parts_of(path)
+    except ToolFailure:
+        return
+    assert all(
+        part not in ("", ".", "..") and "/" not in part and "\0" not in part for part in parts
+    )
+    names = path.removeprefix("/workspace/").split("/")
+    assert parts == tuple(name for name in names if name not in ("", "."))
+
+
+@pytest.mark.parametrize("path", ["/workspace", "/workspace/", "/workspace//", "/workspace/./"])
+def test_the_workspace_itself_is_no_file(path: str) -> None:
+    """The refusal says so; such a path neither is empty nor leads out."""
+    with pytest.raises(ToolFailure, match="names a folder: name a file in it"):
+        parts_of(path)
+
+
+async def test_files_are_listed_in_order(acme: TenantWorkspace, root: Path) -> None:
+    """With their sizes; nothing before anything is written, and never more than asked for."""
+    assert await acme.files(limit=10) == []
+    for path in ("b/c.txt", "a.txt", "b/a/d.txt", "b.txt"):
+        await acme.write(path, path.encode())
+    files = await acme.files(limit=10)
+
+    assert [file.path for file in files] == ["a.txt", "b.txt", "b/a/d.txt", "b/c.txt"]
+    assert [file.size for file in files] == [5, 5, 9, 7]
+    assert all(file.modified > 0 for file in files)
+    assert len(await acme.files(limit=2)) == 2
+
+
+async def test_listing_follows_no_link_and_names_only_what_can_be_read(
+    acme: TenantWorkspace, workspaces: Workspaces, root: Path
+) -> None:
+    """Links, pipes, half-written files and names that no path may hold are left out."""
+    await acme.write("kept.txt", b"x")
+    await workspaces.of("globex").write("secret.txt", b"x")
+    home = root / "acme"
+    (home / "elsewhere").symlink_to(root / "globex")
+    (home / "link.txt").symlink_to(root / "globex/secret.txt")
+    (home / ".0123456789abcdef.partial").write_bytes(b"")
+    (home / "odd\nname").write_bytes(b"")
+    os.mkfifo(home / "pipe")
+
+    assert [file.path for file in await acme.files(limit=10)] == ["kept.txt"]
+
+
+async def test_a_deep_path_is_opened_in_pieces(acme: TenantWorkspace) -> None:
+    """The longest path there may be is longer than what one system call takes."""
+    names = ["n" * 127] * 31 + ["m" * 128]
+    path = "/".join(names)
+    assert len(path) == 4096
+    await acme.write(path, b"deep")
+
+    assert await acme.read(path, limit=10) == b"deep"
+    assert (await acme.stat("/".join(names[:20]))).type == "folder"
+    assert await acme.delete(names[0], recursive=True)
+    assert (await acme.entries(limit=10)).items == []
+
+
+async def test_a_file_grows_and_keeps_what_it_was(acme: TenantWorkspace, root: Path) -> None:
+    """Appending makes or lengthens it; what could be run still can."""
+    assert await acme.append("a/log", b"12") == 2
+    (root / "acme/a/log").chmod(0o755)
+    assert await acme.append("a/log", b"345") == 5
+
+    head = await acme.head("a/log", limit=3)
+    assert (head.data, head.size) == (b"123", 5)
+    assert (root / "acme/a/log").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ToolFailure):
+        await acme.append("no/log", b"", mkdirs=False)
+
+
+async def test_what_is_deleted_is_gone_as_a_whole(acme: TenantWorkspace, root: Path) -> None:
+    """Whatever it is and however deep; what links name stays."""
+    outside = root / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"x")
+    await acme.make_folder("top")
+    inner = root / "acme/top"
+    for _ in range(200):
+        inner /= "d"
+        inner.mkdir()
+        (inner / "f").write_bytes(b"x")
+    (inner / "link").symlink_to(outside)
+    os.mkfifo(inner / "pipe")
+    before = await acme.usage()
+
+    assert await acme.delete("top", recursive=True) is True
+    assert await acme.delete("top") is False
+    assert os.listdir(root / "acme") == []
+    assert os.listdir(outside) == ["kept"]
+    assert (before.bytes, before.files) == (200, 403)
+    assert (await acme.usage()).files == 0
+
+
+async def test_a_list_is_the_same_each_time_and_bounded(acme: TenantWorkspace) -> None:
+    """All of a folder before what is deeper; never more than asked for, and it says so."""
+    for path in ("b/x", "a/y/z", "c"):
+        await acme.write(path, b"1")
+
+    whole = await acme.entries(recursive=True, limit=10)
+    some = await acme.entries(recursive=True, limit=3)
+
+    assert [item.path for item in whole.items] == ["a", "a/y", "a/y/z", "b", "b/x", "c"]
+    assert not whole.cut
+    assert [item.path for item in some.items] == ["a", "b", "c"]
+    assert some.cut
+    assert [item.path for item in (await acme.entries("a/", limit=1)).items] == ["a/y"]
+
+
+async def test_a_pack_keeps_its_own_beside_the_workspace(
+    workspaces: Workspaces, root: Path
+) -> None:
+    """No path of the workspace leads there, and each tenant has its own."""
+    acme, globex = workspaces.of("acme"), workspaces.of("globex")
+    await acme.area("memory").write("a", b"ours")
+    await globex.area("memory").write("a", b"theirs")
+
+    assert await acme.area("memory").read("a", limit=10) == b"ours"
+    assert (await acme.entries(recursive=True, limit=10)).items == []
+    for name in ("", "..", "a/b", "Memory", ".usage"):
+        with pytest.raises(ValueError, match="no name of an area"):
+            acme.area(name)
+    with pytest.raises(ToolFailure) as missing:
+        await acme.area("memory").read("b", limit=10)
+    assert missing.value.failure.message == "b does not exist."
+
+
+@pytest.mark.skipif(not kernel_resolves(), reason="this kernel has no openat2")
+@given(st.lists(st.sampled_from(["a", "b", "link", "file", "loop", "no"]), max_size=20))
+def test_both_ways_open_the_same(parts: list[str]) -> None:
+    """Whatever the names: the same file, or an error from both."""
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        (top / "a/b/a").mkdir(parents=True)
+        (top / "a/file").write_bytes(b"x")
+        (top / "a/link").symlink_to("b")
+        (top / "link").symlink_to("/")
+        (top / "loop").symlink_to("loop")
+        found = [opened(resolver, top, parts) for resolver in (Kernel(), Walk())]
+
+    assert found[0] == found[1]
+
+
+def opened(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
+    """The number of the file that is opened."""
+    root = os.open(top, os.O_RDONLY)
+    try:
+        handle = resolver.open(root, parts, os.O_RDONLY)
+    except OSError:
+        return None
+    else:
+        number = os.fstat(handle).st_ino
+        os.close(handle)
+        return number
+    finally:
+        os.close(root)
+
+
+def test_no_handle_is_left_open(root: Path) -> None:
+    """Neither when a path is found nor when it is not."""
+    (root / "a/b").mkdir(parents=True)
+    for resolver in (resolver_of("walk"), resolver_of()):
+        handles = len(os.listdir("/dev/fd"))
+        for parts in (["a"], ["a", "b"], ["a", "no", "b"], ["no"], ["a"] * 40, []):
+            opened(resolver, root, parts)
+        assert len(os.listdir("/dev/fd")) == handles
