@@ -2,23 +2,27 @@
 
 import asyncio
 import tracemalloc
-from typing import Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import automaton
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.quoted import PROMPT_BYTES
 from gatepost.redaction.readings import AT_ONCE, unwrapped
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
-from gatepost.tools.redaction import LONG_BYTES
+from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
+from tests.support.cases import each
+from tests.support.held import taken
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
 
@@ -154,11 +158,87 @@ def test_as_many_as_it_may_bring_are_kept_out() -> None:
     assert told == " ".join(["[REDACTED:OTHERS]"] * len(values))
 
 
-def test_wrong_arguments_of_any_length_are_told_without_secrets() -> None:
-    """What is searched aside from the loop is searched as well."""
-    told = _asked(_runner([]), token="s3cretvalue", text={"s3cretvalue": "y" * LONG_BYTES})
-    assert told.startswith("validation: ")
-    assert "s3cretvalue" not in told
+SECRET = "s3cretvalue"
+
+
+def _never(value: str) -> str:
+    raise ValueError(f"no good: {value[-1_995:]}")
+
+
+def _tools() -> Runner:
+    """The same argument, checked by a type, by an author's function and by a schema's pattern."""
+    pack = Pack("checks")
+
+    @pack.tool()
+    async def typed(ctx: CallContext, token: Secret, text: list[str]) -> None:
+        """Take texts."""
+
+    @pack.tool()
+    async def validated(
+        ctx: CallContext, token: Secret, text: list[Annotated[str, AfterValidator(_never)]]
+    ) -> None:
+        """Take texts that are never good."""
+
+    texts = {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,9}$"}}
+    pack.add(
+        name="matched",
+        description="Take texts.",
+        input_schema={
+            "type": "object",
+            "properties": {"token": {"type": "string", KEYWORD: True}, "text": texts},
+        },
+        invoke=taken,
+    )
+    return Runner(Registry(pack.tools.values()), context_for=lambda call: cast("Any", None))
+
+
+LONG_ONES: dict[str, list[Any]] = {
+    "in a long value": ["y" * 1_990 + SECRET + "y" * LONG_BYTES],
+    "in the second of two": ["y" * PROMPT_BYTES, SECRET],
+    "in one of many": [SECRET] * (MANY_VALUES + 1),
+    "in a name": [{SECRET: "y" * PROMPT_BYTES}],
+    "in a short one": [SECRET],
+}
+
+
+@each("text", LONG_ONES.values(), ids=LONG_ONES)
+@pytest.mark.parametrize("name", ["typed", "validated", "matched"])
+def test_wrong_arguments_of_any_length_are_told_without_secrets(name: str, text: Any) -> None:
+    """Neither a secret nor the half that a cut leaves is in what is said about the arguments."""
+    told = _asked(_tools(), name, token=SECRET, text=text[0] if name == "typed" else text)
+    assert told.startswith("validation: `text")
+    assert SECRET not in told
+    assert "s3cret" not in told
+    assert "tvalue" not in told
+
+
+def test_what_is_wrong_with_a_long_argument_is_said_without_its_value() -> None:
+    """The agent still learns which argument to correct, and how."""
+    told = _asked(_tools(), "typed", token="t", text=[*["y"] * MANY_VALUES, 7])
+    assert told == f"validation: `text[{MANY_VALUES}]` should be of type string."
+
+
+def test_long_arguments_that_are_refused_are_checked_once() -> None:
+    """A second check, of the arguments without their secrets, took as long as the first one."""
+    pack, looked_at = Pack("counts"), 0
+
+    def count(value: str) -> str:
+        nonlocal looked_at
+        looked_at += 1
+        if value == "bad":
+            raise ValueError("it is bad")
+        return value
+
+    @pack.tool()
+    async def counted(
+        ctx: CallContext, token: Secret, text: list[Annotated[str, AfterValidator(count)]]
+    ) -> None:
+        """Take texts."""
+
+    runner = Runner(Registry(pack.tools.values()), context_for=lambda call: cast("Any", None))
+    told = _asked(runner, "counted", token=SECRET, text=[SECRET] * MANY_VALUES + ["bad"])
+    assert told == f"validation: `text[{MANY_VALUES}]`: the value is not valid."
+    assert looked_at == MANY_VALUES + 1
 
 
 DEEP = {

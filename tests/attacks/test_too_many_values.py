@@ -179,7 +179,7 @@ async def test_of_many_mistakes_some_are_told_and_where_they_are() -> None:
     """Also of a document that is too long to list them all."""
     rows = b'{"rows":[%b]}' % b",".join([b'{"name":1}'] * 10_000)
     said = await _said("save", rows)
-    assert "`rows[0].name` should be a valid string (got 1)." in said
+    assert "`rows[0].name` should be a valid string." in said
     assert "`rows[0].amount` is required." in said
 
     said = await _said("save", b'{"rows":[%b]}' % b",".join([b"{}"] * 500))

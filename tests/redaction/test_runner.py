@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,14 +11,19 @@ import pytest
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Call, CallContext
+from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
+from gatepost.tools.client import SilentClient
 from gatepost.tools.pack import Pack
 from gatepost.tools.redaction import LONG_BYTES, MANY, KnownSecrets, Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
+from tests.support.cases import each
+from tests.support.held import HOLD_S
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
+from tests.support.turns import shortest_hold
 
 
 class State(msgspec.Struct, frozen=True):
@@ -72,22 +78,39 @@ class Stage:
                 self.shelf.put(ctx.caller.tenant_id, SET=sets)
             return text * times
 
+        @pack.tool()
+        async def tell(ctx: CallContext, text: str) -> None:
+            """Tell a text in every way but the answer, and fail with it."""
+            await ctx.progress(1, message=text)
+            await ctx.log("info", {"text": text})
+            raise ToolFailure("conflict", text)
+
+        @pack.tool()
+        async def take(ctx: CallContext, text: list[int], token: Secret) -> None:
+            """Take what is no text."""
+
         self.redaction = Redaction(self.shelf)
         registry = Registry(pack.tools.values())
         self.runner = Runner(registry, context_for=self._context, redaction=self.redaction)
 
     def _context(self, call: Call) -> CallContext:
         space = TenantWorkspace(-1, call.caller.tenant_id)
-        return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+        return CallContext(
+            caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
+        )
 
-    async def say(self, tenant: str = "acme", **arguments: Any) -> str:
+    async def call(self, name: str, arguments: Mapping[str, Any], tenant: str = "acme") -> Outcome:
         call = Call(
             caller=a_caller(tenant_id=tenant),
-            name="say",
+            name=name,
             arguments=msgspec.json.encode(arguments),
             request_id="request-1",
+            client=SilentClient(),
         )
-        outcome = await self.runner.run(call)
+        return await self.runner.run(call)
+
+    async def say(self, tenant: str = "acme", **arguments: Any) -> str:
+        outcome = await self.call("say", arguments, tenant)
         text: str = outcome.content[0]["text"]
         return text
 
@@ -176,6 +199,36 @@ async def test_a_long_answer_is_searched_beside_the_loop(stage: Stage) -> None:
 
     assert turns > few
     assert long == "x [REDACTED:KEY] " * (LONG_BYTES // len(text) + 2)
+
+
+DEAR_TEXTS = {
+    "escaped documents": '[\\"hun\\",\\"ter2\\"]',
+    "quotation marks": '"a",',
+    "apostrophes": "'a',",
+    "escaped quotation marks": '\\\\\\"',
+    "line breaks": "a\n",
+    "percent signs": "%41",
+    "beginnings of tokens": "sk-",
+    "beginnings of the caller's own secret": "a",
+}
+"""What takes longest to search."""
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("length", [1_000, 16_000, 120_000])
+@each("text", DEAR_TEXTS.values(), ids=DEAR_TEXTS)
+async def test_what_is_dear_to_search_holds_nobody_up(stage: Stage, text: str, length: int) -> None:
+    """In an answer, a failure, progress, a log message or wrong arguments."""
+    stage.shelf.put("acme", KEY="hunter2hunter2", PASSWORD="correct horse battery staple")
+    text = text * (length // len(text))
+    ways: dict[str, dict[str, Any]] = {
+        "say": {"text": text},
+        "tell": {"text": text},
+        "take": {"text": text, "token": "a" * 4_000},
+    }
+    for name, arguments in ways.items():
+        held, limit = await shortest_hold(partial(stage.call, name, arguments), HOLD_S)
+        assert held < limit, (name, held, limit)
 
 
 @pytest.mark.requirement("P13")

@@ -4,9 +4,12 @@ import asyncio
 from typing import Any
 
 import msgspec
+import structlog
 import uvicorn
 
 from gatepost.http.unread_responses import UnreadLimits, UnreadResponses
+
+log = structlog.get_logger("gatepost.http")
 
 # Room above the configured header limit for one credential that the gate refuses itself; what
 # never ends its head is cut off here, before it fills the memory.
@@ -73,7 +76,10 @@ class HeadWatch:
     def count(self, size: int) -> None:
         """Bytes arrived and the head is still not whole."""
         self.received += size
-        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+        most = self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE
+        if self.received > most:
+            # It reaches no check of ours, so no other line tells why the client got no answer.
+            log.warning("request_head_too_large", peer=self._protocol.client, limit=most)
             self._end(TOO_LARGE)
         else:
             self.arm()

@@ -124,6 +124,8 @@ class Redactor:
         )
         self.plain = not marks
         """Whether the tenant has no secrets."""
+        self.of_caller = False
+        """Whether some of the secrets are those of a single call."""
         self._search: Callable[[bytes, bool], object] = self._automata[0].search
 
     def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
@@ -138,12 +140,16 @@ class Redactor:
             return self
         both = object.__new__(Redactor)
         both._automata, both.plain = (*self._automata, Automaton(marks)), False
-        both._search = _found
+        both.of_caller, both._search = True, _found
         return both
 
     def clear(self, text: bytes) -> bool:
         """Return whether the text contains nothing to redact; every call uses this."""
         return not (UNREAD(text) or self._search(text, True)) or not self.spans(text)
+
+    def surely_clear(self, text: bytes) -> bool:
+        """Return whether a search alone shows that there is nothing to redact."""
+        return not (UNREAD(text) or self._search(text, True))
 
     def spans(self, text: bytes) -> list[SecretSpan]:
         """Return the spans to redact: sorted and disjoint."""

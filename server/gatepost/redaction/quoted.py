@@ -16,9 +16,15 @@ SEPARATOR = b"\0"
 """A byte that occurs in no token and no secret."""
 
 _QUOTING = b"\"'\\%&"
+_MARKS = _QUOTING + b"\r\n"
 """A text without any of these has no quotation mark, nor an escape that may stand for one."""
 SHORT_BYTES = 1024
 """Up to here it costs less to look for all of them at once than to read the text's layers."""
+PROMPT_BYTES, PROMPT_MARKS = 16_384, 2_000
+"""
+What takes at most some ten milliseconds to redact: bytes, and how many of them may be quotation
+marks, escapes or line breaks. Each of those may cost fifty times as much as another byte.
+"""
 
 _NUMBER = rb"(-?[0-9][0-9.eE+-]*)"
 _LEAVES = (
@@ -37,12 +43,30 @@ class QuotedLeaf(NamedTuple):
     is_number: bool
 
 
+def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
+    """
+    Return whether a text can be redacted on the event loop, whatever it consists of.
+
+    *of_caller*: some of the secrets are the caller's, who may have chosen them to cost time.
+    """
+    if len(text) <= SHORT_BYTES:
+        return True
+    if of_caller or len(text) > PROMPT_BYTES:
+        return False
+    return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
+
+
+def is_unquoted(text: bytes) -> bool:
+    """Return whether nothing in a text is in quotation marks, in whatever way they are written."""
+    return text.translate(None, _QUOTING) == text
+
+
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     """Return the spans of secrets that are split over the strings of *text*, unordered."""
     found: list[SecretSpan] = []
     if redactor.plain:
         return found
-    if len(text) <= SHORT_BYTES and text.translate(None, _QUOTING) == text:
+    if len(text) <= SHORT_BYTES and is_unquoted(text):
         return found  # most answers
     ways = None
     for depth, layer in enumerate(layers(text)):

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from gatepost.tools import json_shape
 from gatepost.tools.api import SecretPath, ToolFailure
 from gatepost.tools.json_shape import levels_of, most_values
-from gatepost.tools.redaction import LONG_BYTES
+from gatepost.tools.redaction import LONG_BYTES, is_quoted
 from gatepost.tools.schema_branches import RANGES, Branching, looks_around
 
 SHOWN_VALUE_CHARACTERS = 40
@@ -34,6 +34,10 @@ class Hidden:
     def __init__(self, paths: Sequence[SecretPath]) -> None:
         self._first = frozenset(path[0] for path in paths)
 
+    def __bool__(self) -> bool:
+        """Return whether any argument holds a secret."""
+        return bool(self._first)
+
     def holds(self, where: Sequence[Any]) -> bool:
         """Return whether the value at that path must not be shown."""
         if not self._first:
@@ -42,6 +46,7 @@ class Hidden:
 
 
 NOTHING_HIDDEN = Hidden(())
+EVERYTHING_HIDDEN = Hidden([(None,)])
 
 
 def mistake(
@@ -137,7 +142,7 @@ Those of numbers are omitted: a validator takes longer to compare a number than 
 report a mistake.
 """
 
-Explain = Callable[[Any], ToolFailure | None]
+Explain = Callable[[Any, Hidden], ToolFailure | None]
 """Returns what is wrong with the beginning of a document, apart from what the cut removed."""
 
 
@@ -188,6 +193,11 @@ class Bounds:
         room = self._most_mistakes // members
         return min(room, isqrt(MOST_COPIED // members)) if self._copying else room
 
+    def hidden(self, arguments: bytes) -> Hidden:
+        """Return what messages about these arguments must not show."""
+        is_shown = is_quoted(arguments, with_secrets=bool(self._hidden))
+        return self._hidden if is_shown else EVERYTHING_HIDDEN
+
     def passes(self, arguments: bytes, value: Any = UNSET) -> bool:
         """
         Return True if the document satisfies the schema, False if the full check must decide.
@@ -208,7 +218,7 @@ class Bounds:
         if not is_long and values <= self._room(members):
             return False
         if not self.validator.is_valid(value):
-            raise self._explained(value, subschemas, members)
+            raise self._explained(value, subschemas, members, self.hidden(arguments))
         return True
 
     def _bound(self, value: Any, values: int, subschemas: int, steps: int) -> None:
@@ -235,15 +245,15 @@ class Bounds:
             self._validator = self._make()
         return self._validator
 
-    def _explained(self, value: Any, subschemas: int, members: int) -> ToolFailure:
-        if failure := self.of_beginning(value, members):
+    def _explained(self, value: Any, subschemas: int, members: int, hidden: Hidden) -> ToolFailure:
+        if failure := self.of_beginning(value, members, hidden):
             return failure
         if subschemas == 1:
             # Without alternatives, only the first mistake is built.
             try:
                 self.validator.validate(value)
             except jsonschema_rs.ValidationError as error:
-                field, sentence = mistake(error, self._hidden)
+                field, sentence = mistake(error, hidden)
                 return ToolFailure("validation", sentence, field=field or None)
         return ToolFailure(
             "validation",
@@ -251,12 +261,13 @@ class Bounds:
             "less at once.",
         )
 
-    def of_beginning(self, value: Any, members: int) -> ToolFailure | None:
+    def of_beginning(self, value: Any, members: int, hidden: Hidden) -> ToolFailure | None:
         """Return a mistake in the beginning of a long document; None if there is none to name."""
         for most in SHOWN_ITEMS:
             room = [self._room(members)]
             with suppress(_TooLong):
-                if failure := self._explain(_beginning(value, most, self._names, room)):
+                beginning = _beginning(value, most, self._names, room)
+                if failure := self._explain(beginning, hidden):
                     return failure
         return None
 

@@ -100,9 +100,8 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
     Raises ValueError if `validator_of` refuses the schema or it has too many alternatives.
     """
     validator = validator_of(schema)
-    hidden = Hidden(secret_arguments(schema))
 
-    def explain(value: Any, without: Set[str] = COUNTED) -> ToolFailure | None:
+    def explain(value: Any, hidden: Hidden, without: Set[str] = COUNTED) -> ToolFailure | None:
         found = (error for error in validator.iter_errors(value) if error.kind.name not in without)
         mistakes = [mistake(error, hidden) for error in islice(found, SHOWN_MISTAKES)]
         if not mistakes:
@@ -117,15 +116,17 @@ def checker(schema: Mapping[str, Any]) -> Callable[[bytes], Any]:
         explain,
         most_mistakes=MOST_MISTAKES,
         copying=True,
-        hidden=hidden,
+        hidden=Hidden(secret_arguments(schema)),
     )
 
     def check(arguments: bytes) -> Any:
         value = decoded(arguments)
         if len(arguments) > bounds.harmless_bytes and bounds.passes(arguments, value):
             return value
-        if not validator.is_valid(value) and (failure := explain(value, frozenset())):
-            raise failure
+        if not validator.is_valid(value):
+            failure = explain(value, bounds.hidden(arguments), without=frozenset())
+            if failure is not None:
+                raise failure
         return value
 
     return check

@@ -1,15 +1,15 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
 from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.quoted import cleaned_text
+from gatepost.redaction.quoted import cleaned_text, is_prompt
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
@@ -24,13 +24,12 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.redaction import (
-    LONG_BYTES,
     PLAIN,
     Redaction,
     answer_without,
     failure_without,
     is_harmless,
-    is_large,
+    is_quoted,
     question_without,
 )
 from gatepost.tools.secret import literals
@@ -41,6 +40,8 @@ MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
 The limits for the number and size of secrets in the arguments of one call. Each costs time, and a
 caller that sends a password of thousands of lines wants to keep the server busy.
 """
+
+T = TypeVar("T")
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -118,14 +119,16 @@ class RedactedCall(msgspec.Struct):
         return await in_cpu_thread(self.call.caller, self.outcome, outcome, bounded=False)
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
-        """Redact an outcome at once; return None if it is too long for that."""
-        if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
-            return None
+        """Redact an outcome at once; return None if that would take too long."""
         if is_harmless(outcome, self.now()):
             return outcome
-        content = _encode(outcome.content)
-        structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
-        return None if len(content) + len(structured) > LONG_BYTES else self.outcome(outcome)
+        said = _encode(outcome.content)
+        if outcome.structured is not UNSET:
+            said += _encode(outcome.structured)
+        if outcome.failure is not None:
+            said += str(outcome.failure.message).encode(errors="surrogatepass")
+        is_short = is_prompt(said, of_caller=self.redactor.of_caller)
+        return self.outcome(outcome) if is_short else None
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """Redact an outcome of any size; raises as `fit` does if it cannot be encoded."""
@@ -147,8 +150,10 @@ class RedactedCall(msgspec.Struct):
         Return the failure for the arguments without their secrets.
 
         Messages quote values, and cut long ones. Half a secret would not be found afterwards, so
-        the redacted arguments are checked again.
+        the redacted arguments are checked again. Messages about long arguments quote nothing.
         """
+        if not is_quoted(self.call.arguments, with_secrets=bool(self.offer.secret_arguments)):
+            return refused
         clean = document.cleaned(self.call.arguments, self.now())
         if clean is None:
             return refused
@@ -158,11 +163,9 @@ class RedactedCall(msgspec.Struct):
             return again
         return ToolFailure("validation", "The arguments are not what the schema allows.")
 
-    async def error(self, error: BaseException) -> BaseException:
-        """Return the exception of the call without secrets; a long check runs in a thread."""
+    def error(self, error: BaseException) -> BaseException:
+        """Return the exception of the call without secrets, but for those that its text names."""
         if isinstance(error, ToolFailure) and not self.checked:
-            if is_large(self.call.arguments):
-                return await in_cpu_thread(self.call.caller, self._refusal, error, bounded=False)
             return self._refusal(error)
         return self.protocol_error(error) if isinstance(error, ProtocolError) else error
 
@@ -192,14 +195,15 @@ class RedactedCall(msgspec.Struct):
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send progress without secrets."""
         if isinstance(message, str):
-            message = self._said("progress").text(message, self.now())
+            plain = message.encode(errors="surrogatepass")
+            message = await self._search(plain, self._said("progress").text, message)
         await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message without secrets."""
         with suppress(*UNENCODABLE):  # no JSON: sending it fails
             encoded = _encode(data, enc_hook=_shown)
-            clean = self._said("log").document(encoded, self.now())
+            clean = await self._search(encoded, self._said("log").document, encoded)
             data = data if clean is encoded else Raw(clean)
         if isinstance(logger, str):
             logger = self.now().clean(logger)
@@ -209,9 +213,19 @@ class RedactedCall(msgspec.Struct):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, with requests without secrets."""
-        clean = {key: question_without(request, self.now()) for key, request in requests.items()}
+        clean = {
+            key: await self._search(_sent(request), question_without, request)
+            for key, request in requests.items()
+        }
         with held(self.clock, self.seat):
             return await self.call.client.request(clean)
+
+    async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
+        """Redact a message; *text* is what is searched, and a long one is searched in a thread."""
+        redactor = self.now()
+        if is_prompt(text, of_caller=redactor.of_caller):
+            return clean(message, redactor)
+        return await in_cpu_thread(self.call.caller, clean, message, redactor, bounded=False)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
@@ -239,6 +253,13 @@ def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
     ]
+
+
+def _sent(request: InputRequest) -> bytes:
+    try:
+        return _encode(request.params)
+    except UNENCODABLE:
+        return b""  # no JSON: sending it fails
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from gatepost.redaction import document, log_context
 from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.quoted import cleaned_text, quoted
+from gatepost.redaction.quoted import cleaned_text, is_prompt, is_unquoted, quoted
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
@@ -162,6 +162,18 @@ def is_large(arguments: bytes) -> bool:
     return size > LONG_BYTES or most_values(arguments) > MANY_VALUES
 
 
+def is_quoted(arguments: bytes, *, with_secrets: bool) -> bool:
+    """
+    Return whether mistakes in the arguments are described with the values at fault.
+
+    Such a description is redacted by redacting and checking the arguments once more.
+    *with_secrets*: some of the arguments are secrets.
+    """
+    if not is_prompt(arguments, of_caller=with_secrets):
+        return False
+    return len(arguments) <= SHORT_BYTES or most_values(arguments) <= MANY_VALUES
+
+
 def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) -> bool:
     """
     Decide the usual case, one text and perhaps the same as JSON, without encoding it again.
@@ -182,9 +194,7 @@ def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) ->
         plain = text.encode()
     except UnicodeEncodeError:
         return False  # a lone surrogate, as in invalid file names
-    if len(plain) > most or not redactor.clear(plain):
-        return False
-    if quoted(plain, redactor):
+    if len(plain) > most or not _is_clear(plain, redactor):
         return False
     return value is UNSET or _is_harmless_value(value, plain, redactor, most)
 
@@ -198,7 +208,14 @@ def _is_harmless_value(value: Any, plain: bytes, redactor: Redactor, most: int) 
         return False
     if encoded == plain:
         return True
-    return redactor.clear(encoded) and not quoted(encoded, redactor)
+    return _is_clear(encoded, redactor)
+
+
+def _is_clear(text: bytes, redactor: Redactor) -> bool:
+    """Return whether there are no secrets; False also means that it would take long to know."""
+    if is_prompt(text, of_caller=redactor.of_caller):
+        return redactor.clear(text) and not quoted(text, redactor)
+    return (redactor.plain or is_unquoted(text)) and redactor.surely_clear(text)
 
 
 def answer_without(outcome: Outcome, offer: Offer, redactor: Redactor) -> Outcome:

@@ -213,7 +213,7 @@ class Runner:
         except OURS:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
-            outcome = outcome_of(await guard.error(error), call, offer.timeout_s or self.timeout_s)
+            outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
         finally:
             guard.over = True
             HERE.set(outer)

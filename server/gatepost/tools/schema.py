@@ -67,12 +67,20 @@ SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
 
 SILENT = frozenset(
     {
+        "bool_type",
         "dict_type",
+        "float_type",
+        "greater_than",
+        "greater_than_equal",
+        "int_type",
         "json_invalid",
         "json_type",
+        "less_than",
+        "less_than_equal",
         "list_type",
         "literal_error",
         "model_type",
+        "multiple_of",
         "string_pattern_mismatch",
         "string_too_long",
         "string_too_short",
@@ -123,7 +131,7 @@ class _ArgumentCheck:
         self._core_schema = adapter.core_schema
         self._validate = adapter.validator.validate_json
         self._validate_long: Any = None
-        self._names, self._hidden = names, Hidden(secret_arguments(schema))
+        self._names = names
         self._own_bounds = bounds_of(adapter.core_schema)
         self._bounds = Bounds(
             schema,
@@ -132,7 +140,7 @@ class _ArgumentCheck:
             self._explain,
             most_mistakes=MOST_MISTAKES,
             most_steps=MOST_TRIED,
-            hidden=self._hidden,
+            hidden=Hidden(secret_arguments(schema)),
         )
 
     def check(self, arguments: bytes) -> dict[str, Any]:
@@ -148,9 +156,10 @@ class _ArgumentCheck:
         try:
             checked: dict[str, Any] = validate(arguments, strict=True)
         except ValidationError as error:
-            failure = _failure(error, self._names, self._hidden)
+            hidden = self._bounds.hidden(arguments)
+            failure = _failure(error, self._names, hidden)
             if error.error_count() > MOST_LISTED:
-                failure = self._bounds.of_beginning(decoded(arguments), 1) or failure
+                failure = self._bounds.of_beginning(decoded(arguments), 1, hidden) or failure
         else:
             return checked
         return _raised(failure)
@@ -164,11 +173,11 @@ class _ArgumentCheck:
             self._validate_long = SchemaValidator(schema, _use_prebuilt=False).validate_json
         return self._validate_long
 
-    def _explain(self, value: Any) -> ToolFailure | None:
+    def _explain(self, value: Any, hidden: Hidden) -> ToolFailure | None:
         try:
             self._validate(msgspec.json.encode(value), strict=True)
         except ValidationError as error:
-            return None if _is_cut(error) else _failure(error, self._names, self._hidden)
+            return None if _is_cut(error) else _failure(error, self._names, hidden)
         return None
 
 
@@ -207,7 +216,7 @@ def texts_of(function: Callable[..., Any]) -> Texts:
         try:
             checked: dict[str, Any] = validate(dict(values))
         except ValidationError as error:
-            failure = _failure(error, names)
+            failure = _failure(error, names, NOTHING_HIDDEN)
         else:
             return checked
         return _raised(failure)
@@ -343,7 +352,7 @@ def _is_cut(error: ValidationError) -> bool:
     return any(one["type"] in SHORTENED for one in found)
 
 
-def _failure(error: ValidationError, names: str, hidden: Hidden = NOTHING_HIDDEN) -> ToolFailure:
+def _failure(error: ValidationError, names: str, hidden: Hidden) -> ToolFailure:
     count = error.error_count()
     if count > MOST_LISTED:
         message = f"The arguments have {count} mistakes, too many to list. Send less at once."
