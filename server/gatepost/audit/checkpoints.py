@@ -1,4 +1,4 @@
-"""Signed statements of where a chain was, which anybody can check who has the public key."""
+"""Checkpoints: signed statements of a chain's last record, verified with a public key."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from gatepost.storage.records import Records
 
 PURPOSE = "audit checkpoint"
 PublicKeys = Mapping[str, Ed25519PublicKey]
-"""By the id of the ring's key that they come from."""
+"""Public keys by the id of the key in the ring that they are derived from."""
 
 _NAMED = "# key "
 
@@ -32,16 +32,16 @@ log = structlog.get_logger("gatepost.audit")
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint says, in this order."""
+    """The fields of a checkpoint, in the order in which they are signed."""
 
     tenant: str
     number: int
     hash: str
-    """Of the record with that number, in hexadecimal."""
+    """The hash of the record with that number, in hexadecimal."""
     at: int
-    """When it was signed, in milliseconds since the epoch."""
+    """The time of the signature, in milliseconds since the epoch."""
     previous: str
-    """The digest of the checkpoint before (`seal_of`), in hexadecimal; empty: it is the first."""
+    """The digest of the previous checkpoint (`seal_of`) in hexadecimal; empty for the first one."""
     key: str
 
 
@@ -49,16 +49,16 @@ decode = msgspec.json.Decoder(Statement).decode
 
 
 class Unproven(Exception):
-    """A head that no holder of the ring has written: to sign it would be to vouch for it."""
+    """Raised for a head without a valid proof, which must not be signed."""
 
 
 def seal_of(checkpoint: Checkpoint) -> bytes:
-    """The digest of a checkpoint, by which the next one and the head know it."""
+    """Return the digest of a checkpoint, which the next one and the head contain."""
     return sha256(f"{checkpoint.statement}\n{checkpoint.signature}".encode()).digest()
 
 
 def signed(head: ChainHead, keyring: KeyRing, *, at: int) -> tuple[Checkpoint, ChainHead]:
-    """A checkpoint of the head, and the head that knows of it; raises Unproven."""
+    """Return a checkpoint of the head and the head that contains its digest; raises Unproven."""
     if not is_proven(head, keyring):
         raise Unproven(head.tenant)
     key = keyring.current
@@ -74,7 +74,7 @@ def signed(head: ChainHead, keyring: KeyRing, *, at: int) -> tuple[Checkpoint, C
 def signer(
     keyring: KeyRing, clock: Callable[[], float]
 ) -> Callable[[ChainHead], tuple[Checkpoint, ChainHead] | None]:
-    """See `Sign`."""
+    """Return a function that signs a head, or returns None if it has a checkpoint already."""
 
     def sign(head: ChainHead) -> tuple[Checkpoint, ChainHead] | None:
         if head.number == head.checkpoint:
@@ -103,7 +103,7 @@ def log_checkpoint(tenant: str, checkpoint: Checkpoint) -> None:
 
 
 def is_signed(checkpoint: Checkpoint, statement: Statement, keys: PublicKeys) -> bool | None:
-    """Whether its key signed it; None: nobody here has that key."""
+    """Return whether the signature is valid; None if the key is not in *keys*."""
     key = keys.get(statement.key)
     if key is None:
         return None
@@ -123,12 +123,12 @@ def _private(keyring: KeyRing, key_id: str) -> Ed25519PrivateKey:
 
 
 def public_keys(keyring: KeyRing) -> dict[str, Ed25519PublicKey]:
-    """What auditors check signatures with, of every key in the ring."""
+    """Return the public keys of every key in the ring, which verify signatures."""
     return {key.id: _private(keyring, key.id).public_key() for key in keyring.keys}
 
 
 def as_pem(keys: PublicKeys) -> str:
-    """The keys as a file: each in PEM, below a line with its id."""
+    """Return the text of a key file: each key in PEM, after a line with its id."""
     form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return "".join(
         f"{_NAMED}{name}\n{key.public_bytes(*form).decode()}" for name, key in keys.items()
@@ -136,7 +136,7 @@ def as_pem(keys: PublicKeys) -> str:
 
 
 def from_pem(text: str) -> dict[str, Ed25519PublicKey]:
-    """The keys of such a file; raises ValueError."""
+    """Read the text of a key file; raises ValueError."""
     keys = {}
     for part in text.split(_NAMED)[1:]:
         name, _, pem = part.partition("\n")

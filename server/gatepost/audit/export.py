@@ -22,27 +22,27 @@ from gatepost.telemetry.escaping import in_json, in_line
 
 FORMAT = 1
 PAGE = 1_000
-"""Records that are read at once."""
+"""The number of records that are read at once."""
 
 
 class Title(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """The first line of a file: what it contains."""
 
     tenant: str
     after: int
-    """The records up to this number are not in the file."""
+    """The file begins after the record with this number."""
     pruned: int
-    """The records up to this number are gone."""
+    """The records up to this number were removed by retention."""
     format: int = FORMAT
 
 
 class ExportLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: a title, or a record with its details and hash, or a checkpoint."""
+    """One line: a title, a record with its details and hash, or a checkpoint."""
 
     gatepost_audit: Title | None = None
     record: Raw | UnsetType = UNSET
     details: dict[str, tuple[str, str]] | None = None
-    """Salt and value of what the record commits to."""
+    """The salt and value of each commitment of the record, by field."""
     hash: str = ""
     checkpoint: str = ""
     """The statement, exactly as it was signed."""
@@ -50,7 +50,7 @@ class ExportLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExportUnreadable(Exception):
-    """The file is no export; the message is a sentence."""
+    """Raised if the file is not an export; the message is a sentence."""
 
 
 _encode = msgspec.json.encode
@@ -60,8 +60,9 @@ _side = msgspec.json.Decoder(dict[str, tuple[str, str]]).decode
 
 async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIterator[bytes]:
     """
-    The lines of a tenant's records from that time on (milliseconds since the epoch), beginning
-    behind a checkpoint so that they can be verified. Raises StoreUnavailable.
+    Yield the lines of a tenant's records since a time, in milliseconds since the epoch.
+
+    They begin after a checkpoint, so that they can be verified. Raises StoreUnavailable.
     """
     trail = records.of(tenant).trail
     signed = await trail.checkpoints()
@@ -85,7 +86,7 @@ async def exported(records: Records, tenant: str, *, since: int = 0) -> AsyncIte
 
 
 def line(one: ExportLine) -> bytes:
-    """It as JSON on one line, without characters that a reader would act on."""
+    """Encode a line as JSON, without characters that a terminal or an editor would act on."""
     encoded = _encode(one).decode()
     body = "" if one.record is UNSET else bytes(one.record).decode()
     # A body stays as it is, since its hash is of its bytes. What a caller chose is in the details.
@@ -93,18 +94,18 @@ def line(one: ExportLine) -> bytes:
 
 
 def of_row(row: AuditRow) -> ExportLine:
-    """A record as a line."""
+    """Return the line of a record."""
     details = None if row.side is None else _side(row.side)
     return ExportLine(record=Raw(row.body.encode()), details=details, hash=row.hash.hex())
 
 
 def of_checkpoint(one: Checkpoint) -> ExportLine:
-    """A checkpoint as a line."""
+    """Return the line of a checkpoint."""
     return ExportLine(checkpoint=one.statement, signature=one.signature)
 
 
 def checkpoints_in(lines: Iterable[bytes]) -> list[tuple[str, Checkpoint]]:
-    """The checkpoints of such lines, or of a server's log, each with its tenant."""
+    """Return the checkpoints in the lines of an export or of a server's log, with their tenants."""
     found = []
     for one in lines:
         if b"signature" not in one:
@@ -131,7 +132,7 @@ class _Place(msgspec.Struct):
 
 
 def read(found: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Iterator[AuditRow]]:
-    """What a file holds, its rows one by one as they are asked for; raises Unreadable."""
+    """Return the title, the checkpoints and an iterator of records; raises ExportUnreadable."""
     lines = [_read(one) for one in found if one.strip()]
     if not lines or (title := lines[0].gatepost_audit) is None or title.format != FORMAT:
         raise ExportUnreadable("it is no export of this version's in JSON lines")
@@ -175,10 +176,10 @@ def verify_lines(
     lines: Iterable[bytes], keys: PublicKeys, kept: Sequence[tuple[str, Checkpoint]] = ()
 ) -> VerificationResult:
     """
-    Examine a file with nothing but public keys; raises Unreadable.
+    Verify an exported file with public keys only; raises ExportUnreadable.
 
-    A file that was cut behind a checkpoint is whole for whoever knows nothing else: *kept* ones
-    tell it.
+    A file that was cut after a checkpoint is valid by itself. Only checkpoints that were stored
+    elsewhere (*kept*) show that records are missing.
     """
     title, signed, rows = read(lines)
     examination = Examination(title.tenant, keys)

@@ -1,4 +1,4 @@
-"""Verify the records of a tenant: those of a database here, those of a file through `export`."""
+"""Verify the audit records of a tenant; `export` uses this for the records of a file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,13 +21,13 @@ from gatepost.storage.audit_segments import Damaged, pieces, row_of, tally
 from gatepost.storage.records import Records
 
 PAGE = 100
-"""Number of segments that are read at once."""
+"""The number of segments that are read at once."""
 LOWEST = -(1 << 63)
-"""An attacker with access to the database may have written any number."""
+"""The lowest number of a column: an attacker may have written any number to the database."""
 
 
 class BadRecord(Exception):
-    """The first record that is not as it was written, and what is wrong with it."""
+    """Raised for the first record that was changed; the message says what is wrong with it."""
 
     def __init__(self, number: int, what: str) -> None:
         super().__init__(what)
@@ -35,19 +35,19 @@ class BadRecord(Exception):
 
 
 class Signed(msgspec.Struct, frozen=True):
-    """A checkpoint that was read."""
+    """A checkpoint with its decoded statement."""
 
     checkpoint: Checkpoint
     statement: Statement
     good: bool | None
-    """Whether its signature is; None: nobody has its key."""
+    """Whether the signature is valid; None if the public key is unknown."""
 
 
 class Examination:
     """
-    Verifies one tenant's records in their order; raises BadRecord.
+    Verifies one tenant's records in their order; its methods raise BadRecord.
 
-    Call it with the checkpoints, then each segment or row, then the end.
+    Call `checkpoints`, `begin`, then `segment` or `row` for each record, then `end`.
     """
 
     def __init__(self, tenant: str, keys: PublicKeys) -> None:
@@ -63,7 +63,7 @@ class Examination:
 
     @property
     def proven(self) -> int:
-        """The last record that a checkpoint covers whose signature is good."""
+        """The number of the last record that a checkpoint with a valid signature covers."""
         return self._proven
 
     @property
@@ -72,7 +72,7 @@ class Examination:
         return self._hash
 
     def checkpoints(self, found: Sequence[Checkpoint]) -> None:
-        """Those that stand beside the records."""
+        """Verify the checkpoints that are stored beside the records."""
         before: Checkpoint | None = None
         for checkpoint in found:
             one = self._read(checkpoint)
@@ -86,7 +86,7 @@ class Examination:
             before = checkpoint
 
     def keep(self, kept: Checkpoint) -> None:
-        """A checkpoint that was kept elsewhere."""
+        """Add a checkpoint that was stored elsewhere."""
         one = self._read(kept)
         if one.good is None:
             key = one.statement.key
@@ -94,7 +94,7 @@ class Examination:
         self._kept[one.statement.number] = one.statement
 
     def begin(self, after: int) -> None:
-        """The records up to that number are not here, but a checkpoint of it."""
+        """Begin after a pruned part, whose last record has the number *after* and a checkpoint."""
         first = self._signed[min(self._signed)] if self._signed else None
         if after == 0:
             if first is not None and first.statement.previous:
@@ -109,7 +109,7 @@ class Examination:
         self._proven = after if base.good else 0
 
     def segment(self, segment: Segment) -> None:
-        """The next segment as it is kept, which must be what its records make it."""
+        """Verify the next stored segment: its records, and the columns computed from them."""
         first = self.last + 1
         if segment.first != first:
             raise self._gap(segment.first)
@@ -135,7 +135,7 @@ class Examination:
                 )
 
     def row(self, row: AuditRow) -> None:
-        """The next record."""
+        """Verify the next record."""
         number = self.last + 1
         if row.number != number:
             raise self._gap(row.number)
@@ -153,7 +153,7 @@ class Examination:
         self.records += 1
 
     def end(self) -> None:
-        """There are no more records."""
+        """Verify that no record is missing at the end."""
         covered = max([*self._signed, *self._kept], default=0)
         if covered > self.last:
             where = "kept elsewhere" if covered in self._kept else "beside the records"
@@ -166,19 +166,19 @@ class Examination:
             )
 
     def covered(self) -> None:
-        """Nothing but checkpoints proves these records, so one must cover the last of them."""
+        """Verify that a checkpoint covers the last record, because nothing else proves it."""
         if self._proven < self.last:
             raise BadRecord(self._proven + 1, "no checkpoint by a key that is at hand covers it")
 
     def pruned(self, through: int) -> None:
-        """The records up to that number must have been removed by us."""
+        """Verify that a retention record says that the records up to *through* were removed."""
         if through != self._pruned:
             raise BadRecord(
                 self._pruned + 1, f"it and others up to {through} are gone, which is not on record"
             )
 
     def head(self, head: ChainHead, keyring: KeyRing | None) -> None:
-        """Where the chain must end, and its proof where the ring is at hand."""
+        """Verify that the chain ends at *head*, and its proof if the key ring is given."""
         if head.number > self.last:
             raise BadRecord(
                 self.last + 1, f"it is missing: the chain ends with record {head.number}"
@@ -199,7 +199,7 @@ class Examination:
             )
 
     def _gap(self, found: object) -> BadRecord:
-        """What is wrong where the next record is not the one of the next number."""
+        """Return the error for a next record that does not have the next number."""
         # SQLite keeps anything in any column.
         if not isinstance(found, int) or found > self.last:
             return BadRecord(self.last + 1, "is missing")
@@ -357,6 +357,6 @@ async def _segments(examination: Examination, trail: TenantTrail, head: ChainHea
 
 
 async def _is_behind(trail: TenantTrail, segment: Segment) -> bool:
-    """Return whether it is still after the end; it may have been written meanwhile."""
+    """Return whether the segment is after the end; the chain may have grown meanwhile."""
     head = await trail.head()
     return head is None or head.number < segment.first
