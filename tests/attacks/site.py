@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from gatepost_authz.caller import TenantContext
 from tests.support.calls import CALLS
-from tests.support.forge import Forge, Signer, ec_key, signer
+from tests.support.client import RawAnswer, exchange, request
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer, exchange, request
+from tests.support.tokens import Signer, TokenFactory, ec_key, signer
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 Fields = Sequence[tuple[str, str | bytes]]
@@ -77,8 +77,8 @@ class Site(NamedTuple):
         text: str = self.read_log()
         return text
 
-    def forge(self, issuer: str = "main") -> Forge:
-        return Forge(self.idp.issuer(issuer), self.resource)
+    def forge(self, issuer: str = "main") -> TokenFactory:
+        return TokenFactory(self.idp.issuer(issuer), self.resource)
 
     def signs(self, issuer: str) -> Signer:
         """The signer that belongs to an issuer with an EC key."""

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.attacks.issuers import ODD_ENTRIES
 from tests.attacks.site import Site
-from tests.support import forge as f
+from tests.support import tokens as f
 from tests.support.cases import each
-from tests.support.forge import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
+from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)

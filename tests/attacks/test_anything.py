@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.attacks.site import Site
-from tests.support.forge import ABSENT, b64, compact, rsa_key, signer
+from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 SIGN = signer(rsa_key(), "RS256")
 ANY_JSON = st.recursive(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.attacks.site import Site
 from tests.support.cases import each
-from tests.support.forge import ABSENT, rsa_key, signer
+from tests.support.tokens import ABSENT, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)

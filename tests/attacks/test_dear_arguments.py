@@ -11,9 +11,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, Json, create_model
 
 from gatepost import CallContext, Pack
-from tests.support.door import modern
+from tests.support.client import modern
+from tests.support.endpoint import JSON, EndpointClient
 from tests.support.held import HOLD_S, bringing, holds_nobody_up, named, site_of, taking
-from tests.support.mcp import JSON, Client
 from tests.support.turns import collected, shortest_hold
 
 
@@ -186,7 +186,7 @@ async def test_nothing_of_a_refused_prompt_is_left() -> None:
         """Ask nothing."""
         return word
 
-    client = Client(pack.offers)
+    client = EndpointClient(pack.offers)
     for _ in range(3):
         refused = await client.ask("prompts/get", {"name": "odd", "arguments": {"word": "no"}})
         assert refused.json["error"]["code"] == -32602

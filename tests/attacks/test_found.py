@@ -31,7 +31,7 @@ from tests.attacks.site import Site, tools_call
 from tests.http.exchange import HOST, ask
 from tests.http.front import Front
 from tests.support.cases import each
-from tests.support.raw import RawAnswer, exchange, request
+from tests.support.client import RawAnswer, exchange, request
 from tests.support.steps import steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"witness"}}'

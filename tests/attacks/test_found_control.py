@@ -7,7 +7,7 @@ import pytest
 from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
 from gatepost.policy.approvals.rules import BadCondition, Condition, ConditionVariables
 from tests.policy.approvals.deployment import ACME, BOB, Deployment, kind
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))
 LARGE = "arguments.amount > 1000"

@@ -8,8 +8,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.relay import Subscription
-from tests.support.events import House
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
+from tests.support.endpoint_streams import EndpointPair
 
 WITHIN_S = 10
 
@@ -48,7 +48,7 @@ async def report(ctx: CallContext) -> str:
 @pytest.mark.parametrize("how", ENDINGS)
 async def test_whatever_a_tool_ends_in_is_answered(how: str, waits: bool, key: str) -> None:
     """A panic got past the server's last resort: 500 without a JSON-RPC body; others ended it."""
-    client = Client(pack.tools.values())
+    client = EndpointClient(pack.tools.values())
     params = {"name": "end", "arguments": {"how": how, "waits": waits}}
     more: dict[str, Any] = {"idempotency_key": key} if key else {}
     answer = await asyncio.wait_for(client.ask("tools/call", params, **more), WITHIN_S)
@@ -65,7 +65,7 @@ async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
     It took a place, waited for the relay, and its call was over before: while the relay was slow
     every caller lost one place after the other, until the server was started anew.
     """
-    house = await House(pack.tools.values()).open()
+    house = await EndpointPair(pack.tools.values()).open()
     assert await house.ping(house.one) == 200
     relay: Any = house.one.relay.of("acme")
     waited = asyncio.Event()

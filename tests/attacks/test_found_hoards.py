@@ -13,20 +13,20 @@ from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.relay import MemoryRelay
 from tests.policy.idempotency.deployment import come
-from tests.support.events import House
-from tests.support.mcp import JSON, Client, Clock, a_caller, message
+from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
+from tests.support.endpoint_streams import EndpointPair
 from tests.support.questions import ACCEPTED, opened, question, said
 
 WITHIN_S = 10
 
 
-def notes(house: House, kind: str) -> list[str]:
+def notes(house: EndpointPair, kind: str) -> list[str]:
     """The notes of one kind at the relay."""
     held = house.one.relay.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in held if f"/{kind}/" in name]
 
 
-async def asked(house: House, identity: Any = 7) -> Any:
+async def asked(house: EndpointPair, identity: Any = 7) -> Any:
     """A call that asks, and the id of its question."""
     live = house.call(house.one, "ask_name", identity=identity)
     return live, (await question(live))["id"]
@@ -76,7 +76,7 @@ async def tell(ctx: CallContext, size: int) -> str:
     return "x" * size
 
 
-async def kept(house: House, events: list[str]) -> list[int]:
+async def kept(house: EndpointPair, events: list[str]) -> list[int]:
     """How a GET with each of these as its last event is answered."""
     statuses = []
     for event in events:
@@ -92,9 +92,9 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     Each was kept for two minutes, up to a megabyte: ten calls a second were more than a gigabyte
     at the relay. The newest stay; another caller's are not touched.
     """
-    house = await House(pack.tools.values()).open()
+    house = await EndpointPair(pack.tools.values()).open()
     house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
-    other = House(pack.tools.values())
+    other = EndpointPair(pack.tools.values())
     other.one = house.one
     house.become(a_caller(subject="bob"))
     await other.open()
@@ -107,7 +107,7 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     assert await kept(other, others) == [200]
 
 
-async def told(house: House) -> str:
+async def told(house: EndpointPair) -> str:
     """The first event's id of a call that is over."""
     live = house.call(house.one, "tell", size=20_000)
     identity, _ = await live.event()
@@ -119,7 +119,7 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
     clock = Clock()
     archive = EventLogs(most_bytes=10_000, clock=clock)
-    house = await House(pack.tools.values()).open()
+    house = await EndpointPair(pack.tools.values()).open()
     session = house.one.endpoint._handshake._sessions.find(house.session.encode(), a_caller())
     assert session is not None
     room = await house.one.server.register.channel("acme", session)
@@ -137,7 +137,7 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
 
 async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
     """Many callers of one tenant do not fill the relay either; another tenant is not touched."""
-    house = await House(pack.tools.values()).open()
+    house = await EndpointPair(pack.tools.values()).open()
     archive = house.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
     for number in range(6):
         house.become(a_caller(subject=f"person-{number}"))
@@ -153,7 +153,7 @@ async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
 
 async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
     """What does not fit goes out all the same; who comes back learns that there was an answer."""
-    house = await House(pack.tools.values()).open()
+    house = await EndpointPair(pack.tools.values()).open()
     house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
     live = house.call(house.one, "tell", size=20_000)
     first, _ = await live.event()
@@ -193,7 +193,7 @@ WRITES = [
 ]
 
 
-async def write(client: Client, verb: str, body: bytes) -> int:
+async def write(client: EndpointClient, verb: str, body: bytes) -> int:
     """What a fresh session answers to a request that makes it remember something."""
     named = ("mcp-session-id", await client.open())
     hang_up = asyncio.Event()
@@ -215,7 +215,7 @@ async def test_sessions_are_begun_to_be_kept_at_a_pace(
     """
     relay = Slow()
     relay.empty = empty
-    client = Client(relay=relay)
+    client = EndpointClient(relay=relay)
     good = await write(client, verb, body)
     assert good in (200, 204)
     relay.wait = 3.0
@@ -227,7 +227,7 @@ async def test_sessions_are_begun_to_be_kept_at_a_pace(
 async def test_a_session_that_is_kept_goes_on() -> None:
     """Beginning counts apart."""
     relay = Slow()
-    client = Client(relay=relay)
+    client = EndpointClient(relay=relay)
     session = await client.open()
     level = message("logging/setLevel", {"level": "error"})
     assert (await client.within(session, level)).status == 200
@@ -245,7 +245,7 @@ async def test_what_a_session_watches_is_bounded_in_bytes() -> None:
         """Any document."""
         return name
 
-    client = Client([*pack.templates.values()])
+    client = EndpointClient([*pack.templates.values()])
     session = await client.open()
     answers = []
     for number in range(40):

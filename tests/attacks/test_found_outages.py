@@ -12,7 +12,7 @@ from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_tasks
 from tests.mcp.tasking import DECLARED, Tasker
 from tests.policy.idempotency.deployment import come
-from tests.support.mcp import JSON, META, VERSION, Response, message
+from tests.support.endpoint import JSON, META, VERSION, Response, message
 
 pack = Pack("documents")
 

@@ -15,8 +15,8 @@ from gatepost.mcp.sessions.requests import BATCH_S
 from gatepost.runtime.services import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
+from tests.support.endpoint import JSON, EndpointClient, a_caller, message
 from tests.support.idp import Idp
-from tests.support.mcp import JSON, Client, a_caller, message
 from tests.tenancy.house import issuer, tree
 
 WITHIN_S = 10
@@ -40,7 +40,7 @@ class Site:
                 await self.go_on.wait()
             return "done"
 
-        self.client = Client(pack.tools.values())
+        self.client = EndpointClient(pack.tools.values())
 
     async def batch(self, session: str) -> list[Any]:
         """The answers to five calls."""

@@ -22,8 +22,8 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
 from tests.support.cases import each
+from tests.support.endpoint import a_caller
 from tests.support.held import taken
-from tests.support.mcp import a_caller
 from tests.support.steps import steps
 
 

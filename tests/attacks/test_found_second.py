@@ -8,8 +8,8 @@ from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
 from tests.authz.opaque_tokens import TARGET, OpaqueTokenGate
 from tests.keys.client import Walk
-from tests.support.forge import b64
 from tests.support.idp import Idp
+from tests.support.tokens import b64
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])

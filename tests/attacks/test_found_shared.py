@@ -7,7 +7,7 @@ import pytest
 
 from tests.attacks.site import Fields, Site, tools_call
 from tests.support.calls import CALLS
-from tests.support.raw import RawAnswer, read_answer, request
+from tests.support.client import RawAnswer, read_answer, request
 
 
 class Proxy:

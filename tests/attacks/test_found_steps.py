@@ -13,7 +13,7 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
 from tests.mcp.tasking import Tasker
 from tests.policy.idempotency.deployment import come, turns
-from tests.support.mcp import JSON, META, VERSION, Header, message
+from tests.support.endpoint import JSON, META, VERSION, Header, message
 
 WITHIN_S = 10
 MOST_STEPS = 60

@@ -13,7 +13,7 @@ from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
 from gatepost.tools.prompt import Message
 from gatepost.tools.resource import Contents
 from tests.rest.inner import Inner
-from tests.support.mcp import Client, Response, message
+from tests.support.endpoint import EndpointClient, Response, message
 
 HALF = "\ud800"
 """Half a surrogate pair, as `os.listdir` and `json.loads` answer it."""
@@ -98,7 +98,7 @@ def failed(response: Response) -> None:
 
 async def everywhere(work: Callable[[], Any]) -> None:
     """By each way to write a tool, over each protocol."""
-    client = Client(tools(work).tools.values())
+    client = EndpointClient(tools(work).tools.values())
     inner = Inner(client.runner, client.registry)
     session = await client.open()
     for name in ("here", "apart", "added"):
@@ -130,7 +130,7 @@ async def test_a_failure_may_quote_anything() -> None:
     def work() -> None:
         raise ToolFailure("not_found", f"There is no {HALF}.")
 
-    client = Client(tools(work).tools.values())
+    client = EndpointClient(tools(work).tools.values())
     result = (await client.call("here")).json["result"]
 
     assert result["content"][0]["text"] == "There is no ?."
@@ -138,7 +138,9 @@ async def test_a_failure_may_quote_anything() -> None:
 
 async def test_a_value_on_several_lines_stays_one_value() -> None:
     """Lines end a field of an event stream: the client would get half a message."""
-    client = Client(tools(lambda: Outcome(structured=msgspec.Raw(b'{"a":\n[1]}'))).tools.values())
+    client = EndpointClient(
+        tools(lambda: Outcome(structured=msgspec.Raw(b'{"a":\n[1]}'))).tools.values()
+    )
 
     assert b'{"a":[1]}' in (await client.call("here")).body
 
@@ -163,7 +165,7 @@ async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
         return [Message("user", HALF)]
 
     offers = [*pack.documents.values(), *pack.prompts.values()]
-    client = Client(offers)
+    client = EndpointClient(offers)
     answers = [
         await client.ask("resources/read", {"uri": "odd://one"}),
         await client.ask("resources/read", {"uri": "odd://two"}),
@@ -200,7 +202,7 @@ async def test_a_tool_that_reports_each_row_lets_others_have_their_turn() -> Non
             await asyncio.sleep(0)
 
     other = asyncio.create_task(others())
-    answer = await Client(pack.tools.values()).ask(
+    answer = await EndpointClient(pack.tools.values()).ask(
         "tools/call",
         {"name": "rows", "arguments": {}},
         meta={"progressToken": 1, "io.modelcontextprotocol/logLevel": "error"},
@@ -222,7 +224,7 @@ async def test_a_report_that_cannot_be_told_fails_its_tool() -> None:
             await ctx.progress(row, message=HALF if row == 99 else "row")
         return "done"
 
-    answer = await Client(pack.tools.values()).ask(
+    answer = await EndpointClient(pack.tools.values()).ask(
         "tools/call",
         {"name": "rows", "arguments": {}},
         meta={"progressToken": 1},

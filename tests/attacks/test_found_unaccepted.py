@@ -14,7 +14,7 @@ from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
 from tests.mcp.tasking import DECLARED, Tasker
 from tests.policy.idempotency.deployment import come, turns
-from tests.support.mcp import JSON, META, VERSION, Response, message
+from tests.support.endpoint import JSON, META, VERSION, Response, message
 
 WITHIN_S = 10
 MOST = 2

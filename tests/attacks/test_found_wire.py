@@ -13,7 +13,7 @@ from tests.attacks.site import Site
 from tests.http.wire import SOON, serving
 from tests.http.wire import connected as opened
 from tests.support.cases import each
-from tests.support.raw import RawAnswer, exchange, read_answer, request
+from tests.support.client import RawAnswer, exchange, read_answer, request
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 

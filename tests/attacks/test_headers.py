@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.attacks.site import Site
-from tests.support import forge as f
+from tests.support import tokens as f
 from tests.support.cases import each
-from tests.support.forge import ABSENT, b64, compact, rsa_key, signer
+from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.attacks.site import Site
 from tests.support.cases import each
-from tests.support.raw import RawAnswer
+from tests.support.client import RawAnswer
 
 
 def case(identifier: str, name: str, *values: Any) -> Any:

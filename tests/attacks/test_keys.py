@@ -9,11 +9,11 @@ import pytest
 
 from gatepost_authz import keyset
 from tests.attacks.site import Site, tools_call
-from tests.support import forge as f
+from tests.support import tokens as f
 from tests.support.cases import each
-from tests.support.forge import rsa_key, signer
+from tests.support.client import RawAnswer, request
 from tests.support.idp import Receive, Scope, Send, answer
-from tests.support.raw import RawAnswer, request
+from tests.support.tokens import rsa_key, signer
 from tests.support.waiting import eventually
 
 OTHER = signer(rsa_key("other"), "RS256")

@@ -8,7 +8,7 @@ import pytest
 from gatepost.tools.cpu_thread import MOST_WAITING
 from gatepost_packs import demo
 from tests.rest.inner import Inner
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 
 BOB = a_caller(tenant_id="globex", subject="bob")
 LONG = json.dumps({"zz": '\\"' * 300_000}).encode()
@@ -17,7 +17,7 @@ ECHO = json.dumps({"text": "x" * 300_000}).encode()
 
 
 def _rest() -> Inner:
-    client = Client(demo.pack.tools.values())
+    client = EndpointClient(demo.pack.tools.values())
     return Inner(client.runner, client.registry)
 
 

@@ -17,9 +17,9 @@ from gatepost.tools.json_shape import MOST_DIGITS, MOST_VALUES, excess, most_val
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema_branches import branching_of
 from tests.rest.inner import Inner
-from tests.support.door import modern
-from tests.support.mcp import JSON as JSON_BODY
-from tests.support.mcp import Client, Response, a_caller
+from tests.support.client import modern
+from tests.support.endpoint import JSON as JSON_BODY
+from tests.support.endpoint import EndpointClient, Response, a_caller
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.text(),
@@ -109,9 +109,9 @@ def _body(tool: str, arguments: bytes) -> tuple[list[tuple[str, str]], bytes]:
     return [JSON_BODY, *fields], body.replace(b'"HERE"', arguments)
 
 
-async def _call(tool: str, arguments: bytes, client: Client | None = None) -> Response:
+async def _call(tool: str, arguments: bytes, client: EndpointClient | None = None) -> Response:
     headers, body = _body(tool, arguments)
-    return await (client or Client(pack.tools.values())).send(body, headers)
+    return await (client or EndpointClient(pack.tools.values())).send(body, headers)
 
 
 async def _said(tool: str, arguments: bytes) -> str:
@@ -158,7 +158,7 @@ async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> No
 
 async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
     """In the words of that protocol."""
-    client = Client(pack.tools.values())
+    client = EndpointClient(pack.tools.values())
     inner = Inner(client.runner, client.registry)
     response = await inner.call(a_caller(), "save", {"rows": [1] * MOST_VALUES})
 
@@ -276,7 +276,7 @@ async def test_others_are_served_while_long_arguments_are_checked() -> None:
     for _ in range(2):
         msgspec.json.decode(b"[" + b'"",' * 1_300_000 + b'""]')
     allowed = 2 * (time.thread_time() - began)
-    client, longest = Client(pack.tools.values()), 0.0
+    client, longest = EndpointClient(pack.tools.values()), 0.0
     for tool, arguments in bodies:
         running = asyncio.create_task(_call(tool, arguments, client))
         while not running.done():

@@ -17,10 +17,9 @@ from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql import database, sqlite
 from gatepost.storage.sql.records import SqlRecords
-from tests.support.door import Door
+from tests.support.client import Client, RawAnswer
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
-from tests.support.raw import RawAnswer
 from tests.support.tcp_proxy import tcp_proxy
 from tests.support.waiting import eventually
 from tests.tenancy.house import house, issuer
@@ -57,7 +56,7 @@ def idp() -> Iterator[Idp]:
 class Site:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 
-    def __init__(self, door: Door, token: str, url: str, ring: Path) -> None:
+    def __init__(self, door: Client, token: str, url: str, ring: Path) -> None:
         self.door, self.token, self.url, self.ring = door, token, url, ring
 
     def call(self) -> RawAnswer:

@@ -17,10 +17,9 @@ from tests.audit.audit_log import AuditLog
 from tests.audit.test_calls import Desk
 from tests.rest.octopus import Octopus
 from tests.support.cases import each
-from tests.support.door import CLIENT, Fields, message, modern, old_call
+from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
+from tests.support.endpoint import EndpointClient
 from tests.support.idp import Idp
-from tests.support.mcp import Client
-from tests.support.raw import read_answer, request
 from tests.tenancy.house import House, house, issuer
 
 TOOLSET = str(Path(toolset.__file__))
@@ -215,7 +214,7 @@ def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
 
 async def test_two_pipes_have_no_address() -> None:
     """Over stdio nobody comes from anywhere, and its record says so."""
-    client = Client()
+    client = EndpointClient()
     audit_log = AuditLog(client.records)
     client.runner.recorder = audit_log.writer
     answered: asyncio.Queue[bytes] = asyncio.Queue()

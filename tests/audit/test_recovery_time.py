@@ -19,10 +19,9 @@ from tests.audit.test_lost_connections import (
     request_id,
 )
 from tests.support import witness
-from tests.support.door import Door
+from tests.support.client import Client, RawAnswer
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
-from tests.support.raw import RawAnswer
 from tests.support.sockets import free_port
 from tests.support.waiting import eventually
 from tests.tenancy.conftest import idp
@@ -49,7 +48,7 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Si
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
     token, sites = replicas.token(org_id="acme"), []
     for port in replicas.ports:
-        door = Door(replicas.url)
+        door = Client(replicas.url)
         door.port = port
         sites.append(Site(door, token, url, folder / "keyring.json"))
     with replicas.running():

@@ -19,7 +19,7 @@ from gatepost_authz import (
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.jwk import import_set
 from gatepost_authz.tenant import Policy
-from tests.support.forge import Forge, jwk, rsa_key
+from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 ISSUER = "https://id.example.com"
 RIVAL = "https://rival.example.com"
@@ -138,7 +138,7 @@ class Gate:
         return InvalidToken("unknown_kind")
 
 
-class FrozenForge(Forge):
+class FrozenForge(TokenFactory):
     """A forge whose tokens are made at the tests' own time."""
 
     def claims(self, **changes: Any) -> dict[str, Any]:

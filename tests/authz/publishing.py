@@ -8,7 +8,7 @@ from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.keyset import FetchedKeys, KeySet
 from gatepost_authz.keyset import KeySetClock as Times
 from tests.authz.clock import Clock
-from tests.support.forge import jwk, rsa_key
+from tests.support.tokens import jwk, rsa_key
 
 ALLOWED = frozenset({"RS256", "ES256"})
 

@@ -11,7 +11,7 @@ from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, 
 from gatepost_authz.presets import PRESETS, Preset
 from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE
 from tests.support.cases import each
-from tests.support.forge import ABSENT
+from tests.support.tokens import ABSENT
 
 GENERIC = PRESETS["generic"]
 RELAXED = Preset(

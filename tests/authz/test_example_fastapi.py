@@ -7,8 +7,8 @@ import pytest
 
 from examples.fastapi_app import create_app
 from gatepost_authz import Issuer, Resource, TenantRule
-from tests.support.forge import Forge, jwk, rsa_key
 from tests.support.idp import Idp
+from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 RESOURCE = "http://127.0.0.1:9000/invoices"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -21,12 +21,12 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture
-def forge(idp: Idp) -> Forge:
-    return Forge(idp.issuer("main", [jwk(rsa_key())]), RESOURCE)
+def forge(idp: Idp) -> TokenFactory:
+    return TokenFactory(idp.issuer("main", [jwk(rsa_key())]), RESOURCE)
 
 
 @pytest.fixture
-async def client(forge: Forge) -> AsyncIterator[httpx2.AsyncClient]:
+async def client(forge: TokenFactory) -> AsyncIterator[httpx2.AsyncClient]:
     issuer = Issuer(
         issuer=forge.issuer, tenant=TenantRule(claim="org_id"), tenants={"acme": "acme"}
     )
@@ -45,7 +45,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def test_a_token_for_the_resource_reaches_the_route(
-    client: httpx2.AsyncClient, forge: Forge
+    client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
     """The route reads who calls from the gate."""
     token = forge.token(scope="invoices:read")
@@ -59,7 +59,7 @@ async def test_a_token_for_the_resource_reaches_the_route(
 @pytest.mark.requirement("A6")
 @pytest.mark.parametrize("name", ["x-account", "X-ACCOUNT", "x_account", "X_Account"])
 async def test_a_part_that_trusts_a_header_may(
-    client: httpx2.AsyncClient, forge: Forge, name: str
+    client: httpx2.AsyncClient, forge: TokenFactory, name: str
 ) -> None:
     """The gate has written it; what the caller sends under its name, in any spelling, is gone."""
     token = forge.token(scope="invoices:read")
@@ -71,7 +71,9 @@ async def test_a_part_that_trusts_a_header_may(
 
 
 @pytest.mark.requirement("A3", "A5")
-async def test_what_is_refused_never_reaches_it(client: httpx2.AsyncClient, forge: Forge) -> None:
+async def test_what_is_refused_never_reaches_it(
+    client: httpx2.AsyncClient, forge: TokenFactory
+) -> None:
     """Nothing, a token for a neighbour, one of a stranger's tenant, and one scope short."""
     refused = {
         (await client.get("/invoices/", headers=headers)).status_code
@@ -93,7 +95,7 @@ async def test_what_is_refused_never_reaches_it(client: httpx2.AsyncClient, forg
 
 @pytest.mark.requirement("A4")
 async def test_a_client_finds_the_issuer_from_the_challenge(
-    client: httpx2.AsyncClient, forge: Forge
+    client: httpx2.AsyncClient, forge: TokenFactory
 ) -> None:
     """Both locations answer, below and beside the protected part, without a token."""
     documents = [

@@ -12,7 +12,7 @@ from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
 from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
 from tests.support.cases import each
-from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 CLIENT = "gatepost-dashboard"
 ACCESS = "an-access-token"

@@ -14,8 +14,8 @@ from gatepost_authz.fetch import Fetcher
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import PROVEN, UNPROVEN, UNPROVEN_OF_PEER, IssuerKeySets
 from tests.authz.clock import Clock, settled, until
-from tests.support.forge import jwk, rsa_key
 from tests.support.idp import Idp, Receive, Scope, Send, answer
+from tests.support.tokens import jwk, rsa_key
 
 
 @pytest.fixture(scope="module")

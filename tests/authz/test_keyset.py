@@ -10,7 +10,7 @@ from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.jwk import VerificationKey, import_set
 from tests.authz.clock import settled
 from tests.authz.publishing import ALLOWED, Bench, key
-from tests.support.forge import ec_key, jwk
+from tests.support.tokens import ec_key, jwk
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from gatepost_authz.presets import PRESETS
 from gatepost_authz.verdict_cache import VerdictCache
 from gatepost_authz.verifier import JwtVerifier, Verifiers
 from tests.support.cases import each
-from tests.support.forge import compact, ec_key, jwk, rsa_key, signer
+from tests.support.tokens import compact, ec_key, jwk, rsa_key, signer
 
 RECORDED = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from gatepost_authz.signature import MAX_TOKEN, header_of, split, verify
 from gatepost_authz.verifier import looks_like_jwt
 from tests.authz.keyset import FORGE
 from tests.support.cases import each
-from tests.support.forge import (
+from tests.support.tokens import (
     ABSENT,
     b64,
     compact,

@@ -18,7 +18,7 @@ from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, lookup, tenant_id
 from tests.authz.keyset import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
 from tests.support.cases import each
-from tests.support.forge import ABSENT
+from tests.support.tokens import ABSENT
 
 OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))
 ORG = Preset(name="org", documentation="https://org.example", tenant_claim="organization")

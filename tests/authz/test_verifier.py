@@ -25,7 +25,7 @@ from tests.authz.keyset import (
     issuer,
 )
 from tests.support.cases import each
-from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 
 OTHER = rsa_key("other")
 

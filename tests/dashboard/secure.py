@@ -17,12 +17,12 @@ from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
 from tests.dashboard.site import CLIENT, SECRET
 from tests.support.browser import forms_of
-from tests.support.door import Door
-from tests.support.forge import Forge, jwk, rsa_key
+from tests.support.client import Client
 from tests.support.gatepost import Gatepost, running
 from tests.support.idp import Idp, Receive, Scope, Send, respond
 from tests.support.proxy import Balancer
 from tests.support.sockets import free_port, serving
+from tests.support.tokens import TokenFactory, jwk, rsa_key
 from tests.support.tunnel import Tunnel
 from tests.tenancy.post import toml
 
@@ -70,7 +70,7 @@ class Provider(Idp):
             or headers[b"authorization"] != b"Basic " + basic
         ):
             return {}
-        forge = Forge(self.issuer("main"), asked["resource"])
+        forge = TokenFactory(self.issuer("main"), asked["resource"])
         person = {"sub": self.person, "roles": ["approver"]}
         identity = {"aud": CLIENT, "nonce": asked["nonce"], **person}
         return {
@@ -100,13 +100,13 @@ class Secure:
         self.home = self.origin + BASE
 
     @property
-    def door(self) -> Door:
+    def door(self) -> Client:
         """Where agents come in."""
-        return Door(f"{self.origin}/mcp", tls=self.trusting)
+        return Client(f"{self.origin}/mcp", tls=self.trusting)
 
     def token(self, **claims: Any) -> str:
         """An agent's."""
-        return Forge(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
+        return TokenFactory(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
 
     def rest(self, tool: str, filename: str, **more: Any) -> int:
         """Status of one call of an agent."""

@@ -12,7 +12,7 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 NOW = 2_000_000.0
 pack = Pack("vaults")

@@ -11,7 +11,7 @@ from tests.authz.certificates import Company
 from tests.dashboard.secure import BASE, WITHIN_S, Provider, Secure, behind, direct
 from tests.support.cases import each
 from tests.support.chromium import WITHIN_MS, chromium, in_a_browser
-from tests.support.raw import RawAnswer, exchange, request
+from tests.support.client import RawAnswer, exchange, request
 from tests.support.tunnel import Tunnel, tunnel
 
 pytestmark = pytest.mark.requirement("A7", "O7")

@@ -16,7 +16,7 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 from tests.dashboard.site import Site
-from tests.support.raw import exchange, read_answer, request
+from tests.support.client import exchange, read_answer, request
 from tests.support.waiting import eventually
 
 TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")

@@ -9,7 +9,7 @@ import pytest
 from examples import function, pack
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
 
 PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_the_page_names_every_example() -> None:
 
 async def test_a_function_is_a_tool() -> None:
     """Its answer, and the allowed values where an argument is wrong."""
-    client = Client(function.pack.offers)
+    client = EndpointClient(function.pack.offers)
     arguments = {"amount": 100, "source": "EUR", "target": "CHF"}
     right = (await client.call("convert", arguments)).json["result"]
     wrong = (await client.call("convert", arguments | {"target": "DM"})).json["result"]
@@ -43,13 +43,13 @@ def said_by(result: dict[str, object]) -> str:
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Client:
-    made = Client(pack.pack.offers, workspaces=Workspaces(tmp_path))
+def client(tmp_path: Path) -> EndpointClient:
+    made = EndpointClient(pack.pack.offers, workspaces=Workspaces(tmp_path))
     made.caller = a_caller(scopes=frozenset({"expenses:read", "expenses:write"}))
     return made
 
 
-async def test_a_pack_keeps_and_finds(client: Client) -> None:
+async def test_a_pack_keeps_and_finds(client: EndpointClient) -> None:
     """Nothing first, with what would help; then what was kept, also as a resource."""
     before = (await client.call("largest_expense")).json["result"]
     for vendor, amount in (("Acme", 12.5), ("Globex", 99.0)):
@@ -67,7 +67,7 @@ async def test_a_pack_keeps_and_finds(client: Client) -> None:
     assert "May" in messages[0]["content"]["text"]
 
 
-async def test_a_pack_asks_before_it_deletes(client: Client) -> None:
+async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
     """A no leaves everything; a yes to so many deletes them."""
     await client.call("add_expense", {"vendor": "Acme", "amount": 1, "category": "travel"})
     asked = await ask_again(client, "clear_expenses")

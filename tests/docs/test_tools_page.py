@@ -15,8 +15,8 @@ from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.mcp.tasking import Tasker
 from tests.support.cases import each
-from tests.support.listening import listening
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_streams import listening
 from tests.support.rounds import accept, ask_again, go_on, questions, said
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
@@ -101,7 +101,7 @@ def example(number: int) -> Pack:
 
 async def test_the_example_of_a_tool_works() -> None:
     """Copied from the page as it is."""
-    client = Client(example(0).offers)
+    client = EndpointClient(example(0).offers)
     client.caller = a_caller(scopes=frozenset({"invoices:read"}))
 
     found = (await client.call("find_invoice", {"number": "2024-001"})).json["result"]
@@ -113,7 +113,7 @@ async def test_the_example_of_a_tool_works() -> None:
 
 async def test_the_example_of_a_resource_works() -> None:
     """Listed, read and completed."""
-    client = Client(example(1).offers)
+    client = EndpointClient(example(1).offers)
     client.caller = a_caller(scopes=frozenset({"reports:read"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     read = (await client.ask("resources/read", {"uri": "report://2025/q1"})).json["result"]
@@ -132,7 +132,7 @@ async def test_the_example_of_a_resource_works() -> None:
 
 async def test_the_example_of_a_prompt_works() -> None:
     """With the argument in its text."""
-    client = Client(example(2).offers)
+    client = EndpointClient(example(2).offers)
     params = {"name": "compare_quarters", "arguments": {"first": "q1", "second": "q2"}}
     messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
 
@@ -141,7 +141,7 @@ async def test_the_example_of_a_prompt_works() -> None:
 
 async def test_the_example_that_asks_works() -> None:
     """A question first; what was agreed to is done once the answer comes."""
-    client = Client(example(3).offers)
+    client = EndpointClient(example(3).offers)
     first = await ask_again(client, "delete_drafts")
     declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
     done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
@@ -172,7 +172,7 @@ async def test_the_examples_that_take_long_work() -> None:
 
 async def test_the_example_that_tells_of_changes_works() -> None:
     """Whoever watches the note hears of it, and of the list when there is a new one."""
-    client = Client(example(5).offers)
+    client = EndpointClient(example(5).offers)
     wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
         assert await stream.acknowledged() == wanted
@@ -185,7 +185,7 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a folder of that name; listed for whoever may step up."""
     monkeypatch.chdir(ROOT / "tests/mcp")
-    client = Client(example(6).offers)
+    client = EndpointClient(example(6).offers)
 
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 

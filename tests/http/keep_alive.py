@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.authz.certificates import Company
-from tests.support.door import modern, result
+from tests.support.client import RawAnswer, modern, request, result
 from tests.support.gatepost import ended
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer, request
 from tests.support.sockets import free_port
 from tests.support.waiting import eventually
 from tests.tenancy.house import Tree, issuer

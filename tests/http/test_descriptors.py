@@ -13,9 +13,8 @@ import pytest
 from gatepost.http.descriptors import DescriptorLimits
 from tests.http.exchange import ask
 from tests.http.front import Front
-from tests.support.door import modern, result
+from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer, read_answer, request
 from tests.support.sockets import free_port
 from tests.support.waiting import eventually
 from tests.telemetry.page import fetch

@@ -13,7 +13,7 @@ from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.jsonrpc import JsonRpcError
 from gatepost.tools.interruption import DeadlinePassed, Interruptible, Stop, ToolDeadline
 from gatepost_authz.middleware import CALLER
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
 
 
 class Counted(Interruptible[str]):
@@ -162,7 +162,7 @@ async def test_a_body_may_come_in_pieces() -> None:
 
 async def test_a_body_that_never_ends_is_given_up() -> None:
     """All of it has one deadline, however often a byte comes."""
-    client = Client(limits=EndpointLimits(body_timeout_s=0.02))
+    client = EndpointClient(limits=EndpointLimits(body_timeout_s=0.02))
     scope = {"method": "POST", "path": "/mcp", "headers": [(b"content-type", b"application/json")]}
     sent: list[Any] = []
 

@@ -15,7 +15,7 @@ from gatepost.storage.relay import Relay
 from gatepost.storage.valkey import channels
 from tests.http.exchange import ask
 from tests.http.front import Front
-from tests.support.mcp import Client, Response, message
+from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.postgres import PASSWORD, Postgres
 
 pack = Pack("told")
@@ -73,7 +73,7 @@ ERROR = {"code": -32603, "message": "The server cannot reach its storage at the 
 
 async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
     """The claim must be kept before the effect: without a database there is no effect."""
-    client = Client(TOOLS, records=records)
+    client = EndpointClient(TOOLS, records=records)
     response = await client.ask("tools/call", {"name": "count"}, meta={IDEMPOTENCY_KEY: "k1"})
 
     assert told(response) == {"jsonrpc": "2.0", "id": 7, "error": ERROR}
@@ -81,20 +81,20 @@ async def test_a_modern_request_is_503_with_its_id(records: Records) -> None:
 
 async def test_what_needs_no_store_is_served_all_the_same(records: Records, relay: Relay) -> None:
     """An outage is no more than it has to be."""
-    client = Client(TOOLS, records=records, relay=relay)
+    client = EndpointClient(TOOLS, records=records, relay=relay)
 
     assert (await client.call("count")).status == 200
 
 
-async def in_session(client: Client, session: str) -> Response:
+async def in_session(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("tools/list"))
 
 
-async def notified(client: Client, session: str) -> Response:
+async def notified(client: EndpointClient, session: str) -> Response:
     return await client.within(session, message("notifications/initialized", identity=None))
 
 
-async def ended(client: Client, session: str) -> Response:
+async def ended(client: EndpointClient, session: str) -> Response:
     return await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
 
 
@@ -103,11 +103,11 @@ async def ended(client: Client, session: str) -> Response:
 )
 async def test_a_session_is_not_lost_by_an_outage(
     records: Records,
-    exchange: Callable[[Client, str], Awaitable[Response]],
+    exchange: Callable[[EndpointClient, str], Awaitable[Response]],
     identity: dict[str, int],
 ) -> None:
     """404 would have the client begin anew: whether it has ended, nobody knows at the moment."""
-    client = Client(TOOLS, records=records)
+    client = EndpointClient(TOOLS, records=records)
     response = await exchange(client, await client.open())
 
     assert told(response) == {"jsonrpc": "2.0", **identity, "error": ERROR}
@@ -116,7 +116,7 @@ async def test_a_session_is_not_lost_by_an_outage(
 @pytest.mark.parametrize("modern", [True, False], ids=["modern", "legacy"])
 async def test_a_started_stream_ends_with_the_error(relay: Relay, modern: bool) -> None:
     """Its status is sent; the last message says what happened."""
-    client = Client(TOOLS, relay=relay)
+    client = EndpointClient(TOOLS, relay=relay)
     asked = {"name": "announce", "_meta": {"progressToken": 1}}
     if modern:
         response = await client.ask("tools/call", asked, meta={"progressToken": 1})

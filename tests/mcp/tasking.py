@@ -6,7 +6,7 @@ from typing import Any
 
 from gatepost.mcp.change_notifications import ChangeNotification
 from gatepost.storage.tasks import TERMINAL
-from tests.support.mcp import META, Client, Response
+from tests.support.endpoint import META, EndpointClient, Response
 
 TASKS = META + "tasks"
 CAPABILITIES = {"elicitation": {}, "sampling": {}, "extensions": {TASKS: {}}}
@@ -14,8 +14,8 @@ DECLARED = {META + "clientCapabilities": CAPABILITIES}
 WITHIN_S = 20.0
 
 
-class Tasker(Client):
-    """As `Client`, declaring the extension with every request unless told otherwise."""
+class Tasker(EndpointClient):
+    """As `EndpointClient`, declaring the extension with every request unless told otherwise."""
 
     meta: Mapping[str, Any] = DECLARED
 

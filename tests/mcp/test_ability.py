@@ -8,7 +8,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.client import NOBODY, ProtocolError
 from tests.mcp import fixture_questions as fixture
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
 from tests.support.rounds import YES, Ok, accept, ask_again, go_on, pack, questions, said
 
 odd = Pack("odd")
@@ -51,9 +51,9 @@ async def look_around(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
+def client() -> EndpointClient:
     packs = (pack, odd, fixture.pack)
-    return Client(tool for one in packs for tool in one.tools.values())
+    return EndpointClient(tool for one in packs for tool in one.tools.values())
 
 
 @pytest.mark.requirement("V-10")
@@ -74,7 +74,7 @@ def client() -> Client:
     ],
 )
 async def test_v_10_what_a_client_did_not_declare_is_not_asked(
-    client: Client, tool: str, declared: Any, required: Any
+    client: EndpointClient, tool: str, declared: Any, required: Any
 ) -> None:
     """Nothing is sent that it could not answer; the error names what it lacks."""
     response = await ask_again(client, tool, capabilities=declared)
@@ -84,7 +84,7 @@ async def test_v_10_what_a_client_did_not_declare_is_not_asked(
 
 
 @pytest.mark.requirement("V-10", "T-07")
-async def test_v_10_after_the_first_event_it_is_an_event(client: Client) -> None:
+async def test_v_10_after_the_first_event_it_is_an_event(client: EndpointClient) -> None:
     """Before it, the status says so; afterwards the stream's error does."""
     told = await ask_again(
         client, "test_streaming_elicitation", capabilities={}, meta={"progressToken": 1}
@@ -105,7 +105,7 @@ async def test_v_10_after_the_first_event_it_is_an_event(client: Client) -> None
     ],
 )
 async def test_m_04_a_tool_can_look_before_it_asks(
-    client: Client, declared: Any, key: str, method: str
+    client: EndpointClient, declared: Any, key: str, method: str
 ) -> None:
     """And ask what the client of this very request can answer."""
     tool = "test_input_required_result_capabilities"
@@ -115,7 +115,9 @@ async def test_m_04_a_tool_can_look_before_it_asks(
 
 
 @pytest.mark.requirement("X-02")
-async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(client: Client) -> None:
+async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(
+    client: EndpointClient,
+) -> None:
     """The core of the protocol is answered; what is missing on the client's side is named."""
     only = {"extensions": {"com.example/odd": {"x": 1}}}
     both = {**only, "elicitation": {}}
@@ -125,7 +127,7 @@ async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(client
 
 
 @pytest.mark.requirement("J-07")
-async def test_j_07_each_result_names_its_type(client: Client) -> None:
+async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
     """There are two."""
     first = await ask_again(client, "purge")
     done = await go_on(client, "purge", first, YES)
@@ -136,7 +138,7 @@ async def test_j_07_each_result_names_its_type(client: Client) -> None:
 
 @pytest.mark.requirement("X-03")
 async def test_x_03_an_extensions_result_goes_to_nobody_who_did_not_declare_it(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """Another extension's name, or one that is no object, opens nothing."""
     for extensions in ({"com.example/odd": {}}, {"io.modelcontextprotocol/tasks": None}, None):
@@ -150,7 +152,7 @@ async def test_x_03_an_extensions_result_goes_to_nobody_who_did_not_declare_it(
     ("code", "status"), [(-31999, 200), (1, 200), (-32602, 400), (-32603, 200)]
 )
 async def test_j_19_a_tool_may_answer_errors_of_its_own(
-    client: Client, code: int, status: int
+    client: EndpointClient, code: int, status: int
 ) -> None:
     """Outside of what the protocol keeps for itself, and the two that mean the same anywhere."""
     response = await ask_again(client, "fail_by_code", {"code": code})
@@ -162,7 +164,7 @@ async def test_j_19_a_tool_may_answer_errors_of_its_own(
 @pytest.mark.requirement("J-18", "J-19")
 @pytest.mark.parametrize("code", [-32000, -32002, -32019, -32021, -32042, -32099, -32700, -32768])
 async def test_j_18_a_tool_cannot_answer_the_protocols_own_errors(
-    client: Client, code: int
+    client: EndpointClient, code: int
 ) -> None:
     """Trying is a mistake in the tool, and shown as one."""
     response = await ask_again(client, "fail_by_code", {"code": code})
@@ -173,13 +175,15 @@ async def test_j_18_a_tool_cannot_answer_the_protocols_own_errors(
 @pytest.mark.parametrize(
     ("tool", "text"), [("swallow", "swallowed"), ("give_up", "failed unexpectedly")]
 )
-async def test_tools_that_misbehave_break_nothing(client: Client, tool: str, text: str) -> None:
+async def test_tools_that_misbehave_break_nothing(
+    client: EndpointClient, tool: str, text: str
+) -> None:
     """One that catches what is not its own, and one that wants to end the process."""
     assert text in said(await ask_again(client, tool))
     assert said(await ask_again(client, tool))
 
 
-async def test_a_tool_with_a_clock_may_ask(client: Client) -> None:
+async def test_a_tool_with_a_clock_may_ask(client: EndpointClient) -> None:
     """A question ends the clock with the run."""
     first = await ask_again(client, "wait_then_ask")
 
@@ -187,7 +191,7 @@ async def test_a_tool_with_a_clock_may_ask(client: Client) -> None:
     assert said(await go_on(client, "wait_then_ask", first, answers)) == "asked"
 
 
-async def test_a_call_that_wants_nothing_gets_nothing_built(client: Client) -> None:
+async def test_a_call_that_wants_nothing_gets_nothing_built(client: EndpointClient) -> None:
     """Most calls ask for no reports and declare nothing: that costs them nothing."""
     plain = await ask_again(client, "look_around", capabilities={})
     declared = await ask_again(client, "look_around", capabilities={"roots": {}})

@@ -7,13 +7,13 @@ import pytest
 
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.sessions import client
-from tests.support.events import House
-from tests.support.mcp import a_caller, message
+from tests.support.endpoint import a_caller, message
+from tests.support.endpoint_streams import EndpointPair
 from tests.support.questions import ACCEPTED, EVERYTHING, opened, question, said
 
 
 @pytest.fixture
-async def house() -> House:
+async def house() -> EndpointPair:
     return await opened()
 
 
@@ -33,7 +33,7 @@ async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
 
 
 @pytest.mark.requirement("CX-05")
-async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(house: House) -> None:
+async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(house: EndpointPair) -> None:
     """A person may take longer than the tool may run."""
     live = house.call(house.one, "ask_name")
     asked = await question(live)
@@ -45,7 +45,7 @@ async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(house: House) ->
 
 
 @pytest.mark.requirement("DE-10", "SEC-04", "E-09")
-async def test_de_10_only_the_client_that_was_asked_answers(house: House) -> None:
+async def test_de_10_only_the_client_that_was_asked_answers(house: EndpointPair) -> None:
     """Another session, another caller, another id, twice, or too late: nothing comes of it."""
     mine = house.session
     live = house.call(house.one, "ask_name")
@@ -69,7 +69,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(house: House) -> Non
 
 @pytest.mark.requirement("DE-10")
 async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that waits looks by itself now and then."""
     monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
@@ -86,7 +86,7 @@ async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
 
 
 @pytest.mark.requirement("SA-04", "S-12")
-async def test_sa_04_a_question_is_found_again_after_a_lost_connection(house: House) -> None:
+async def test_sa_04_a_question_is_found_again_after_a_lost_connection(house: EndpointPair) -> None:
     """It stands in the stream's journal like every message; the answer still finds its call."""
     live = house.call(house.one, "ask_name")
     block = await live.block()
@@ -101,7 +101,7 @@ async def test_sa_04_a_question_is_found_again_after_a_lost_connection(house: Ho
     assert await said(again) == (False, "accept Ann")
 
 
-async def test_several_questions_go_out_at_once(house: House) -> None:
+async def test_several_questions_go_out_at_once(house: EndpointPair) -> None:
     """Answered in any order, at any process."""
     live = house.call(house.one, "ask_two")
     first, second = await question(live), await question(live)
@@ -111,7 +111,7 @@ async def test_several_questions_go_out_at_once(house: House) -> None:
     assert await said(live) == (False, "accept decline")
 
 
-async def test_a_failed_question_takes_the_others_back(house: House) -> None:
+async def test_a_failed_question_takes_the_others_back(house: EndpointPair) -> None:
     """Nobody fills in a form for a call that is over."""
     live = house.call(house.one, "ask_two")
     first, second = await question(live), await question(live)
@@ -143,7 +143,7 @@ async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_without_room_for_a_stream_nobody_is_asked(house: House) -> None:
+async def test_s_21_without_room_for_a_stream_nobody_is_asked(house: EndpointPair) -> None:
     """The call says so instead of waiting."""
     house.one.streams.most_per_caller = 0
     body = message("tools/call", {"name": "ask_name", "arguments": {}})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.door import (
+from tests.support.client import (
     WELL_KNOWN,
     Fields,
     challenge_of,

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import NONE
-from tests.support.mcp import META, VERSION, Client, a_caller
+from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.offers import REVISIONS, ask, pack
 from tests.support.steps import steps
 
@@ -33,14 +33,14 @@ NOT_KEPT: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.offers, obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
 
 
 @pytest.mark.requirement("C-01", "C-02", "C-03", "C-06", "C-05")
 @pytest.mark.parametrize(("method", "params"), KEPT, ids=[method for method, _ in KEPT])
 async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
-    client: Client, method: str, params: dict[str, Any]
+    client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
     """Always `private`: every one of them depends on who asks."""
     result = (await client.ask(method, params)).json["result"]
@@ -54,7 +54,7 @@ async def test_c_01_c_02_c_06_what_may_be_kept_says_how_long_and_for_whom(
 @pytest.mark.requirement("C-01")
 @pytest.mark.parametrize(("method", "params"), NOT_KEPT, ids=[method for method, _ in NOT_KEPT])
 async def test_c_01_other_results_have_no_hints(
-    client: Client, method: str, params: dict[str, Any]
+    client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
     """An effect or an answer to one question is nothing to keep."""
     result = (await client.ask(method, params)).json["result"]
@@ -66,7 +66,7 @@ async def test_c_01_other_results_have_no_hints(
 @pytest.mark.parametrize("revision", [one for one in REVISIONS if one != VERSION])
 @pytest.mark.parametrize(("method", "params"), KEPT[1:], ids=[method for method, _ in KEPT[1:]])
 async def test_c_01_older_revisions_know_no_hints(
-    client: Client, revision: str, method: str, params: dict[str, Any]
+    client: EndpointClient, revision: str, method: str, params: dict[str, Any]
 ) -> None:
     """Nor anything else that came with 2026-07-28."""
     result = (await ask(client, revision, method, **params)).json["result"]
@@ -75,7 +75,7 @@ async def test_c_01_older_revisions_know_no_hints(
 
 
 @pytest.mark.requirement("C-02")
-async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: Client) -> None:
+async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: EndpointClient) -> None:
     """And not at all unless something is said."""
     kept = await client.ask("resources/read", READ)
     fresh = await client.ask("resources/read", {"uri": "library://index"})
@@ -87,7 +87,7 @@ async def test_c_02_a_read_may_be_kept_as_long_as_its_author_says(client: Client
 @pytest.mark.requirement("C-04")
 @pytest.mark.parametrize("round_trip", [{"inputResponses": {}}, {"requestState": ""}])
 async def test_c_04_what_took_rounds_is_not_kept(
-    client: Client, round_trip: dict[str, Any]
+    client: EndpointClient, round_trip: dict[str, Any]
 ) -> None:
     """The answers of one person are in it."""
     response = await client.ask("resources/read", {**READ, **round_trip})
@@ -96,16 +96,16 @@ async def test_c_04_what_took_rounds_is_not_kept(
 
 
 @pytest.mark.requirement("C-02")
-async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: Client) -> None:
+async def test_c_02_a_list_that_a_lister_makes_is_not_kept(client: EndpointClient) -> None:
     """Files come and go without anybody configuring anything."""
-    fixed = Client([pack.documents["library://rules"]])
+    fixed = EndpointClient([pack.documents["library://rules"]])
 
     assert (await client.ask("resources/list")).json["result"]["ttlMs"] == 0
     assert (await fixed.ask("resources/list")).json["result"]["ttlMs"] > 0
 
 
 @pytest.mark.requirement("C-05")
-async def test_c_05_access_is_decided_at_each_use(client: Client) -> None:
+async def test_c_05_access_is_decided_at_each_use(client: EndpointClient) -> None:
     """Whoever got hold of somebody's list can use nothing of it."""
     client.caller = a_caller(scopes=frozenset({"hidden"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
@@ -120,14 +120,16 @@ async def test_c_05_access_is_decided_at_each_use(client: Client) -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list"])
 async def test_c_08_tl_03_lists_are_the_same_on_every_connection(
-    client: Client, revision: str, method: str
+    client: EndpointClient, revision: str, method: str
 ) -> None:
     """Whatever was called before, on whichever connection or process."""
     before = (await ask(client, revision, method)).body
     await client.call("stamp")
     await client.ask("prompts/get", {"name": "illustrated"})
     after = (await ask(client, revision, method)).body
-    elsewhere = await ask(Client(reversed(pack.offers), obtainable=frozenset()), revision, method)
+    elsewhere = await ask(
+        EndpointClient(reversed(pack.offers), obtainable=frozenset()), revision, method
+    )
 
     assert before == after == elsewhere.body
 
@@ -142,9 +144,9 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
         async def tool(ctx: CallContext) -> None:
             """Do nothing."""
 
-    small, large = Client([pack.tools["stamp"]]), Client(shelf.offers)
+    small, large = EndpointClient([pack.tools["stamp"]]), EndpointClient(shelf.offers)
 
-    def second(one: Client) -> int:
+    def second(one: EndpointClient) -> int:
         listing = one.server.listing
         listing.page("tools", a_caller(), NONE, VERSION)
         bob = a_caller(subject="bob", scopes=frozenset({"x"}))
@@ -177,7 +179,10 @@ async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[st
         """Greet whoever asks."""
         return await name(ctx)
 
-    client, form = Client(curious.offers), {META + "clientCapabilities": {"elicitation": {}}}
+    client, form = (
+        EndpointClient(curious.offers),
+        {META + "clientCapabilities": {"elicitation": {}}},
+    )
     first = (await client.ask(method, params, meta=form)).json["result"]
     again = {
         **params,

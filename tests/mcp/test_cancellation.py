@@ -9,8 +9,8 @@ from gatepost import CallContext, Pack
 from gatepost.http.body import WATCH_AFTER_S
 from gatepost.storage.errors import StoreUnavailable
 from tests.support.cases import each
-from tests.support.events import House, Live
-from tests.support.mcp import a_caller, message
+from tests.support.endpoint import a_caller, message
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 pack = Pack("slow")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
@@ -42,23 +42,23 @@ async def quick(ctx: CallContext) -> str:
     return "done"
 
 
-async def opened(version: str = "2025-11-25") -> House:
+async def opened(version: str = "2025-11-25") -> EndpointPair:
     Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
-    return await House(pack.tools.values(), version=version).open()
+    return await EndpointPair(pack.tools.values(), version=version).open()
 
 
 @pytest.fixture
-async def house() -> House:
+async def house() -> EndpointPair:
     return await opened()
 
 
-async def begun(house: House, identity: object = 7, *, report: bool = False) -> Live:
+async def begun(house: EndpointPair, identity: object = 7, *, report: bool = False) -> OpenExchange:
     live = house.call(house.one, "wait", identity=identity, report=report)
     await asyncio.wait_for(Signal.started.wait(), 5)
     return live
 
 
-async def runs(live: Live) -> bool:
+async def runs(live: OpenExchange) -> bool:
     """Whether the call is still there, some time after every process could have heard."""
     done, _ = await asyncio.wait({live.task}, timeout=3 * WATCH_AFTER_S)
     return not done and not Signal.ended.is_set()
@@ -85,7 +85,7 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
 
 
 @pytest.mark.requirement("CX-03", "L-07", "J-15")
-async def test_cx_03_only_the_owner_of_a_request_takes_it_back(house: House) -> None:
+async def test_cx_03_only_the_owner_of_a_request_takes_it_back(house: EndpointPair) -> None:
     """Another id, another session, another caller with the same id: the call goes on."""
     mine = house.session
     live = await begun(house)
@@ -107,7 +107,7 @@ async def test_cx_03_only_the_owner_of_a_request_takes_it_back(house: House) -> 
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_a_request_that_is_over_is_not_taken_back(house: House) -> None:
+async def test_cx_04_a_request_that_is_over_is_not_taken_back(house: EndpointPair) -> None:
     """The answer is out; what comes too late changes nothing for the session."""
     body = message("tools/call", {"name": "quick", "arguments": {}}, identity=1)
     assert (await house.one.within(house.session, body)).status == 200
@@ -118,7 +118,7 @@ async def test_cx_04_a_request_that_is_over_is_not_taken_back(house: House) -> N
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_what_is_over_leaves_nobody_listening(house: House) -> None:
+async def test_cx_04_what_is_over_leaves_nobody_listening(house: EndpointPair) -> None:
     """However a request ended, its process hears no more for it."""
     live = await begun(house)
     assert await runs(live)
@@ -159,7 +159,7 @@ async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report
 
 
 async def test_a_request_goes_on_where_the_relay_is_gone(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot hear of other processes then; its own still reaches it."""
 
@@ -188,7 +188,7 @@ async def test_a_request_goes_on_where_the_relay_is_gone(
     ],
 )
 async def test_cx_03_the_reason_is_logged_as_what_it_is(
-    house: House, reason: object, logged: str
+    house: EndpointPair, reason: object, logged: str
 ) -> None:
     """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
     params = {"requestId": 1, "reason": reason}

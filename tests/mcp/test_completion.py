@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.cases import each
-from tests.support.mcp import VERSION, Client, Response, a_caller
+from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 from tests.support.offers import REVISIONS, ask, declared, pack
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
@@ -16,12 +16,17 @@ TEMPLATE = {"type": "ref/resource", "uri": "report://{quarter}"}
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.offers, obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
 
 
 async def complete(
-    client: Client, revision: str, ref: Any, name: str = "quarter", value: str = "q", **more: Any
+    client: EndpointClient,
+    revision: str,
+    ref: Any,
+    name: str = "quarter",
+    value: str = "q",
+    **more: Any,
 ) -> Response:
     argument = {"name": name, "value": value}
     return await ask(client, revision, "completion/complete", ref=ref, argument=argument, **more)
@@ -30,8 +35,8 @@ async def complete(
 @pytest.mark.requirement("CP-01", "V-08")
 async def test_cp_01_completions_are_declared_when_something_suggests(revision: str) -> None:
     """Prompts and templates alone declare nothing."""
-    silent = Client([pack.prompts["broken"], pack.templates["note://{+path}{?line,word}"]])
-    suggesting = Client([pack.prompts["summarise"]])
+    silent = EndpointClient([pack.prompts["broken"], pack.templates["note://{+path}{?line,word}"]])
+    suggesting = EndpointClient([pack.prompts["summarise"]])
 
     assert "completions" not in await declared(silent, revision)
     assert (await complete(silent, revision, PROMPT)).error == (
@@ -42,7 +47,9 @@ async def test_cp_01_completions_are_declared_when_something_suggests(revision: 
 
 
 @pytest.mark.requirement("CP-02", "CP-03")
-async def test_cp_02_a_variable_of_a_template_is_completed(client: Client, revision: str) -> None:
+async def test_cp_02_a_variable_of_a_template_is_completed(
+    client: EndpointClient, revision: str
+) -> None:
     """By the template's text."""
     result = (await complete(client, revision, TEMPLATE)).json["result"]
 
@@ -57,7 +64,7 @@ async def test_cp_02_a_variable_of_a_template_is_completed(client: Client, revis
 
 @pytest.mark.requirement("CP-02")
 async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """`context.arguments`; the oldest revision has no such thing."""
     response = await complete(client, revision, PROMPT, context={"arguments": {"tone": "warm"}})
@@ -67,7 +74,7 @@ async def test_cp_02_what_else_was_given_is_known_from_2025_06_18(
 
 
 @pytest.mark.requirement("CP-03")
-async def test_cp_03_at_most_a_hundred_values_go_out(client: Client, revision: str) -> None:
+async def test_cp_03_at_most_a_hundred_values_go_out(client: EndpointClient, revision: str) -> None:
     """And how many there are is said."""
     completion = (await complete(client, revision, PROMPT)).json["result"]["completion"]
 
@@ -93,7 +100,7 @@ WRONG = [
 @pytest.mark.requirement("CP-04", "CP-05")
 @each(("params", "says"), WRONG)
 async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
-    client: Client, revision: str, params: dict[str, Any], says: str
+    client: EndpointClient, revision: str, params: dict[str, Any], says: str
 ) -> None:
     """-32602; out of reach sounds like not there."""
     argument = {"name": "quarter", "value": ""}
@@ -107,7 +114,9 @@ async def test_cp_04_cp_05_what_is_wrong_with_a_request_is_said(
 
 @pytest.mark.requirement("CP-04")
 @pytest.mark.parametrize("missing", ["ref", "argument"])
-async def test_cp_04_what_is_missing_is_named(client: Client, revision: str, missing: str) -> None:
+async def test_cp_04_what_is_missing_is_named(
+    client: EndpointClient, revision: str, missing: str
+) -> None:
     """Both parameters are needed."""
     params = {"ref": PROMPT, "argument": {"name": "quarter", "value": ""}}
     del params[missing]
@@ -116,7 +125,9 @@ async def test_cp_04_what_is_missing_is_named(client: Client, revision: str, mis
     assert response.json["error"]["message"] == f"params.{missing} is required"
 
 
-async def test_an_argument_without_suggestions_has_none(client: Client, revision: str) -> None:
+async def test_an_argument_without_suggestions_has_none(
+    client: EndpointClient, revision: str
+) -> None:
     """Which is no mistake of the client's."""
     response = await complete(client, revision, PROMPT, name="tone")
 
@@ -124,7 +135,7 @@ async def test_an_argument_without_suggestions_has_none(client: Client, revision
 
 
 @pytest.mark.requirement("CP-05")
-async def test_cp_05_suggestions_are_the_callers_own(client: Client, revision: str) -> None:
+async def test_cp_05_suggestions_are_the_callers_own(client: EndpointClient, revision: str) -> None:
     """Another tenant's names must not come up while one types."""
     acme = (await complete(client, revision, PROMPT)).json["result"]["completion"]["values"]
     client.caller = a_caller(tenant_id="globex")
@@ -149,7 +160,7 @@ async def test_cp_05_suggestions_need_the_scopes_of_what_they_are_for(revision: 
         """Give away names."""
         raise AssertionError("ran")
 
-    client = Client(guarded.offers)
+    client = EndpointClient(guarded.offers)
     ref = {"type": "ref/prompt", "name": "vault"}
     response = await complete(client, revision, ref, name="name")
 
@@ -172,6 +183,6 @@ async def test_suggestions_that_are_none_are_our_fault(revision: str) -> None:
         return "abc"
 
     ref = {"type": "ref/prompt", "name": "ask_for"}
-    response = await complete(Client(careless.offers), revision, ref, name="name")
+    response = await complete(EndpointClient(careless.offers), revision, ref, name="name")
 
     assert response.error == (200, -32603)

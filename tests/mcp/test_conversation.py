@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.events import House
-from tests.support.mcp import message
+from tests.support.endpoint import message
+from tests.support.endpoint_streams import EndpointPair
 from tests.support.questions import ACCEPTED, EVERYTHING, opened, question, said
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
 
 @pytest.fixture
-async def house() -> House:
+async def house() -> EndpointPair:
     return await opened()
 
 
@@ -38,7 +38,7 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
 
 @pytest.mark.requirement("E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_e_12_a_no_is_an_answer(house: House, action: str) -> None:
+async def test_e_12_a_no_is_an_answer(house: EndpointPair, action: str) -> None:
     """The tool learns which of the two it is."""
     live = house.call(house.one, "ask_name")
     asked = await question(live)
@@ -69,7 +69,7 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
 
 
 @pytest.mark.requirement("E-05", "E-12")
-async def test_e_05_a_page_to_visit_has_an_id_of_its_own(house: House) -> None:
+async def test_e_05_a_page_to_visit_has_an_id_of_its_own(house: EndpointPair) -> None:
     """2025-11-25 wants one; it is the server's and random."""
     ids = set()
     for _ in range(2):
@@ -84,7 +84,7 @@ async def test_e_05_a_page_to_visit_has_an_id_of_its_own(house: House) -> None:
 
 
 @pytest.mark.requirement("E-15")
-async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(house: House) -> None:
+async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(house: EndpointPair) -> None:
     """-32042 with HTTP 200 where the answer can be no stream; the client calls again afterwards."""
     call = message("tools/call", {"name": "ask_page", "arguments": {}})
 
@@ -151,7 +151,7 @@ async def test_e_01_what_was_not_declared_is_not_asked(
 
 
 @pytest.mark.requirement("E-01")
-async def test_e_01_an_empty_elicitation_capability_means_forms(house: House) -> None:
+async def test_e_01_an_empty_elicitation_capability_means_forms(house: EndpointPair) -> None:
     """As clients that know no other kind declare it."""
     house = await opened(elicitation={})
     live = house.call(house.one, "ask_name")
@@ -175,7 +175,7 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(house: House) ->
     ],
 )
 async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
-    house: House, member: dict[str, Any], words: str
+    house: EndpointPair, member: dict[str, Any], words: str
 ) -> None:
     """The model reads why; a client's words are cut, and the session goes on."""
     live = house.call(house.one, "ask_name")

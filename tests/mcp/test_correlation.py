@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.support.mcp import Client, message
+from tests.support.endpoint import EndpointClient, message
 
 pack = Pack("parts")
 FIELD = "x-octopus-correlation-id"
@@ -33,7 +33,7 @@ def told(answer: Any) -> str:
 )
 async def test_a_tool_knows_what_its_call_is_part_of(fields: dict[str, str], seen: str) -> None:
     """Also where another key marks the retry; for logs and for calls further on."""
-    client = Client(pack.offers)
+    client = EndpointClient(pack.offers)
     params = {"name": "part_of", "arguments": {}}
     modern = await client.ask(
         "tools/call", params, **{k.replace("-", "_"): v for k, v in fields.items()}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.mcp import fixture_resources
-from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26")
 HANDSHAKE_ONLY = (
@@ -18,13 +18,15 @@ HANDSHAKE_ONLY = (
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
+def client() -> EndpointClient:
+    return EndpointClient()
 
 
 @pytest.mark.requirement("DE-01")
 @pytest.mark.parametrize("method", ["initialize", *HANDSHAKE_ONLY[1:], "unknown/method"])
-async def test_de_01_a_modern_body_makes_any_method_modern(client: Client, method: str) -> None:
+async def test_de_01_a_modern_body_makes_any_method_modern(
+    client: EndpointClient, method: str
+) -> None:
     """With a modern version in `_meta`, what only the handshake era has is an unknown method."""
     response = await client.ask(method)
 
@@ -33,7 +35,9 @@ async def test_de_01_a_modern_body_makes_any_method_modern(client: Client, metho
 
 
 @pytest.mark.requirement("DE-01")
-async def test_de_01_a_modern_request_is_served_without_any_handshake(client: Client) -> None:
+async def test_de_01_a_modern_request_is_served_without_any_handshake(
+    client: EndpointClient,
+) -> None:
     """The first request of a stranger's connection is answered as any other."""
     response = await client.call("echo", {"text": "hello"})
 
@@ -43,7 +47,7 @@ async def test_de_01_a_modern_request_is_served_without_any_handshake(client: Cl
 @pytest.mark.requirement("DE-02", "S-18")
 @pytest.mark.parametrize("version", [VERSION, "2030-01-01", "nonsense"])
 async def test_de_02_a_modern_header_without_meta_names_what_is_missing(
-    client: Client, version: str
+    client: EndpointClient, version: str
 ) -> None:
     """The header alone is no request of that era; the answer says which keys it lacks."""
     response = await client.send(
@@ -58,7 +62,7 @@ async def test_de_02_a_modern_header_without_meta_names_what_is_missing(
 @pytest.mark.requirement("DE-03", "H-01", "H-09")
 @pytest.mark.parametrize("header", [None, "2025-11-25", "2030-01-01", ""])
 async def test_de_03_header_and_body_must_name_the_same_version(
-    client: Client, header: str | None
+    client: EndpointClient, header: str | None
 ) -> None:
     """A proxy that routes by the header must not be told another version than we read."""
     if header is None:
@@ -72,7 +76,7 @@ async def test_de_03_header_and_body_must_name_the_same_version(
 
 @pytest.mark.requirement("DE-04", "V-04")
 async def test_de_04_a_version_that_is_not_served_is_answered_with_those_that_are(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """The client learns which version to try next."""
     response = await client.ask(
@@ -90,7 +94,7 @@ async def test_de_04_a_version_that_is_not_served_is_answered_with_those_that_ar
 @pytest.mark.parametrize("version", LEGACY)
 @pytest.mark.parametrize("with_header", [True, False])
 async def test_de_05_initialize_opens_a_session(
-    client: Client, version: str, with_header: bool
+    client: EndpointClient, version: str, with_header: bool
 ) -> None:
     """The handshake answers the version asked for and an id that fits a header."""
     params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x"}}
@@ -104,7 +108,7 @@ async def test_de_05_initialize_opens_a_session(
 
 
 @pytest.mark.requirement("DE-06")
-async def test_de_06_a_session_serves_its_requests(client: Client) -> None:
+async def test_de_06_a_session_serves_its_requests(client: EndpointClient) -> None:
     """Within its session a request is answered in the words of the negotiated revision."""
     session = await client.open()
 
@@ -131,7 +135,9 @@ async def test_de_06_a_session_serves_its_requests(client: Client) -> None:
         {"client_id": None},
     ],
 )
-async def test_de_06_somebody_elses_session_is_an_unknown_one(client: Client, change: dict) -> None:
+async def test_de_06_somebody_elses_session_is_an_unknown_one(
+    client: EndpointClient, change: dict
+) -> None:
     """A stolen session id opens nothing, and does not even tell that it was one."""
     session = await client.open()
     client.caller = a_caller(**change)
@@ -144,7 +150,7 @@ async def test_de_06_somebody_elses_session_is_an_unknown_one(client: Client, ch
 
 
 @pytest.mark.requirement("DE-06", "S-16")
-async def test_de_06_an_old_session_is_gone(client: Client) -> None:
+async def test_de_06_an_old_session_is_gone(client: EndpointClient) -> None:
     """After a week the client starts over."""
     session = await client.open()
     client.clock.now += 7 * 86_400
@@ -155,7 +161,7 @@ async def test_de_06_an_old_session_is_gone(client: Client) -> None:
 @pytest.mark.requirement("DE-07", "DE-25")
 @pytest.mark.parametrize("version", [None, *LEGACY])
 async def test_de_07_what_needs_no_session_is_served_without_one(
-    client: Client, version: str | None
+    client: EndpointClient, version: str | None
 ) -> None:
     """In the words of the revision that is named, or of 2025-03-26."""
     headers = [JSON] if version is None else [JSON, ("mcp-protocol-version", version)]
@@ -171,7 +177,7 @@ async def test_de_07_what_needs_no_session_is_served_without_one(
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
 async def test_de_07_what_a_session_remembers_needs_one(method: str) -> None:
     """There is nothing that could remember it, and the answer says so."""
-    response = await Client(fixture_resources.pack.offers).send(
+    response = await EndpointClient(fixture_resources.pack.offers).send(
         message(method, {"uri": "a:b", "level": "info"})
     )
 
@@ -181,7 +187,7 @@ async def test_de_07_what_a_session_remembers_needs_one(method: str) -> None:
 
 @pytest.mark.requirement("DE-08")
 async def test_de_08_a_handshake_version_in_meta_counts_only_within_a_session(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """In a session the extra `_meta` is ignored; outside of one it names no way to be served."""
     session = await client.open()
@@ -202,7 +208,7 @@ async def test_de_08_a_handshake_version_in_meta_counts_only_within_a_session(
 
 
 @pytest.mark.requirement("DE-09", "J-09")
-async def test_de_09_the_one_revision_with_batches_gets_them(client: Client) -> None:
+async def test_de_09_the_one_revision_with_batches_gets_them(client: EndpointClient) -> None:
     """A batch is served in order; what wants no answer gets none."""
     session = await client.open("2025-03-26")
     batch = [
@@ -226,7 +232,9 @@ async def test_de_09_the_one_revision_with_batches_gets_them(client: Client) -> 
 
 @pytest.mark.requirement("DE-09", "J-10")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
-async def test_de_09_every_other_revision_refuses_batches(client: Client, version: str) -> None:
+async def test_de_09_every_other_revision_refuses_batches(
+    client: EndpointClient, version: str
+) -> None:
     """One message per POST, in a session of any other revision, in none, and in the modern era."""
     session = await client.open(version)
     body = b"[" + message("ping") + b"]"
@@ -240,7 +248,7 @@ async def test_de_09_every_other_revision_refuses_batches(client: Client, versio
 
 @pytest.mark.requirement("DE-09")
 @pytest.mark.parametrize("size", [0, 51])
-async def test_de_09_an_empty_or_huge_batch_is_refused(client: Client, size: int) -> None:
+async def test_de_09_an_empty_or_huge_batch_is_refused(client: EndpointClient, size: int) -> None:
     """A batch is no way around the limits on requests."""
     session = await client.open("2025-03-26")
     body = b"[" + b",".join([message("ping")] * size) + b"]"
@@ -250,7 +258,7 @@ async def test_de_09_an_empty_or_huge_batch_is_refused(client: Client, size: int
 
 @pytest.mark.requirement("DE-09", "J-09")
 @pytest.mark.parametrize("headers", [[JSON], [JSON, ("mcp-protocol-version", "2025-03-26")]])
-async def test_de_09_a_batch_needs_no_session(client: Client, headers: list) -> None:
+async def test_de_09_a_batch_needs_no_session(client: EndpointClient, headers: list) -> None:
     """Each request of it is answered as if it had come alone."""
     batch = [
         json.loads(message("ping", identity="a")),
@@ -274,7 +282,7 @@ async def test_de_09_a_batch_needs_no_session(client: Client, headers: list) -> 
 
 
 @pytest.mark.requirement("DE-10", "S-03")
-async def test_de_10_a_response_belongs_into_a_session(client: Client) -> None:
+async def test_de_10_a_response_belongs_into_a_session(client: EndpointClient) -> None:
     """With a live session it is taken; a modern client never sends one."""
     session = await client.open()
     body = b'{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -290,7 +298,7 @@ async def test_de_10_a_response_belongs_into_a_session(client: Client) -> None:
 
 
 @pytest.mark.requirement("DE-11", "T-06", "S-03", "J-05")
-async def test_de_11_a_notification_is_accepted_and_never_answered(client: Client) -> None:
+async def test_de_11_a_notification_is_accepted_and_never_answered(client: EndpointClient) -> None:
     """202 with nothing in it; in the modern era it also means nothing."""
     session = await client.open()
     body = message("notifications/initialized", identity=None)
@@ -311,7 +319,7 @@ async def test_de_11_a_notification_is_accepted_and_never_answered(client: Clien
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "PUT", "HEAD", "PATCH"])
 @pytest.mark.parametrize("version", [VERSION, "2030-01-01"])
 async def test_de_12_de_13_a_modern_request_is_a_post(
-    client: Client, verb: str, version: str
+    client: EndpointClient, verb: str, version: str
 ) -> None:
     """No stream to open and no session to end there, whatever session is named beside it."""
     session = await client.open()
@@ -325,7 +333,7 @@ async def test_de_12_de_13_a_modern_request_is_a_post(
 
 @pytest.mark.requirement("DE-12", "DE-13", "S-01")
 @pytest.mark.parametrize("verb", ["PUT", "HEAD", "PATCH"])
-async def test_de_12_de_13_a_session_has_three_verbs(client: Client, verb: str) -> None:
+async def test_de_12_de_13_a_session_has_three_verbs(client: EndpointClient, verb: str) -> None:
     """What else there is in HTTP changes nothing."""
     response = await client.send(b"", [("mcp-session-id", await client.open())], verb=verb)
 
@@ -334,7 +342,9 @@ async def test_de_12_de_13_a_session_has_three_verbs(client: Client, verb: str) 
 
 @pytest.mark.requirement("DE-12", "DE-13", "DE-07", "S-15", "S-16")
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
-async def test_de_12_de_13_both_need_a_session_that_lives(client: Client, verb: str) -> None:
+async def test_de_12_de_13_both_need_a_session_that_lives(
+    client: EndpointClient, verb: str
+) -> None:
     """None is named: 400. An unknown, or somebody else's: 404, and that one lives on."""
     session = await client.open()
     none = await client.send(b"", [], verb=verb)
@@ -350,7 +360,7 @@ async def test_de_12_de_13_both_need_a_session_that_lives(client: Client, verb: 
 
 
 @pytest.mark.requirement("DE-14")
-async def test_de_14_a_modern_request_ignores_session_and_event_ids(client: Client) -> None:
+async def test_de_14_a_modern_request_ignores_session_and_event_ids(client: EndpointClient) -> None:
     """Stray headers of the older transport change nothing and come back in nothing."""
     response = await client.ask("tools/list", mcp_session_id="invented", last_event_id="1")
 
@@ -361,7 +371,7 @@ async def test_de_14_a_modern_request_ignores_session_and_event_ids(client: Clie
 @pytest.mark.requirement("DE-15", "L-02")
 @pytest.mark.parametrize("asked", [VERSION, "2024-11-05", "2030-01-01", ""])
 async def test_de_15_initialize_offers_a_version_that_has_a_handshake(
-    client: Client, asked: str
+    client: EndpointClient, asked: str
 ) -> None:
     """A version that is not served is met by the newest that is, never by 2026-07-28."""
     response = await client.send(message("initialize", {"protocolVersion": asked}, identity=0))
@@ -371,7 +381,7 @@ async def test_de_15_initialize_offers_a_version_that_has_a_handshake(
 
 @pytest.mark.requirement("DE-21", "J-03")
 async def test_de_21_every_modern_rejection_has_a_body_that_names_its_request(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """A client that reads an empty 400 takes us for an older server and starts a handshake."""
     for response in [
@@ -387,7 +397,9 @@ async def test_de_21_every_modern_rejection_has_a_body_that_names_its_request(
 
 
 @pytest.mark.requirement("DE-22", "J-11")
-async def test_de_22_an_unknown_method_of_a_session_is_no_lost_session(client: Client) -> None:
+async def test_de_22_an_unknown_method_of_a_session_is_no_lost_session(
+    client: EndpointClient,
+) -> None:
     """HTTP 404 would make the client throw its session away."""
     session = await client.open()
 

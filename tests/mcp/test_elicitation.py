@@ -9,7 +9,7 @@ from gatepost.mcp.client import projected
 from gatepost.tools.client import InputRequest, MissingCapability
 from tests.mcp import fixture_questions as fixture
 from tests.support.cases import each
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.rounds import Trip, accept, ask_again, go_on, questions, said
 
 pack = Pack("people")
@@ -37,9 +37,9 @@ async def connect(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
+def client() -> EndpointClient:
     LINKED.clear()
-    return Client([*pack.tools.values(), *fixture.pack.tools.values()])
+    return EndpointClient([*pack.tools.values(), *fixture.pack.tools.values()])
 
 
 DECLARED = [
@@ -56,7 +56,7 @@ DECLARED = [
 @pytest.mark.requirement("E-01")
 @pytest.mark.parametrize(("declared", "forms", "pages"), DECLARED)
 async def test_e_01_only_a_declared_mode_is_asked(
-    client: Client, declared: Any, forms: bool, pages: bool
+    client: EndpointClient, declared: Any, forms: bool, pages: bool
 ) -> None:
     """An empty capability means forms; anything else is refused with what is missing."""
     form = await ask_again(client, "plan", capabilities=declared)
@@ -68,7 +68,7 @@ async def test_e_01_only_a_declared_mode_is_asked(
 
 
 @pytest.mark.requirement("E-02")
-async def test_e_02_a_form_is_a_message_and_flat_fields(client: Client) -> None:
+async def test_e_02_a_form_is_a_message_and_flat_fields(client: EndpointClient) -> None:
     """What the author's type says, in the words that every client can show."""
     asked = questions(await ask_again(client, "plan"))["trip"]
 
@@ -109,7 +109,7 @@ async def test_e_02_a_form_is_a_message_and_flat_fields(client: Client) -> None:
 
 
 @pytest.mark.requirement("E-05")
-async def test_e_05_a_page_is_a_message_and_an_address(client: Client) -> None:
+async def test_e_05_a_page_is_a_message_and_an_address(client: EndpointClient) -> None:
     """Without the id that 2025-11-25 had."""
     asked = questions(await ask_again(client, "connect"))["link"]["params"]
 
@@ -149,7 +149,9 @@ def test_e_06_on_this_machine_http_will_do(url: str) -> None:
 
 
 @pytest.mark.requirement("E-08", "E-09", "E-14")
-async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(client: Client) -> None:
+async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(
+    client: EndpointClient,
+) -> None:
     """Consent is no proof; another caller's finished page does not help; one's own does."""
     first = await ask_again(client, "connect")
     LINKED.add(a_caller(subject="bob").principal_key)
@@ -162,7 +164,7 @@ async def test_e_08_e_14_what_was_done_on_a_page_counts_for_its_own_caller(clien
 
 
 @pytest.mark.requirement("E-09")
-async def test_e_09_an_answer_is_bound_to_who_was_asked(client: Client) -> None:
+async def test_e_09_an_answer_is_bound_to_who_was_asked(client: EndpointClient) -> None:
     """The state that goes with it is no other caller's."""
     first = await ask_again(client, "plan")
     client.caller = a_caller(subject="bob")
@@ -177,7 +179,7 @@ async def test_e_10_a_page_never_stands_in_for_the_gate() -> None:
     """What a caller's token lacks is asked of its issuer, by a challenge."""
     guarded = Pack("guarded")
     guarded.tool(scopes={"admin:all"})(connect)
-    response = await ask_again(Client(guarded.tools.values()), "connect")
+    response = await ask_again(EndpointClient(guarded.tools.values()), "connect")
 
     assert response.status == 403
     assert 'scope="admin:all"' in response.headers["www-authenticate"]
@@ -200,7 +202,7 @@ def test_e_11_a_tool_never_holds_the_clients_token() -> None:
         ({"action": "decline", "content": {"where": "Rome"}}, "decline False None"),
     ],
 )
-async def test_e_12_a_no_is_an_answer(client: Client, answer: Any, text: str) -> None:
+async def test_e_12_a_no_is_an_answer(client: EndpointClient, answer: Any, text: str) -> None:
     """The tool hears it, with no content whatever was sent."""
     first = await ask_again(client, "plan")
 
@@ -208,7 +210,7 @@ async def test_e_12_a_no_is_an_answer(client: Client, answer: Any, text: str) ->
 
 
 @pytest.mark.requirement("E-13")
-async def test_e_13_an_accepted_form_is_checked_and_typed(client: Client) -> None:
+async def test_e_13_an_accepted_form_is_checked_and_typed(client: EndpointClient) -> None:
     """Defaults, dates and choices are what the author's type says; unknown fields are dropped."""
     first = await ask_again(client, "plan")
     answer = accept(where="Rome", day="2026-10-01", meals=["dinner"], stranger=1)
@@ -231,7 +233,7 @@ async def test_e_13_an_accepted_form_is_checked_and_typed(client: Client) -> Non
         {"where": "Rome", "day": "2026-10-01", "meals": ["breakfast"]},
     ],
 )
-async def test_e_13_what_does_not_fit_is_asked_again(client: Client, content: Any) -> None:
+async def test_e_13_what_does_not_fit_is_asked_again(client: EndpointClient, content: Any) -> None:
     """Before the tool sees it."""
     first = await ask_again(client, "plan")
     second = await go_on(client, "plan", first, {"trip": accept(**content)})
@@ -240,7 +242,9 @@ async def test_e_13_what_does_not_fit_is_asked_again(client: Client, content: An
 
 
 @pytest.mark.requirement("E-13")
-async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(client: Client) -> None:
+async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(
+    client: EndpointClient,
+) -> None:
     """With a sentence that a model can act on, and without the value."""
     first = await ask_again(client, "plan")
     answer = accept(where="nowhere", day="2026-10-01")
@@ -251,7 +255,7 @@ async def test_e_13_what_only_the_authors_type_refuses_fails_the_call(client: Cl
 
 
 @pytest.mark.requirement("E-16")
-async def test_e_16_who_a_person_claims_to_be_changes_nothing(client: Client) -> None:
+async def test_e_16_who_a_person_claims_to_be_changes_nothing(client: EndpointClient) -> None:
     """The tool's caller is the token's, whatever the answer says."""
     LINKED.add(client.caller.principal_key)
     answers = {"link": {"action": "accept", "content": {"user": "bob"}, "sub": "bob"}}

@@ -11,8 +11,8 @@ from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.mcp.event_stream import begin
 from gatepost_authz.middleware import CALLER
 from tests.http.wire import SOON, serving
-from tests.support.door import modern
-from tests.support.mcp import Client
+from tests.support.client import modern
+from tests.support.endpoint import EndpointClient
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -29,7 +29,7 @@ def request() -> bytes:
     return "\r\n".join(["POST /mcp HTTP/1.1", *lines]).encode() + b"\r\n\r\n" + body
 
 
-def gated(client: Client) -> Any:
+def gated(client: EndpointClient) -> Any:
     """The endpoint with a caller before it."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -48,7 +48,7 @@ async def until(condition: Any) -> None:
 @pytest.mark.parametrize("protocol", [HttptoolsProtocol, StrictH11Protocol])
 async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(protocol: Any) -> None:
     """However much changes, one piece of news waits; then the connection is given up."""
-    client = Client()
+    client = EndpointClient()
     async with serving(gated(client), protocol) as port:
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -76,7 +76,7 @@ async def test_a_client_that_reads_nothing_costs_one_message_and_is_cut_off(prot
 @pytest.mark.parametrize("protocol", [HttptoolsProtocol, StrictH11Protocol])
 async def test_a_client_that_hangs_up_frees_its_place(protocol: Any) -> None:
     """The connection's end is heard without anything being sent."""
-    client = Client()
+    client = EndpointClient()
     async with serving(gated(client), protocol) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request())

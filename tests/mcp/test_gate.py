@@ -9,7 +9,7 @@ from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.middleware import BearerMiddleware
 from tests.support.cases import each
-from tests.support.mcp import JSON, META, URL, VERSION, Client, message
+from tests.support.endpoint import JSON, META, URL, VERSION, EndpointClient, message
 
 INITIALIZE = message("initialize", {"protocolVersion": "2025-11-25"}, identity=0)
 DISCOVER = message(
@@ -40,7 +40,7 @@ async def test_a_stranger_hears_401_whatever_it_speaks(
     token: str | None, verb: str, body: bytes, headers: Any
 ) -> None:
     """Modern, legacy, within a session or neither: the challenge comes before any meaning."""
-    client = Client()
+    client = EndpointClient()
     if headers == "session":
         headers = [JSON, ("mcp-session-id", await client.open())]
     challenge = Challenge()

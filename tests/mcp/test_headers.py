@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gatepost import CallContext, Pack
 from tests.support import offers
-from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 pack = Pack("mirrored")
 HEADER = "x-mcp-header"
@@ -33,15 +33,17 @@ async def echo(ctx: CallContext, text: str) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
-    made = Client(pack.tools.values(), obtainable=frozenset())
+def client() -> EndpointClient:
+    made = EndpointClient(pack.tools.values(), obtainable=frozenset())
     made.caller = a_caller(scopes=frozenset({"reports:read"}))
     return made
 
 
 @pytest.mark.requirement("H-02", "H-08", "H-09")
 @pytest.mark.parametrize("value", ["prompts/list", "TOOLS/LIST", "", "tools/list/", None])
-async def test_mcp_method_must_be_the_bodys_method(client: Client, value: str | None) -> None:
+async def test_mcp_method_must_be_the_bodys_method(
+    client: EndpointClient, value: str | None
+) -> None:
     """Compared letter by letter; a missing header is no match."""
     if value is None:
         response = await client.ask("tools/list", drop=["mcp-method"])
@@ -53,7 +55,7 @@ async def test_mcp_method_must_be_the_bodys_method(client: Client, value: str | 
 
 
 @pytest.mark.requirement("H-08", "H-09")
-async def test_a_head_that_comes_again_is_held_against_each_body(client: Client) -> None:
+async def test_a_head_that_comes_again_is_held_against_each_body(client: EndpointClient) -> None:
     """Requests of a connection may be about anything."""
     asked = [
         ("tools/call", "echo"),
@@ -77,7 +79,7 @@ async def test_a_head_that_comes_again_is_held_against_each_body(client: Client)
 
 @pytest.mark.requirement("H-03", "H-08", "H-09")
 @pytest.mark.parametrize("value", ["wrong_tool", "ECHO", "", None])
-async def test_mcp_name_must_be_the_called_tool(client: Client, value: str | None) -> None:
+async def test_mcp_name_must_be_the_called_tool(client: EndpointClient, value: str | None) -> None:
     """A limit or a rule applied by this header must apply to the tool that runs."""
     params = {"name": "echo", "arguments": {"text": "x"}}
     if value is None:
@@ -90,7 +92,7 @@ async def test_mcp_name_must_be_the_called_tool(client: Client, value: str | Non
 
 @pytest.mark.requirement("H-05")
 async def test_header_names_ignore_case_and_values_their_surrounding_blanks(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """RFC 9110 section 5.5: blanks around a value are no part of it."""
     body = message(
@@ -132,7 +134,7 @@ NAMES = [
 @pytest.mark.requirement("H-06", "H-07")
 @pytest.mark.parametrize(("name", "value", "fits"), NAMES)
 async def test_a_name_no_header_can_carry_is_encoded(
-    client: Client, name: str, value: str, fits: bool
+    client: EndpointClient, name: str, value: str, fits: bool
 ) -> None:
     """The marks are exact, the encoding has one spelling, and anything else is literal."""
     response = await client.ask("tools/call", {"name": name, "arguments": {}}, mcp_name=value)
@@ -170,7 +172,7 @@ PARAMETERS = [
 @pytest.mark.requirement("H-10", "H-08")
 @pytest.mark.parametrize(("arguments", "headers", "fits"), PARAMETERS)
 async def test_a_declared_argument_is_repeated_faithfully(
-    client: Client, arguments: dict[str, Any], headers: dict[str, str], fits: bool
+    client: EndpointClient, arguments: dict[str, Any], headers: dict[str, str], fits: bool
 ) -> None:
     """`Mcp-Param-…` is there exactly when the argument is, and says the same."""
     params = {"name": "report", "arguments": arguments}
@@ -184,7 +186,7 @@ async def test_a_declared_argument_is_repeated_faithfully(
 @pytest.mark.parametrize(
     "twice", ["mcp-name", "mcp-method", "mcp-protocol-version", "mcp-param-region", "content-type"]
 )
-async def test_a_routing_header_sent_twice_is_refused(client: Client, twice: str) -> None:
+async def test_a_routing_header_sent_twice_is_refused(client: EndpointClient, twice: str) -> None:
     """One reader takes the first, the next one the last."""
     body = message(
         "tools/call",
@@ -206,7 +208,7 @@ async def test_a_routing_header_sent_twice_is_refused(client: Client, twice: str
     assert (await client.send(body, [*headers, *doubled])).error == (400, -32020)
 
 
-async def test_a_hidden_tools_headers_tell_nothing(client: Client) -> None:
+async def test_a_hidden_tools_headers_tell_nothing(client: EndpointClient) -> None:
     """Wrong `Mcp-Param-…` headers of a tool out of reach are answered as for one that is not."""
     client.caller = a_caller(scopes=frozenset())
 
@@ -216,7 +218,7 @@ async def test_a_hidden_tools_headers_tell_nothing(client: Client) -> None:
         assert response.error == (400, -32602)
 
 
-async def test_the_order_of_refusals_is_the_specifications(client: Client) -> None:
+async def test_the_order_of_refusals_is_the_specifications(client: EndpointClient) -> None:
     """Missing `_meta`, then headers, then version, then method (H-13)."""
     wrong_version = {META + "protocolVersion": "v999.0.0"}
     call = {"name": "nope", "arguments": {}}
@@ -297,7 +299,7 @@ async def test_h_03_mcp_name_repeats_what_is_read_or_filled_in(
     method: str, params: dict[str, str], member: str
 ) -> None:
     """A URI or a name; missing or different is refused, also when something of it exists."""
-    client = Client(offers.pack.offers)
+    client = EndpointClient(offers.pack.offers)
 
     assert (await client.ask(method, params)).status == 200
     for changed in ({"mcp_name": "library://cover"}, {"drop": ("mcp-name",)}):

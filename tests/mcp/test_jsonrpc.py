@@ -8,18 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import each
-from tests.support.mcp import JSON, META, VERSION, Client, Response, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Response, message
 
 MODERN_HEADERS = [JSON, ("mcp-protocol-version", VERSION)]
 MODERN_META = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
+def client() -> EndpointClient:
+    return EndpointClient()
 
 
-async def session_of(client: Client, body: bytes, version: str = "2025-11-25") -> Response:
+async def session_of(client: EndpointClient, body: bytes, version: str = "2025-11-25") -> Response:
     return await client.within(await client.open(version), body)
 
 
@@ -43,7 +43,7 @@ GOOD_IDS = [
 
 @pytest.mark.requirement("J-02", "J-03")
 @pytest.mark.parametrize("identity", GOOD_IDS)
-async def test_an_id_comes_back_as_it_is(client: Client, identity: str) -> None:
+async def test_an_id_comes_back_as_it_is(client: EndpointClient, identity: str) -> None:
     """Strings and numbers of any size, in a session and without, in every era."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity.encode()
     modern = message("tools/list", {"_meta": MODERN_META}, identity="@")
@@ -81,7 +81,9 @@ BAD_IDS = [
 
 @pytest.mark.requirement("J-02", "J-03")
 @pytest.mark.parametrize("identity", BAD_IDS)
-async def test_any_other_id_is_refused_and_not_repeated(client: Client, identity: str) -> None:
+async def test_any_other_id_is_refused_and_not_repeated(
+    client: EndpointClient, identity: str
+) -> None:
     """An error about an id that could not be read has none; null would be a value."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity.encode()
     response = await session_of(client, body)
@@ -97,7 +99,7 @@ async def test_any_other_id_is_refused_and_not_repeated(client: Client, identity
 
 @pytest.mark.requirement("J-01")
 @pytest.mark.parametrize("member", ["id", "method", "params"])
-async def test_what_is_not_utf8_is_no_json(client: Client, member: str) -> None:
+async def test_what_is_not_utf8_is_no_json(client: EndpointClient, member: str) -> None:
     """Wherever it stands: repeating it would make our own answer invalid."""
     text = message("ping", "@").replace(b'"@"', b'{"a":"@"}').replace(b": 7", b': "@"')
     body = {"id": text, "method": text.replace(b"ping", b"@"), "params": text}[member]
@@ -108,7 +110,7 @@ async def test_what_is_not_utf8_is_no_json(client: Client, member: str) -> None:
 
 @pytest.mark.parametrize("identity", [rb'"\ud800"', rb'"\udc00\ud800"'])
 async def test_an_id_that_is_half_a_character_is_not_repeated(
-    client: Client, identity: bytes
+    client: EndpointClient, identity: bytes
 ) -> None:
     """An escape that names no character is refused like any other bad id."""
     body = b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % identity
@@ -140,7 +142,9 @@ NOT_MESSAGES = [
 
 @pytest.mark.requirement("J-01", "J-04", "J-06")
 @each(("body", "code"), NOT_MESSAGES)
-async def test_what_is_no_message_is_told_so(client: Client, body: bytes, code: int) -> None:
+async def test_what_is_no_message_is_told_so(
+    client: EndpointClient, body: bytes, code: int
+) -> None:
     """HTTP 400 with a JSON-RPC error, in a session and without."""
     for response in (await session_of(client, body), await client.send(body, MODERN_HEADERS)):
         assert response.error == (400, code)
@@ -149,7 +153,7 @@ async def test_what_is_no_message_is_told_so(client: Client, body: bytes, code: 
             assert response.json["id"] is None
 
 
-async def test_an_error_carries_the_id_where_one_could_be_read(client: Client) -> None:
+async def test_an_error_carries_the_id_where_one_could_be_read(client: EndpointClient) -> None:
     """The client finds its request again even when the rest is wrong."""
     response = await client.send(b'{"jsonrpc":"2.0","id":"x","method":5}')
 
@@ -161,7 +165,7 @@ DEPTHS = [(61, 200), (62, 400), (900, 400), (100_000, 400)]
 
 @pytest.mark.parametrize(("depth", "status"), DEPTHS)
 async def test_nesting_is_limited_before_it_means_anything(
-    client: Client, depth: int, status: int
+    client: EndpointClient, depth: int, status: int
 ) -> None:
     """64 levels with the envelope's own, whatever they are made of; brackets in text are text."""
     deep = b"[" * depth + b"]" * depth
@@ -172,7 +176,7 @@ async def test_nesting_is_limited_before_it_means_anything(
     assert (await session_of(client, harmless)).status == 200
 
 
-async def test_many_shallow_brackets_are_no_depth(client: Client) -> None:
+async def test_many_shallow_brackets_are_no_depth(client: EndpointClient) -> None:
     """A list of ten thousand rows is two levels."""
     body = message("ping", {"rows": [{"a": [1]}] * 10_000})
 
@@ -180,16 +184,16 @@ async def test_many_shallow_brackets_are_no_depth(client: Client) -> None:
 
 
 @pytest.mark.requirement("J-12", "DE-20")
-async def test_any_replica_continues_a_session(client: Client) -> None:
+async def test_any_replica_continues_a_session(client: EndpointClient) -> None:
     """What one process began, another with the same key ring goes on with."""
     session = await client.open()
-    replica = Client()
+    replica = EndpointClient()
 
     assert (await replica.within(session, message("ping"))).json["result"] == {}
 
 
 @pytest.mark.requirement("L-05")
-async def test_ping_answers_an_object_without_members(client: Client) -> None:
+async def test_ping_answers_an_object_without_members(client: EndpointClient) -> None:
     """Not even `_meta`: the conformance suite counts the keys."""
     assert (await session_of(client, message("ping"))).json == {
         "jsonrpc": "2.0",
@@ -202,7 +206,9 @@ async def test_ping_answers_an_object_without_members(client: Client) -> None:
 @pytest.mark.parametrize(
     "params", [None, {}, {"protocolVersion": 1}, {"protocolVersion": "x", "capabilities": 1}, []]
 )
-async def test_a_malformed_initialize_is_a_parameter_error(client: Client, params: object) -> None:
+async def test_a_malformed_initialize_is_a_parameter_error(
+    client: EndpointClient, params: object
+) -> None:
     """And opens no session."""
     response = await client.send(message("initialize", params, identity=0))
 
@@ -211,7 +217,7 @@ async def test_a_malformed_initialize_is_a_parameter_error(client: Client, param
 
 
 @pytest.mark.requirement("L-04", "DE-24")
-async def test_a_session_id_carries_what_the_client_can_do(client: Client) -> None:
+async def test_a_session_id_carries_what_the_client_can_do(client: EndpointClient) -> None:
     """Whatever it declares, the id stays one that fits a header."""
     capabilities = {"sampling": {}, "elicitation": {"url": {}}, "x" * 5000: {"y": 1}, "roots": 5}
     session = await client.open(capabilities=capabilities)
@@ -220,7 +226,7 @@ async def test_a_session_id_carries_what_the_client_can_do(client: Client) -> No
     assert (await client.within(session, message("ping"))).status == 200
 
 
-async def test_a_session_is_initialized_once(client: Client) -> None:
+async def test_a_session_is_initialized_once(client: EndpointClient) -> None:
     """A second `initialize` in it is refused; the session goes on."""
     session = await client.open()
     again = message("initialize", {"protocolVersion": "2025-11-25"})
@@ -318,7 +324,7 @@ def assert_documented(response: Response) -> None:
 )
 @given(body=BODIES, headers=HEADERS, in_session=st.booleans())
 async def test_whatever_arrives_the_answer_is_a_documented_one(
-    client: Client, body: bytes, headers: list[tuple[str, str]], in_session: bool
+    client: EndpointClient, body: bytes, headers: list[tuple[str, str]], in_session: bool
 ) -> None:
     """No body and no header reaches an exception."""
     if in_session:

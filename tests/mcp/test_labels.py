@@ -10,7 +10,7 @@ from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.tools.api import Offer
 from gatepost_packs.text import TEXT_RESULT, result_schema
 from tests.mcp.tasking import Tasker
-from tests.support.mcp import Client, message
+from tests.support.endpoint import EndpointClient, message
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"]
 STRUCTURED = {"2026-07-28", "2025-11-25", "2025-06-18"}
@@ -61,7 +61,7 @@ async def page(ctx: CallContext, name: str) -> str:
     return f"the page {name}"
 
 
-async def asked(client: Client, revision: str, method: str, **params: Any) -> Any:
+async def asked(client: EndpointClient, revision: str, method: str, **params: Any) -> Any:
     """The result of a request in that revision."""
     if revision == REVISIONS[0]:
         return (await client.ask(method, params)).json["result"]
@@ -69,7 +69,7 @@ async def asked(client: Client, revision: str, method: str, **params: Any) -> An
     return (await client.within(session, message(method, params))).json["result"]
 
 
-async def called(client: Client, revision: str, tool: str, **arguments: Any) -> Any:
+async def called(client: EndpointClient, revision: str, tool: str, **arguments: Any) -> Any:
     return await asked(client, revision, "tools/call", name=tool, arguments=arguments)
 
 
@@ -82,7 +82,9 @@ async def client() -> AsyncIterator[Tasker]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_text_stays_a_text_and_stands_in_the_value(client: Client, revision: str) -> None:
+async def test_a_text_stays_a_text_and_stands_in_the_value(
+    client: EndpointClient, revision: str
+) -> None:
     """`content` is what it was; a revision that knows structured values has it there too."""
     text = 'say "hi",\n\u00fc \\ '
     found = await called(client, revision, "say", text=text)
@@ -96,7 +98,9 @@ async def test_a_text_stays_a_text_and_stands_in_the_value(client: Client, revis
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_bare_value_is_wrapped_as_its_schema_says(client: Client, revision: str) -> None:
+async def test_a_bare_value_is_wrapped_as_its_schema_says(
+    client: EndpointClient, revision: str
+) -> None:
     """In every revision that has structured values; one that does not fit fails the call."""
     found = await called(client, revision, "names", value=["a"])
     wrong = await called(client, revision, "names", value=[1])
@@ -108,7 +112,7 @@ async def test_a_bare_value_is_wrapped_as_its_schema_says(client: Client, revisi
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_text_of_third_parties_is_labelled(client: Client, revision: str) -> None:
+async def test_text_of_third_parties_is_labelled(client: EndpointClient, revision: str) -> None:
     """Answers, failures that quote it, and resources; every revision has `_meta` on results."""
     found = await called(client, revision, "fetch", text="x")
     failed = await called(client, revision, "fetch", text="gone")
@@ -123,7 +127,7 @@ async def test_text_of_third_parties_is_labelled(client: Client, revision: str) 
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_what_we_say_ourselves_is_not_labelled(client: Client, revision: str) -> None:
+async def test_what_we_say_ourselves_is_not_labelled(client: EndpointClient, revision: str) -> None:
     """Other tools' answers, and what is said before a labelled tool runs."""
     ours = await called(client, revision, "say", text="x")
     wrong = await called(client, revision, "fetch", text=7)
@@ -134,7 +138,7 @@ async def test_what_we_say_ourselves_is_not_labelled(client: Client, revision: s
 
 
 @pytest.mark.parametrize("source", ["", "mail", "fails", f"mail of {TOKEN}"])
-async def test_a_tool_may_label_one_answer(client: Client, source: str) -> None:
+async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) -> None:
     """By its Outcome or its ToolFailure; a secret does not leave by this way either."""
     result = await called(client, REVISIONS[0], "either", source=source)
 
@@ -156,7 +160,7 @@ async def test_a_task_and_a_replay_have_the_same_form(client: Tasker) -> None:
     assert kept["_meta"][LABEL] == first["_meta"][LABEL]
 
 
-async def test_a_secret_is_in_neither_copy(client: Client) -> None:
+async def test_a_secret_is_in_neither_copy(client: EndpointClient) -> None:
     """The value is written from the text that has been searched."""
     result = await called(client, REVISIONS[0], "say", text=f"it is {TOKEN}.")
 
@@ -167,7 +171,7 @@ async def test_a_secret_is_in_neither_copy(client: Client) -> None:
 
 async def test_a_long_text_is_cut_in_both_copies() -> None:
     """It counts once, and what is left of it still satisfies the schema."""
-    client = Client(pack.offers, max_result_bytes=SMALL)
+    client = EndpointClient(pack.offers, max_result_bytes=SMALL)
     whole = await called(client, REVISIONS[0], "say", text="x" * (SMALL - 500))
     cut = await called(client, REVISIONS[0], "say", text="x" * (2 * SMALL))
 

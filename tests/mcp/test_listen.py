@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.support.listening import COMMENT, SUBSCRIPTION, listening
-from tests.support.mcp import META, Client
+from tests.support.endpoint import META, EndpointClient
+from tests.support.endpoint_streams import COMMENT, SUBSCRIPTION, listening
 
 pytestmark = pytest.mark.anyio
 
@@ -27,17 +27,17 @@ async def change(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.tools.values())
+def client() -> EndpointClient:
+    return EndpointClient(pack.tools.values())
 
 
-async def changed(client: Client, tenant: str = "acme") -> None:
+async def changed(client: EndpointClient, tenant: str = "acme") -> None:
     """Announce that the list of tools changed."""
     await client.feed.of(tenant).listed("tools")
 
 
 @pytest.mark.requirement("SU-01", "T-09", "X-04")
-async def test_su_01_the_answer_is_an_event_stream(client: Client) -> None:
+async def test_su_01_the_answer_is_an_event_stream(client: EndpointClient) -> None:
     """Whatever the filter, the answer is events that no proxy holds back."""
     async with listening(client, {}) as stream:
         assert await stream.acknowledged() == {}
@@ -65,7 +65,7 @@ async def test_su_01_the_answer_is_an_event_stream(client: Client) -> None:
     ],
 )
 async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
-    client: Client, params: dict[str, Any]
+    client: EndpointClient, params: dict[str, Any]
 ) -> None:
     """`params.notifications` is required, typed and bounded; -32602 and HTTP 400."""
     response = await client.ask("subscriptions/listen", params)
@@ -75,7 +75,7 @@ async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
 
 
 @pytest.mark.requirement("SU-01", "T-16")
-async def test_su_01_who_reads_no_events_is_told_so(client: Client) -> None:
+async def test_su_01_who_reads_no_events_is_told_so(client: EndpointClient) -> None:
     """406 and words, instead of a stream that is not understood."""
     wanted = {"notifications": TOOLS}
     response = await client.ask("subscriptions/listen", wanted, accept="application/json")
@@ -96,7 +96,7 @@ async def test_su_01_who_reads_no_events_is_told_so(client: Client) -> None:
     ],
 )
 async def test_su_03_the_first_message_says_what_is_honoured(
-    client: Client, wanted: dict[str, Any], honoured: dict[str, Any]
+    client: EndpointClient, wanted: dict[str, Any], honoured: dict[str, Any]
 ) -> None:
     """What this server does not declare is left out of the acknowledgement."""
     async with listening(client, wanted) as stream:
@@ -106,7 +106,7 @@ async def test_su_03_the_first_message_says_what_is_honoured(
 @pytest.mark.requirement("SU-04", "J-04")
 @pytest.mark.parametrize("identity", [7, 0, -3, "s1", "", 'a"b', "é", 2**53])
 async def test_su_04_every_message_carries_the_id_of_the_request(
-    client: Client, identity: Any
+    client: EndpointClient, identity: Any
 ) -> None:
     """The subscription's id is the request's, as the same type of JSON."""
     async with listening(client, TOOLS, identity=identity) as stream:
@@ -122,7 +122,7 @@ async def test_su_04_every_message_carries_the_id_of_the_request(
 
 
 @pytest.mark.requirement("SU-05", "TL-16")
-async def test_su_05_nothing_outside_the_filter_is_told(client: Client) -> None:
+async def test_su_05_nothing_outside_the_filter_is_told(client: EndpointClient) -> None:
     """Other lists, documents and tasks change, and the next message is the one asked for."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -139,7 +139,9 @@ async def test_su_05_nothing_outside_the_filter_is_told(client: Client) -> None:
 
 
 @pytest.mark.requirement("SU-06", "T-07", "T-15")
-async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(client: Client) -> None:
+async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(
+    client: EndpointClient,
+) -> None:
     """Progress stays on the call's stream, the change goes to the listen stream alone."""
     token = {"progressToken": "p", META + "logLevel": "debug"}
     async with listening(client, TOOLS, meta=token) as stream:
@@ -158,7 +160,7 @@ async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(client: 
 
 
 @pytest.mark.requirement("SU-07", "T-08")
-async def test_su_07_the_servers_end_is_the_result(client: Client) -> None:
+async def test_su_07_the_servers_end_is_the_result(client: EndpointClient) -> None:
     """The JSON-RPC response of the request closes the stream; new ones are refused from then on."""
     async with listening(client, TOOLS, identity="s1") as stream:
         await stream.acknowledged()
@@ -175,7 +177,7 @@ async def test_su_07_the_servers_end_is_the_result(client: Client) -> None:
 
 
 @pytest.mark.requirement("SU-08", "SEC-03")
-async def test_su_08_one_client_may_hold_several_streams(client: Client) -> None:
+async def test_su_08_one_client_may_hold_several_streams(client: EndpointClient) -> None:
     """Each has its own filter and id; the same id twice makes two streams."""
     async with (
         listening(client, TOOLS, identity=1) as one,
@@ -193,7 +195,7 @@ async def test_su_08_one_client_may_hold_several_streams(client: Client) -> None
 
 
 @pytest.mark.requirement("SU-09", "T-11", "T-12")
-async def test_su_09_nothing_is_replayed(client: Client) -> None:
+async def test_su_09_nothing_is_replayed(client: EndpointClient) -> None:
     """A change made while nobody listened is not told to who comes later."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -206,7 +208,7 @@ async def test_su_09_nothing_is_replayed(client: Client) -> None:
 
 
 @pytest.mark.requirement("T-10", "SU-10")
-async def test_t_10_an_idle_stream_shows_that_it_lives(client: Client) -> None:
+async def test_t_10_an_idle_stream_shows_that_it_lives(client: EndpointClient) -> None:
     """A comment now and then, which no reader takes for a message."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -217,7 +219,7 @@ async def test_t_10_an_idle_stream_shows_that_it_lives(client: Client) -> None:
 
 
 @pytest.mark.requirement("SU-11", "SU-02")
-async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: Client) -> None:
+async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: EndpointClient) -> None:
     """`taskIds` without the extension is -32021, naming it."""
     wanted = {"notifications": {"taskIds": []}}
     refused = await client.ask("subscriptions/listen", wanted)
@@ -230,7 +232,7 @@ async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: Clie
 
 
 @pytest.mark.requirement("SU-12", "C-07", "TL-16")
-async def test_su_12_what_is_declared_is_served(client: Client) -> None:
+async def test_su_12_what_is_declared_is_served(client: EndpointClient) -> None:
     """`listChanged` stands beside the lifetime that lists have in a client's cache."""
     discovered = (await client.ask("server/discover")).json["result"]
     listed = (await client.ask("tools/list")).json["result"]

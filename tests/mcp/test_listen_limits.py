@@ -11,8 +11,8 @@ import pytest
 
 from gatepost.http.open_streams import OpenStreams
 from gatepost_authz.caller import TenantContext
-from tests.support.listening import COMMENT, listening
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_streams import COMMENT, listening
 
 pytestmark = pytest.mark.anyio
 
@@ -21,14 +21,14 @@ WANTED = {"notifications": TOOLS}
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    client = Client()
+async def client() -> AsyncIterator[EndpointClient]:
+    client = EndpointClient()
     yield client
     client.streams.close()
 
 
 @pytest.mark.requirement("SU-09", "T-11")
-async def test_su_09_who_hangs_up_leaves_nothing_behind(client: Client) -> None:
+async def test_su_09_who_hangs_up_leaves_nothing_behind(client: EndpointClient) -> None:
     """The stream, its place, its interest and the process's own are gone as the client goes."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -44,7 +44,7 @@ async def test_su_09_who_hangs_up_leaves_nothing_behind(client: Client) -> None:
 @pytest.mark.requirement("SU-10")
 async def test_su_10_streams_are_counted_per_caller_and_per_process() -> None:
     """One more than may be is a JSON-RPC error that says when to try again."""
-    client = Client(streams=OpenStreams(most=3, most_per_caller=2))
+    client = EndpointClient(streams=OpenStreams(most=3, most_per_caller=2))
     bob = a_caller(subject="bob")
     async with AsyncExitStack() as stack:
         for caller in (client.caller, client.caller, bob):
@@ -65,7 +65,7 @@ def assert_refused(response: Any) -> None:
 
 @pytest.mark.requirement("SU-10")
 @pytest.mark.parametrize("told", [True, False])
-async def test_su_10_a_stream_ends_with_its_token(client: Client, told: bool) -> None:
+async def test_su_10_a_stream_ends_with_its_token(client: EndpointClient, told: bool) -> None:
     """Nothing is told from then on; the result comes with the next change or sign of life."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -82,7 +82,7 @@ async def test_su_10_a_stream_ends_with_its_token(client: Client, told: bool) ->
 
 @pytest.mark.requirement("SU-10")
 async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """Only those of the callers concerned end."""
     other = a_caller(tenant_id="globex")
@@ -100,7 +100,7 @@ async def test_su_10_a_stream_ends_when_its_caller_loses_what_the_token_gave(
 
 
 @pytest.mark.requirement("SU-10", "SU-05")
-async def test_su_10_a_client_that_does_not_read_is_told_once(client: Client) -> None:
+async def test_su_10_a_client_that_does_not_read_is_told_once(client: EndpointClient) -> None:
     """A thousand changes meanwhile are one message: what waits is a set of what was asked for."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()
@@ -119,7 +119,7 @@ async def test_su_10_a_client_that_does_not_read_is_told_once(client: Client) ->
 
 @pytest.mark.requirement("SU-07", "SU-10")
 async def test_su_10_a_client_that_does_not_read_is_not_waited_for_at_the_end(
-    client: Client,
+    client: EndpointClient,
 ) -> None:
     """A stop lets go of it while its last message still waits to be taken."""
     async with listening(client, TOOLS) as stream:
@@ -200,7 +200,7 @@ async def test_su_10_a_change_wakes_streams_in_turns() -> None:
     assert rounds > 10
 
 
-async def test_a_sign_of_life_is_no_message(client: Client) -> None:
+async def test_a_sign_of_life_is_no_message(client: EndpointClient) -> None:
     """What comes after it is read as ever."""
     async with listening(client, TOOLS) as stream:
         await stream.acknowledged()

@@ -11,8 +11,8 @@ from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification, Ch
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.relay import Subscription
-from tests.support.listening import listening
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_streams import listening
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ class CountedTenant:
 async def test_su_10_a_change_reaches_the_streams_of_every_process() -> None:
     """Announced at one, told at both, once."""
     relay = MemoryRelay()
-    one, two = Client(relay=relay), Client(relay=relay)
+    one, two = EndpointClient(relay=relay), EndpointClient(relay=relay)
     async with listening(one, TOOLS) as here, listening(two, TOOLS) as there:
         await here.acknowledged()
         await there.acknowledged()
@@ -158,7 +158,9 @@ def test_su_10_tenants_never_hear_of_each_other(streams: Any, told: Any) -> None
 
 
 @pytest.mark.requirement("SU-10", "SU-04", "SEC-03")
-async def test_su_10_streams_of_two_tenants_stay_apart(client_pair: tuple[Client, Client]) -> None:
+async def test_su_10_streams_of_two_tenants_stay_apart(
+    client_pair: tuple[EndpointClient, EndpointClient],
+) -> None:
     """The same request id, the same process, and only the tenant's own change."""
     one, two = client_pair
     theirs = a_caller(tenant_id="globex")
@@ -173,6 +175,6 @@ async def test_su_10_streams_of_two_tenants_stay_apart(client_pair: tuple[Client
 
 
 @pytest.fixture
-def client_pair() -> tuple[Client, Client]:
+def client_pair() -> tuple[EndpointClient, EndpointClient]:
     relay = MemoryRelay()
-    return Client(relay=relay), Client(relay=relay)
+    return EndpointClient(relay=relay), EndpointClient(relay=relay)

@@ -9,7 +9,7 @@ from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import LEVELS
 from tests.mcp import fixture_questions as fixture
-from tests.support.mcp import META, Client, Response
+from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.rounds import ask_again
 
 pack = Pack("talkative")
@@ -66,11 +66,13 @@ async def mislabel(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client([*pack.tools.values(), *fixture.pack.tools.values()])
+def client() -> EndpointClient:
+    return EndpointClient([*pack.tools.values(), *fixture.pack.tools.values()])
 
 
-async def call(client: Client, tool: str, level: Any = "debug", **arguments: Any) -> Response:
+async def call(
+    client: EndpointClient, tool: str, level: Any = "debug", **arguments: Any
+) -> Response:
     return await ask_again(client, tool, arguments, meta={LOG: level, "progressToken": "p"})
 
 
@@ -79,7 +81,7 @@ def told(response: Response, method: str = "notifications/message") -> list[Any]
 
 
 @pytest.mark.requirement("LG-01", "LG-02")
-async def test_lg_02_logging_is_declared(client: Client) -> None:
+async def test_lg_02_logging_is_declared(client: EndpointClient) -> None:
     """What may come is said before; LG-01: kept because tools' authors and clients have it."""
     discovered = await client.ask("server/discover")
 
@@ -89,7 +91,7 @@ async def test_lg_02_logging_is_declared(client: Client) -> None:
 @pytest.mark.requirement("LG-03")
 @pytest.mark.parametrize("level", LEVELS)
 async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
-    client: Client, level: str
+    client: EndpointClient, level: str
 ) -> None:
     """On the stream of the request that asked for them, in their order."""
     response = await call(client, "speak", level)
@@ -102,7 +104,7 @@ async def test_lg_03_messages_at_or_above_the_level_come_before_the_result(
 
 
 @pytest.mark.requirement("LG-03")
-async def test_lg_03_nobody_is_told_who_did_not_ask(client: Client) -> None:
+async def test_lg_03_nobody_is_told_who_did_not_ask(client: EndpointClient) -> None:
     """No level, no messages: plain JSON, or a stream of progress alone."""
     silent = await ask_again(client, "speak")
     deaf = await client.ask(
@@ -116,13 +118,13 @@ async def test_lg_03_nobody_is_told_who_did_not_ask(client: Client) -> None:
 
 @pytest.mark.requirement("LG-04")
 @pytest.mark.parametrize("level", ["loud", "", "INFO", "warn"])
-async def test_lg_04_an_unknown_level_is_refused(client: Client, level: str) -> None:
+async def test_lg_04_an_unknown_level_is_refused(client: EndpointClient, level: str) -> None:
     """Before anything runs."""
     assert (await call(client, "speak", level)).error == (400, -32602)
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: Client) -> None:
+async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: EndpointClient) -> None:
     """A tool in a loop cannot fill a wire; the client hears how much it missed."""
     response = await call(client, "shout", times=20_000)
     messages = told(response)
@@ -133,7 +135,7 @@ async def test_lg_06_what_comes_too_fast_is_dropped_and_counted(client: Client) 
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_what_cannot_be_said_is_not_guessed(client: Client) -> None:
+async def test_lg_06_what_cannot_be_said_is_not_guessed(client: EndpointClient) -> None:
     """The kind of a thing is shown, never its text; a flood in one message is left out."""
     odd, large = told(await call(client, "say_odd"))
 
@@ -142,7 +144,7 @@ async def test_lg_06_what_cannot_be_said_is_not_guessed(client: Client) -> None:
 
 
 @pytest.mark.requirement("LG-06")
-async def test_lg_06_no_failure_is_told_in_messages(client: Client) -> None:
+async def test_lg_06_no_failure_is_told_in_messages(client: EndpointClient) -> None:
     """What a tool did not foresee stays in our own log."""
     response = await call(client, "speak", "debug", fail=True)
 
@@ -151,13 +153,15 @@ async def test_lg_06_no_failure_is_told_in_messages(client: Client) -> None:
     assert response.events[-1]["result"]["isError"] is True
 
 
-async def test_a_level_that_there_is_not_is_the_authors_mistake(client: Client) -> None:
+async def test_a_level_that_there_is_not_is_the_authors_mistake(client: EndpointClient) -> None:
     """Also when nobody listens, so that it shows before somebody does."""
     assert (await ask_again(client, "mislabel")).json["result"]["isError"] is True
 
 
 @pytest.mark.requirement("PR-01", "PR-02", "PR-03")
-async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(client: Client) -> None:
+async def test_pr_02_fast_reports_are_thinned_and_the_last_one_comes(
+    client: EndpointClient,
+) -> None:
     """Progress still grows, nothing comes after the result, and 100 % is said."""
     response = await call(client, "count", most=20_000)
     reports = [report["progress"] for report in told(response, "notifications/progress")]

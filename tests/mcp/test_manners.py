@@ -11,7 +11,7 @@ from pydantic import Field
 from gatepost import CallContext, Contents, Message, Outcome, Pack, ToolFailure
 from gatepost.config.settings import Listen
 from tests.architecture.source import ROOT
-from tests.support.mcp import META, Client, a_caller, message
+from tests.support.endpoint import META, EndpointClient, a_caller, message
 from tests.support.witness import pack as witnesses
 
 SERVER = META + "serverInfo"
@@ -52,8 +52,8 @@ async def greet(ctx: CallContext, name: str) -> list[Message]:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client([*pack.offers, *witnesses.offers])
+def client() -> EndpointClient:
+    return EndpointClient([*pack.offers, *witnesses.offers])
 
 
 def sized(value: Any, header: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -63,7 +63,7 @@ def sized(value: Any, header: str) -> tuple[dict[str, Any], dict[str, str]]:
 @pytest.mark.requirement("V-03", "E-16")
 @pytest.mark.parametrize("info", [{"name": "admin", "version": "9"}, {"name": "x"}, None])
 async def test_v_03_what_a_client_calls_itself_changes_nothing(
-    client: Client, info: Mapping[str, str] | None
+    client: EndpointClient, info: Mapping[str, str] | None
 ) -> None:
     """Who calls is what the token says."""
     meta = {} if info is None else {META + "clientInfo": info}
@@ -88,7 +88,7 @@ async def test_v_03_what_a_client_calls_itself_changes_nothing(
     ],
 )
 async def test_v_07_every_result_says_which_server_it_is_from(
-    client: Client, method: str, params: dict[str, Any]
+    client: EndpointClient, method: str, params: dict[str, Any]
 ) -> None:
     """Not only discovery: a client may never have asked for that."""
     answer = await client.ask(method, params)
@@ -101,7 +101,9 @@ async def test_v_07_every_result_says_which_server_it_is_from(
     "params",
     [{}, {"protocolVersion": 7}, {"protocolVersion": "2025-11-25", "capabilities": []}, []],
 )
-async def test_l_06_a_handshake_that_is_none_is_refused(client: Client, params: Any) -> None:
+async def test_l_06_a_handshake_that_is_none_is_refused(
+    client: EndpointClient, params: Any
+) -> None:
     """A sentence names the member, and no session is opened."""
     answer = await client.send(message("initialize", params))
 
@@ -110,7 +112,9 @@ async def test_l_06_a_handshake_that_is_none_is_refused(client: Client, params: 
 
 
 @pytest.mark.requirement("L-03", "S-05")
-async def test_l_03_before_initialized_nothing_but_the_answer_is_sent(client: Client) -> None:
+async def test_l_03_before_initialized_nothing_but_the_answer_is_sent(
+    client: EndpointClient,
+) -> None:
     """What a session's request is answered with ends with its response, and begins with it too."""
     session = await client.open()
 
@@ -130,7 +134,7 @@ def test_t_03_a_server_listens_on_this_machine_alone_unless_told() -> None:
 
 
 @pytest.mark.requirement("T-14", "T-12")
-async def test_t_14_a_session_id_beside_a_modern_request_is_ignored(client: Client) -> None:
+async def test_t_14_a_session_id_beside_a_modern_request_is_ignored(client: EndpointClient) -> None:
     """It is neither looked up nor echoed, and neither is an event id."""
     answer = await client.ask("tools/list", mcp_session_id="invented", last_event_id="7")
 
@@ -139,7 +143,7 @@ async def test_t_14_a_session_id_beside_a_modern_request_is_ignored(client: Clie
 
 
 @pytest.mark.requirement("S-19")
-async def test_s_19_a_session_speaks_the_revision_it_settled(client: Client) -> None:
+async def test_s_19_a_session_speaks_the_revision_it_settled(client: EndpointClient) -> None:
     """Without the header too: clients of 2025-03-26 never send it."""
     for version, batches in (("2025-03-26", True), ("2025-06-18", False)):
         session = await client.open(version)
@@ -155,7 +159,7 @@ async def test_s_19_a_session_speaks_the_revision_it_settled(client: Client) -> 
     [(2, "2", True), (2, "2.0", True), (2, "3", False), (2, "x", False)],
 )
 async def test_h_11_integers_are_compared_as_numbers(
-    client: Client, value: int, header: str, fits: bool
+    client: EndpointClient, value: int, header: str, fits: bool
 ) -> None:
     """However the client writes them."""
     params, headers = sized(value, header)
@@ -166,7 +170,7 @@ async def test_h_11_integers_are_compared_as_numbers(
 
 
 @pytest.mark.requirement("H-15")
-async def test_h_15_a_mirrored_value_opens_nothing(client: Client) -> None:
+async def test_h_15_a_mirrored_value_opens_nothing(client: EndpointClient) -> None:
     """What a tool needs is asked of the token, and no header names a tenant."""
     client.caller = a_caller(scopes=frozenset())
     pretending = {"mcp_param_tenant": "globex", "x_octopus_tenant_id": "globex"}
@@ -211,7 +215,7 @@ async def _never(ctx: CallContext, arguments: Any) -> Outcome:
 
 
 @pytest.mark.requirement("TL-09")
-async def test_tl_09_a_structured_value_is_in_the_text_too(client: Client) -> None:
+async def test_tl_09_a_structured_value_is_in_the_text_too(client: EndpointClient) -> None:
     """For clients that know no structured content."""
     found = (await client.call("structured")).json["result"]
 
@@ -229,7 +233,7 @@ async def test_tl_09_a_structured_value_is_in_the_text_too(client: Client) -> No
     ],
 )
 async def test_tl_12_what_a_model_can_mend_is_a_result(
-    client: Client, tool: str, arguments: dict[str, Any], said: str
+    client: EndpointClient, tool: str, arguments: dict[str, Any], said: str
 ) -> None:
     """Bad arguments, an upstream that is down, a rule of the business: `isError`, with a text."""
     headers = {"mcp_param_size": str(arguments["size"])} if "size" in arguments else {}
@@ -240,7 +244,7 @@ async def test_tl_12_what_a_model_can_mend_is_a_result(
 
 
 @pytest.mark.requirement("TL-15")
-async def test_tl_15_what_embeds_resources_offers_them(client: Client) -> None:
+async def test_tl_15_what_embeds_resources_offers_them(client: EndpointClient) -> None:
     """A client that meets one may want to read it again."""
     declared = (await client.ask("server/discover")).json["result"]["capabilities"]
 
@@ -250,7 +254,7 @@ async def test_tl_15_what_embeds_resources_offers_them(client: Client) -> None:
 @pytest.mark.requirement("SEC-08", "P-09", "CP-05")
 @pytest.mark.parametrize("name", ["Bo\u0000", "😀", "</prompt>", "x" * 5000])
 async def test_sec_08_what_goes_through_a_prompt_stays_what_it_was(
-    client: Client, name: str
+    client: EndpointClient, name: str
 ) -> None:
     """Text stays text in one message; it neither ends it nor becomes another."""
     answer = await client.ask("prompts/get", {"name": "greet", "arguments": {"name": name}})
@@ -260,7 +264,7 @@ async def test_sec_08_what_goes_through_a_prompt_stays_what_it_was(
 
 
 @pytest.mark.requirement("P2")
-async def test_p2_only_what_is_configured_exists(client: Client) -> None:
+async def test_p2_only_what_is_configured_exists(client: EndpointClient) -> None:
     """Name, description and schema of each; nothing else can be called."""
     listed = (await client.ask("tools/list")).json["result"]["tools"]
 

@@ -3,19 +3,19 @@
 import pytest
 
 from gatepost.mcp.endpoint import EndpointLimits
-from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 SERVER = META + "serverInfo"
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client()
+def client() -> EndpointClient:
+    return EndpointClient()
 
 
 @pytest.mark.requirement("V-01")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
-async def test_both_meta_members_are_required(client: Client, missing: str) -> None:
+async def test_both_meta_members_are_required(client: EndpointClient, missing: str) -> None:
     """Every request says its version and what its client can do."""
     meta = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}}
     del meta[META + missing]
@@ -40,7 +40,7 @@ async def test_both_meta_members_are_required(client: Client, missing: str) -> N
         None,
     ],
 )
-async def test_malformed_meta_is_a_parameter_error(client: Client, params: object) -> None:
+async def test_malformed_meta_is_a_parameter_error(client: EndpointClient, params: object) -> None:
     """Whatever shape it has, the answer is -32602 with HTTP 400."""
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", "tools/list")]
 
@@ -48,7 +48,7 @@ async def test_malformed_meta_is_a_parameter_error(client: Client, params: objec
 
 
 @pytest.mark.requirement("V-02")
-async def test_a_client_need_not_introduce_itself(client: Client) -> None:
+async def test_a_client_need_not_introduce_itself(client: EndpointClient) -> None:
     """`clientInfo` is optional, and nothing depends on it."""
     plain = await client.ask("tools/list")
     named = await client.ask("tools/list", meta={META + "clientInfo": {"name": "x"}})
@@ -57,7 +57,7 @@ async def test_a_client_need_not_introduce_itself(client: Client) -> None:
 
 
 @pytest.mark.requirement("V-05", "V-06", "C-01", "C-02", "C-03", "J-07", "TL-01")
-async def test_discovery_says_what_is_served(client: Client) -> None:
+async def test_discovery_says_what_is_served(client: EndpointClient) -> None:
     """Versions newest first, the capabilities that work, and for how long that may be kept."""
     result = (await client.ask("server/discover")).json["result"]
 
@@ -80,13 +80,15 @@ async def test_discovery_says_what_is_served(client: Client) -> None:
 
 @pytest.mark.requirement("V-08", "J-11", "V-10")
 @pytest.mark.parametrize("method", ["prompts/list", "resources/list", "completion/complete"])
-async def test_v_08_what_is_not_advertised_does_not_exist(client: Client, method: str) -> None:
+async def test_v_08_what_is_not_advertised_does_not_exist(
+    client: EndpointClient, method: str
+) -> None:
     """Only tools are declared, and only tools answer."""
     assert (await client.ask(method)).error == (404, -32601)
 
 
 @pytest.mark.requirement("J-07", "C-01", "C-05", "C-08", "TL-02")
-async def test_the_list_of_tools_is_complete_and_private(client: Client) -> None:
+async def test_the_list_of_tools_is_complete_and_private(client: EndpointClient) -> None:
     """Every call in between leaves it as it was."""
     before = await client.ask("tools/list")
     await client.call("echo", {"text": "x"})
@@ -107,7 +109,7 @@ async def test_the_list_of_tools_is_complete_and_private(client: Client) -> None
     assert "nextCursor" not in result
 
 
-async def test_a_cursor_nobody_gave_out_is_invalid(client: Client) -> None:
+async def test_a_cursor_nobody_gave_out_is_invalid(client: EndpointClient) -> None:
     """There is one page, so no cursor is right."""
     session = await client.open()
 
@@ -130,7 +132,7 @@ TYPES = [
 
 
 @pytest.mark.parametrize(("declared", "accepted"), TYPES)
-async def test_a_post_is_json(client: Client, declared: str, accepted: bool) -> None:
+async def test_a_post_is_json(client: EndpointClient, declared: str, accepted: bool) -> None:
     """Forms and plain text are what a foreign page can post across sites without asking."""
     response = await client.send(message("ping"), [("content-type", declared)])
 
@@ -140,7 +142,7 @@ async def test_a_post_is_json(client: Client, declared: str, accepted: bool) -> 
         assert response.error == (415, -32600)
 
 
-async def test_a_compressed_body_is_refused(client: Client) -> None:
+async def test_a_compressed_body_is_refused(client: EndpointClient) -> None:
     """What it expands to would be beyond every limit."""
     response = await client.send(message("ping"), [JSON, ("content-encoding", "gzip")])
 
@@ -148,7 +150,7 @@ async def test_a_compressed_body_is_refused(client: Client) -> None:
 
 
 @pytest.mark.requirement("T-05")
-async def test_a_request_is_answered_by_one_json_object(client: Client) -> None:
+async def test_a_request_is_answered_by_one_json_object(client: EndpointClient) -> None:
     """Without anything to say before the result there is no stream."""
     response = await client.call("echo", {"text": "x"})
 
@@ -158,14 +160,14 @@ async def test_a_request_is_answered_by_one_json_object(client: Client) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json", "text/event-stream", "*/*", "image/png"])
-async def test_accept_is_read_leniently(client: Client, accept: str) -> None:
+async def test_accept_is_read_leniently(client: EndpointClient, accept: str) -> None:
     """Every client of this protocol reads JSON, whatever it says."""
     assert (await client.ask("tools/list", accept=accept)).status == 200
 
 
 async def test_a_body_too_large_is_refused() -> None:
     """By its real length; a declared one is the edge's to judge."""
-    client = Client(limits=EndpointLimits(max_body_bytes=500))
+    client = EndpointClient(limits=EndpointLimits(max_body_bytes=500))
     small, large = message("ping"), message("ping", {"x": "y" * 500})
 
     assert (await client.send(small)).status == 200
@@ -174,7 +176,7 @@ async def test_a_body_too_large_is_refused() -> None:
 
 async def test_a_suspended_tenant_hears_so_after_signing_in() -> None:
     """HTTP 200: a 401 or 403 would send its people through the login again and again."""
-    client = Client(suspended=frozenset({"acme"}))
+    client = EndpointClient(suspended=frozenset({"acme"}))
 
     suspended = await client.call("echo", {"text": "x"})
     client.caller = a_caller(tenant_id="globex")
@@ -187,7 +189,7 @@ async def test_a_suspended_tenant_hears_so_after_signing_in() -> None:
 
 async def test_a_session_from_before_a_suspension_serves_nothing() -> None:
     """Neither a single message nor a batch of the older era gets past it."""
-    before, after = Client(), Client(suspended=frozenset({"acme"}))
+    before, after = EndpointClient(), EndpointClient(suspended=frozenset({"acme"}))
     session = await before.open("2025-03-26")
     call = message("tools/call", {"name": "echo", "arguments": {"text": "x"}})
 

@@ -9,7 +9,7 @@ from gatepost import CallContext, ListedResource, Pack
 from gatepost.mcp.listing import PURPOSE
 from gatepost.tools.api import Offer
 from tests.support.cases import each
-from tests.support.mcp import VERSION, Client, Response, a_caller
+from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 from tests.support.offers import REVISIONS, ask
 
 LISTS = {
@@ -48,7 +48,7 @@ def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
     return [*pack.offers]
 
 
-async def pages(client: Client, revision: str, method: str) -> list[dict[str, Any]]:
+async def pages(client: EndpointClient, revision: str, method: str) -> list[dict[str, Any]]:
     """All results of one list, in order."""
     found: list[dict[str, Any]] = []
     more: dict[str, str] = {}
@@ -65,7 +65,9 @@ def keys(results: list[dict[str, Any]], method: str) -> list[str]:
     return [one[key] for result in results for one in result[member]]
 
 
-async def cursor_of(client: Client, method: str = "tools/list", revision: str = VERSION) -> str:
+async def cursor_of(
+    client: EndpointClient, method: str = "tools/list", revision: str = VERSION
+) -> str:
     cursor: str = (await ask(client, revision, method)).json["result"]["nextCursor"]
     return cursor
 
@@ -75,7 +77,7 @@ async def cursor_of(client: Client, method: str = "tools/list", revision: str = 
 @each("revision", REVISIONS)
 async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str) -> None:
     """In the order of one big page, with the same scope on each, and no cursor at the end."""
-    small, large = Client(many(), page_size=3), Client(many())
+    small, large = EndpointClient(many(), page_size=3), EndpointClient(many())
     results = await pages(small, revision, method)
     member, _ = LISTS[method]
 
@@ -90,14 +92,14 @@ async def test_c_11_c_03_pages_hold_every_entry_once(revision: str, method: str)
 @PER_METHOD
 async def test_c_09_a_list_that_fits_has_no_cursor(method: str) -> None:
     """A page is full before there is another."""
-    assert len(await pages(Client(many(3), page_size=3), VERSION, method)) == 1
-    assert len(await pages(Client(many(4), page_size=3), VERSION, method)) == 2
+    assert len(await pages(EndpointClient(many(3), page_size=3), VERSION, method)) == 1
+    assert len(await pages(EndpointClient(many(4), page_size=3), VERSION, method)) == 2
 
 
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_cursor_is_stable_and_says_nothing() -> None:
     """Used twice it gives the same page; what it holds cannot be read."""
-    client = Client(many(), page_size=3)
+    client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
     first = await client.ask("tools/list", {"cursor": cursor})
     again = await client.ask("tools/list", {"cursor": cursor})
@@ -121,7 +123,7 @@ def refused(response: Response) -> bool:
 @each("page_size", [3, 500])
 async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_size: int) -> None:
     """Also where there is only one page; the empty one is a cursor too."""
-    client = Client(many(), page_size=page_size)
+    client = EndpointClient(many(), page_size=page_size)
 
     assert refused(await client.ask(method, {"cursor": cursor}))
 
@@ -129,7 +131,7 @@ async def test_c_09_an_invalid_cursor_is_refused(method: str, cursor: str, page_
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_changed_cursor_is_refused() -> None:
     """Every character counts."""
-    client = Client(many(), page_size=3)
+    client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
 
     for at in range(0, len(cursor), 7):
@@ -156,7 +158,7 @@ async def test_c_10_a_cursor_of_somebody_else_is_an_invalid_one(
     method: str, changes: dict[str, Any]
 ) -> None:
     """In the very words of one that never was."""
-    client = Client(many(), page_size=3)
+    client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client, method)
     client.caller = a_caller(**changes)
 
@@ -166,7 +168,7 @@ async def test_c_10_a_cursor_of_somebody_else_is_an_invalid_one(
 @pytest.mark.requirement("C-10")
 async def test_c_10_a_cursor_is_good_for_its_own_list_only() -> None:
     """Another method, another revision and another purpose of the same keys refuse it."""
-    client = Client(many(), page_size=3)
+    client = EndpointClient(many(), page_size=3)
     cursor = await cursor_of(client)
     session = await ask(client, "2025-11-25", "tools/list", cursor=cursor)
     forged = client.keyring.seal(PURPOSE, b"tool_2")
@@ -179,7 +181,7 @@ async def test_c_10_a_cursor_is_good_for_its_own_list_only() -> None:
 @pytest.mark.requirement("C-10")
 async def test_c_10_a_cursor_ends_with_the_list_it_points_into() -> None:
     """Other scopes, or a server that offers something else: begin again instead of missing some."""
-    client = Client([*many(), *many_more()], obtainable=frozenset(), page_size=3)
+    client = EndpointClient([*many(), *many_more()], obtainable=frozenset(), page_size=3)
     cursor = await cursor_of(client)
     client.caller = a_caller(scopes=frozenset({"more"}))
 
@@ -214,7 +216,7 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
         """Those on the shelf."""
         return [ListedResource(variables={"title": title}) for title in there]
 
-    client = Client(pack.offers, page_size=3)
+    client = EndpointClient(pack.offers, page_size=3)
     first = (await ask(client, revision, "resources/list")).json["result"]
     there.remove("b2")
     there.append("a0")
@@ -227,8 +229,8 @@ async def test_c_09_pages_go_on_behind_what_was_shown_when_entries_come_and_go(
 @pytest.mark.requirement("C-09")
 async def test_c_09_a_cursor_is_good_at_every_replica() -> None:
     """They share the keys; nothing else is needed."""
-    here = Client(many(), page_size=3)
-    there = Client(many(), page_size=3, keyring=here.keyring)
+    here = EndpointClient(many(), page_size=3)
+    there = EndpointClient(many(), page_size=3, keyring=here.keyring)
     response = await there.ask("tools/list", {"cursor": await cursor_of(here)})
 
     assert keys([response.json["result"]], "tools/list") == ["tool_3", "tool_4", "tool_5"]

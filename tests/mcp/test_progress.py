@@ -7,7 +7,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost_authz.errors import InsufficientScope
-from tests.support.mcp import JSON, META, VERSION, Client, Response, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Response, message
 
 pack = Pack("slow")
 SEEN: list[str] = []
@@ -60,23 +60,27 @@ async def too_slow(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
+def client() -> EndpointClient:
     SEEN.clear()
     Signal.started = asyncio.Event()  # each test has a loop of its own
-    return Client(pack.tools.values())
+    return EndpointClient(pack.tools.values())
 
 
 def progress_of(response: Response) -> list[dict[str, Any]]:
     return [event["params"] for event in response.events if "method" in event]
 
 
-async def ask(client: Client, tool: str, arguments: dict[str, Any], **headers: str) -> Response:
+async def ask(
+    client: EndpointClient, tool: str, arguments: dict[str, Any], **headers: str
+) -> Response:
     params = {"name": tool, "arguments": arguments}
     return await client.ask("tools/call", params, meta=TOKEN, **headers)
 
 
 @pytest.mark.requirement("PR-01", "PR-03", "T-05", "T-07", "J-08")
-async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(client: Client) -> None:
+async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(
+    client: EndpointClient,
+) -> None:
     """Its reports come first, with the client's token; the result comes last and ends it."""
     response = await ask(client, "count", {"values": [1, 2.5]})
 
@@ -90,7 +94,7 @@ async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(client: 
 
 
 @pytest.mark.requirement("PR-01")
-async def test_pr_01_progress_only_ever_grows(client: Client) -> None:
+async def test_pr_01_progress_only_ever_grows(client: EndpointClient) -> None:
     """A report that does not is dropped, and so is one that is no number."""
     response = await ask(client, "count", {"values": [1, 1, 0.5, 2]})
 
@@ -98,7 +102,7 @@ async def test_pr_01_progress_only_ever_grows(client: Client) -> None:
 
 
 @pytest.mark.requirement("PR-01")
-async def test_nobody_is_told_who_did_not_ask(client: Client) -> None:
+async def test_nobody_is_told_who_did_not_ask(client: EndpointClient) -> None:
     """No token, a token of no good type, or a client that reads no events: plain JSON."""
     call = {"name": "count", "arguments": {"values": [1]}}
 
@@ -110,13 +114,15 @@ async def test_nobody_is_told_who_did_not_ask(client: Client) -> None:
         assert response.json["result"]["content"][0]["text"] == "counted"
 
 
-async def test_a_tool_that_says_nothing_answers_json_even_when_asked(client: Client) -> None:
+async def test_a_tool_that_says_nothing_answers_json_even_when_asked(
+    client: EndpointClient,
+) -> None:
     """The stream begins with the first report, not with the wish for one."""
     assert (await ask(client, "count", {"values": []})).json["result"]["isError"] is False
 
 
 @pytest.mark.requirement("PR-01")
-async def test_progress_tokens_come_back_as_they_are(client: Client) -> None:
+async def test_progress_tokens_come_back_as_they_are(client: EndpointClient) -> None:
     """An integer stays one, however large."""
     params = {"name": "count", "arguments": {"values": [1]}}
     response = await client.ask("tools/call", params, meta={"progressToken": 2**70})
@@ -125,7 +131,7 @@ async def test_progress_tokens_come_back_as_they_are(client: Client) -> None:
 
 
 @pytest.mark.requirement("PR-01")
-async def test_a_session_hears_of_progress_too(client: Client) -> None:
+async def test_a_session_hears_of_progress_too(client: EndpointClient) -> None:
     """The same in the older revisions, without the members they do not have."""
     session = await client.open()
     call = {"name": "count", "arguments": {"values": [1]}, "_meta": TOKEN}
@@ -138,7 +144,7 @@ async def test_a_session_hears_of_progress_too(client: Client) -> None:
 @pytest.mark.requirement("T-11", "CX-01", "CX-02", "CX-04")
 @pytest.mark.parametrize("report", [True, False])
 async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
-    client: Client, report: bool
+    client: EndpointClient, report: bool
 ) -> None:
     """The tool is told to stop, and nothing more is sent."""
     hang_up = asyncio.Event()
@@ -171,7 +177,7 @@ async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
 
 
 @pytest.mark.requirement("L-07")
-async def test_a_session_cancels_by_notification(client: Client) -> None:
+async def test_a_session_cancels_by_notification(client: EndpointClient) -> None:
     """Only within the same session, and the request gets no response."""
     mine, other = await client.open(), await client.open()
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity="a")
@@ -193,7 +199,7 @@ async def test_a_session_cancels_by_notification(client: Client) -> None:
 @pytest.mark.parametrize(
     "params", [{"requestId": "gone"}, {"requestId": None}, {"requestId": 0}, {}, [], None]
 )
-async def test_a_cancellation_of_nothing_is_ignored(client: Client, params: object) -> None:
+async def test_a_cancellation_of_nothing_is_ignored(client: EndpointClient, params: object) -> None:
     """Unknown, finished and malformed ones, and one that names `initialize`, change nothing."""
     session = await client.open()
     cancel = message("notifications/cancelled", params, identity=None)
@@ -202,7 +208,7 @@ async def test_a_cancellation_of_nothing_is_ignored(client: Client, params: obje
     assert (await client.within(session, message("ping"))).status == 200
 
 
-async def test_a_session_survives_a_dropped_connection(client: Client) -> None:
+async def test_a_session_survives_a_dropped_connection(client: EndpointClient) -> None:
     """In the older revisions hanging up is no cancellation: the tool runs on."""
     session, hang_up = await client.open(), asyncio.Event()
     hang_up.set()
@@ -219,7 +225,7 @@ async def test_a_session_survives_a_dropped_connection(client: Client) -> None:
     await asyncio.wait_for(asking, 20)
 
 
-async def test_a_cancelled_server_cancels_its_calls(client: Client) -> None:
+async def test_a_cancelled_server_cancels_its_calls(client: EndpointClient) -> None:
     """Cancellation from outside passes through every stage; nothing swallows it."""
     asking = asyncio.create_task(client.call("wait_forever"))
     await asyncio.wait_for(Signal.started.wait(), 20)
@@ -230,7 +236,7 @@ async def test_a_cancelled_server_cancels_its_calls(client: Client) -> None:
     assert SEEN == ["started", "ended"]
 
 
-async def test_a_tool_that_takes_too_long_is_stopped(client: Client) -> None:
+async def test_a_tool_that_takes_too_long_is_stopped(client: EndpointClient) -> None:
     """The model hears that it timed out, and after how long."""
     result = (await client.call("too_slow")).json["result"]
 
@@ -239,7 +245,9 @@ async def test_a_tool_that_takes_too_long_is_stopped(client: Client) -> None:
 
 
 @pytest.mark.requirement("T-07")
-async def test_a_demand_for_scopes_after_the_first_event_is_an_event(client: Client) -> None:
+async def test_a_demand_for_scopes_after_the_first_event_is_an_event(
+    client: EndpointClient,
+) -> None:
     """Before the first event it is a challenge; afterwards the status is spent."""
     before = await ask(client, "step_up_late", {"report": False})
     after = await ask(client, "step_up_late", {"report": True})

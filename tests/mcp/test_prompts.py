@@ -4,21 +4,24 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.cases import each
-from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.offers, obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
 
 
 @pytest.mark.requirement("P-01", "V-08")
 async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> None:
     """Exactly then; without them their methods are unknown."""
-    tools_alone, with_prompt = Client([pack.tools["stamp"]]), Client([pack.prompts["broken"]])
+    tools_alone, with_prompt = (
+        EndpointClient([pack.tools["stamp"]]),
+        EndpointClient([pack.prompts["broken"]]),
+    )
 
     assert "prompts" not in await declared(tools_alone, revision)
     assert "prompts" in await declared(with_prompt, revision)
@@ -29,7 +32,7 @@ async def test_p_01_prompts_are_declared_when_there_are_some(revision: str) -> N
 
 @pytest.mark.requirement("P-02", "P-03", "IC-01")
 async def test_p_02_p_03_prompts_are_described_as_the_revision_knows_them(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """Those this caller may use, each with its arguments."""
     listed = (await result_of(client, revision, "prompts/list"))["prompts"]
@@ -48,7 +51,7 @@ async def test_p_02_p_03_prompts_are_described_as_the_revision_knows_them(
 
 
 @pytest.mark.requirement("P-04", "J-07")
-async def test_p_04_a_prompt_answers_messages(client: Client, revision: str) -> None:
+async def test_p_04_a_prompt_answers_messages(client: EndpointClient, revision: str) -> None:
     """A text alone is the user's; what the caller may know of itself can be in it."""
     arguments = {"quarter": "q2", "tone": "warm"}
     result = await result_of(client, revision, "prompts/get", name="summarise", arguments=arguments)
@@ -63,7 +66,7 @@ async def test_p_04_a_prompt_answers_messages(client: Client, revision: str) -> 
 
 @pytest.mark.requirement("P-05")
 async def test_p_05_messages_hold_pictures_sounds_and_resources(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """Base64 with a type; links are text where the revision has no links."""
     result = await result_of(client, revision, "prompts/get", name="illustrated")
@@ -100,7 +103,7 @@ WRONG = [
 @pytest.mark.requirement("P-06", "P-09")
 @each(("params", "says"), WRONG, ids=[says for _, says in WRONG])
 async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
-    client: Client, revision: str, params: dict[str, object], says: str
+    client: EndpointClient, revision: str, params: dict[str, object], says: str
 ) -> None:
     """-32602 before anything runs; out of reach sounds like not there."""
     response = await ask(client, revision, "prompts/get", **params)
@@ -111,7 +114,7 @@ async def test_p_06_p_09_what_is_wrong_with_a_request_is_said(
 
 @pytest.mark.requirement("P-06")
 async def test_p_06_an_internal_failure_is_one_without_detail(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """-32603 and the request's id, which finds the story in the log."""
     response = await ask(client, revision, "prompts/get", name="broken")
@@ -132,7 +135,7 @@ async def test_p_09_a_prompt_too_large_is_an_error(revision: str) -> None:
         return "x" * 5000
 
     response = await ask(
-        Client(large.offers, max_result_bytes=1000), revision, "prompts/get", name="long"
+        EndpointClient(large.offers, max_result_bytes=1000), revision, "prompts/get", name="long"
     )
 
     assert response.json["error"]["code"] == -32603
@@ -142,7 +145,7 @@ async def test_p_09_a_prompt_too_large_is_an_error(revision: str) -> None:
 @pytest.mark.requirement("P-02", "P-09")
 async def test_p_09_what_can_be_stepped_up_to_is_listed_and_challenged(revision: str) -> None:
     """One decision for the list and the use."""
-    client = Client(pack.offers)
+    client = EndpointClient(pack.offers)
     client.caller = a_caller(scopes=frozenset())
     listed = (await result_of(client, revision, "prompts/list"))["prompts"]
     response = await ask(client, revision, "prompts/get", name="hidden_prompt")

@@ -20,12 +20,12 @@ from gatepost.runtime.server import bind
 from gatepost.secrets.keyring import KeyRing
 from tests.mcp import fixture_questions, fixture_sessions
 from tests.support import questions
-from tests.support.forge import Forge
+from tests.support.endpoint import message
 from tests.support.idp import Idp
 from tests.support.inside import Inside
-from tests.support.mcp import message
 from tests.support.proxy import balanced
 from tests.support.sockets import free_port
+from tests.support.tokens import TokenFactory
 from tests.tenancy.house import issuer, tree
 
 WITHIN_S = 60
@@ -81,7 +81,7 @@ def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
             origins.append(f"http://127.0.0.1:{sock.getsockname()[1]}")
             stack.enter_context(Inside(config, toolbox, sock, keyring=keyring).running())
         origin = stack.enter_context(balanced(origins, port))
-        token = Forge(issuers[0]["issuer"], config.resource).token(org_id="acme")
+        token = TokenFactory(issuers[0]["issuer"], config.resource).token(org_id="acme")
         yield Site(f"{origin}/mcp", token)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import STATE_LASTS_S
-from tests.support.mcp import META, Client, Response, a_caller
+from tests.support.endpoint import META, EndpointClient, Response, a_caller
 from tests.support.rounds import (
     FILES,
     INVALID,
@@ -26,16 +26,16 @@ from tests.support.rounds import (
 
 
 @pytest.fixture
-def client() -> Client:
+def client() -> EndpointClient:
     RUNS.clear()
     FILES["count"] = 3
-    return Client(pack.tools.values())
+    return EndpointClient(pack.tools.values())
 
 
 @pytest.mark.requirement("M-05", "M-13", "J-13")
-async def test_m_05_m_13_any_replica_goes_on(client: Client) -> None:
+async def test_m_05_m_13_any_replica_goes_on(client: EndpointClient) -> None:
     """Nothing links two rounds but what the client brings, and the ring that replicas share."""
-    other = Client(pack.tools.values(), keyring=client.keyring)
+    other = EndpointClient(pack.tools.values(), keyring=client.keyring)
     first = await ask_again(client, "purge")
 
     assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"
@@ -55,7 +55,9 @@ CHANGED = [
 
 @pytest.mark.requirement("M-06")
 @pytest.mark.parametrize(("what", "change"), CHANGED, ids=[what for what, _ in CHANGED])
-async def test_m_06_a_changed_state_is_refused(client: Client, what: str, change: Any) -> None:
+async def test_m_06_a_changed_state_is_refused(
+    client: EndpointClient, what: str, change: Any
+) -> None:
     """Whatever is done to it, the tool does not run."""
     state = (await ask_again(client, "purge")).json["result"]["requestState"]
     RUNS.clear()
@@ -78,7 +80,9 @@ STRANGERS = [
 
 @pytest.mark.requirement("M-07", "E-09", "E-16")
 @pytest.mark.parametrize("change", STRANGERS, ids=str)
-async def test_m_07_a_state_is_its_callers_own(client: Client, change: dict[str, Any]) -> None:
+async def test_m_07_a_state_is_its_callers_own(
+    client: EndpointClient, change: dict[str, Any]
+) -> None:
     """Somebody else's looks exactly like a forged one."""
     first = await ask_again(client, "purge")
     forged = await ask_again(client, "purge", inputResponses=YES, requestState="forged")
@@ -101,7 +105,7 @@ async def test_m_07_a_state_is_its_callers_own(client: Client, change: dict[str,
     ],
 )
 async def test_m_07_a_state_is_for_one_call(
-    client: Client, tool: str, arguments: dict[str, Any]
+    client: EndpointClient, tool: str, arguments: dict[str, Any]
 ) -> None:
     """A yes to one thing is not carried to another."""
     first = await ask_again(client, "purge", {"table": "t", "size": 1.5})
@@ -124,7 +128,7 @@ async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
         """A note."""
         return str((await ctx.ask("Please?", Ok, key="confirm")).action)
 
-    client = Client(notes.offers)
+    client = EndpointClient(notes.offers)
     declared = {META + "clientCapabilities": {"elicitation": {}}}
 
     async def read(uri: str, **more: Any) -> Response:
@@ -139,7 +143,7 @@ async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
 
 
 @pytest.mark.requirement("M-05")
-async def test_m_05_the_spelling_of_arguments_may_differ(client: Client) -> None:
+async def test_m_05_the_spelling_of_arguments_may_differ(client: EndpointClient) -> None:
     """A client that writes its members in another order asks the same."""
     first = await ask_again(client, "purge", {"table": "t", "size": 2})
 
@@ -147,7 +151,7 @@ async def test_m_05_the_spelling_of_arguments_may_differ(client: Client) -> None
 
 
 @pytest.mark.requirement("M-07")
-async def test_m_07_a_state_expires(client: Client) -> None:
+async def test_m_07_a_state_expires(client: EndpointClient) -> None:
     """An old yes counts no more."""
     first = await ask_again(client, "purge")
     client.clock.now += STATE_LASTS_S - 1
@@ -158,7 +162,7 @@ async def test_m_07_a_state_expires(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-07", "E-13")
-async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: Client) -> None:
+async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: EndpointClient) -> None:
     """When the question reads differently by now, the person is asked again."""
     first = await ask_again(client, "purge")
     FILES["count"] = 300
@@ -171,7 +175,9 @@ async def test_m_07_a_yes_counts_for_the_question_that_was_asked(client: Client)
 
 
 @pytest.mark.requirement("M-08")
-async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(client: Client) -> None:
+async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(
+    client: EndpointClient,
+) -> None:
     """It holds answers and no permission: the second run is a call like any other."""
     first = await ask_again(client, "ask_twice")
     answers = {"question-1": accept(ok=True)}
@@ -181,7 +187,7 @@ async def test_m_08_a_state_that_comes_back_twice_gives_nothing_more(client: Cli
 
 
 @pytest.mark.requirement("M-09")
-async def test_m_09_nothing_waits_for_a_client(client: Client) -> None:
+async def test_m_09_nothing_waits_for_a_client(client: EndpointClient) -> None:
     """A thousand questions that nobody answers leave no task and no record."""
     before = len(asyncio.all_tasks())
     for _ in range(1000):
@@ -190,7 +196,7 @@ async def test_m_09_nothing_waits_for_a_client(client: Client) -> None:
     assert len(asyncio.all_tasks()) == before
 
 
-async def test_answers_too_large_for_another_round_are_refused(client: Client) -> None:
+async def test_answers_too_large_for_another_round_are_refused(client: EndpointClient) -> None:
     """What is carried through the client has a limit."""
     large = {**accept(ok=True), "padding": "x" * 200_000}
     first = await ask_again(client, "ask_twice")
@@ -207,7 +213,7 @@ async def test_answers_too_large_for_another_round_are_refused(client: Client) -
     client_id=st.sampled_from(["some-client", None, "other"]),
 )
 async def test_m_07_no_other_principal_goes_on(
-    client: Client, tenant: str, subject: str, kind: Any, issuer: str, client_id: str | None
+    client: EndpointClient, tenant: str, subject: str, kind: Any, issuer: str, client_id: str | None
 ) -> None:
     """Only exactly the same caller's state is taken."""
     client.caller = a_caller()

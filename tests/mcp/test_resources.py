@@ -7,18 +7,18 @@ import pytest
 
 from gatepost import CallContext, Pack
 from tests.support.cases import each
-from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.offers, obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
 
 
-async def read(client: Client, revision: str, uri: str) -> list[dict[str, Any]]:
+async def read(client: EndpointClient, revision: str, uri: str) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = (await result_of(client, revision, "resources/read", uri=uri))[
         "contents"
     ]
@@ -28,8 +28,8 @@ async def read(client: Client, revision: str, uri: str) -> list[dict[str, Any]]:
 @pytest.mark.requirement("R-01", "V-08")
 async def test_r_01_resources_are_declared_when_there_are_some(revision: str) -> None:
     """Exactly then; without them their methods are unknown, as if nobody had heard of them."""
-    tools_alone = Client([pack.tools["stamp"]])
-    with_template = Client([pack.templates["report://{quarter}"]])
+    tools_alone = EndpointClient([pack.tools["stamp"]])
+    with_template = EndpointClient([pack.templates["report://{quarter}"]])
 
     assert "resources" not in await declared(tools_alone, revision)
     assert "resources" in await declared(with_template, revision)
@@ -40,7 +40,7 @@ async def test_r_01_resources_are_declared_when_there_are_some(revision: str) ->
 
 @pytest.mark.requirement("R-02", "R-03", "R-14", "IC-01")
 async def test_r_03_resources_are_described_as_the_revision_knows_them(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """`uri` and `name` always; titles and dates came with 2025-06-18, icons with 2025-11-25."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
@@ -77,7 +77,7 @@ async def test_r_03_resources_are_described_as_the_revision_knows_them(
 
 @pytest.mark.requirement("R-02")
 async def test_r_02_what_a_lister_names_is_listed_and_can_be_read(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """Entries that the template cannot name, or that its function would refuse, are left out."""
     listed = (await result_of(client, revision, "resources/list"))["resources"]
@@ -93,7 +93,7 @@ async def test_r_02_what_a_lister_names_is_listed_and_can_be_read(
 
 @pytest.mark.requirement("R-03", "IC-01")
 async def test_r_03_templates_are_described_as_the_revision_knows_them(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """RFC 6570, as written by the author."""
     result = await result_of(client, revision, "resources/templates/list")
@@ -109,7 +109,7 @@ async def test_r_03_templates_are_described_as_the_revision_knows_them(
 
 
 @pytest.mark.requirement("R-04", "R-12")
-async def test_r_04_contents_are_text_or_base64(client: Client, revision: str) -> None:
+async def test_r_04_contents_are_text_or_base64(client: EndpointClient, revision: str) -> None:
     """Each with its URI and type; bytes survive the way unchanged."""
     rules, cover = "library://rules", "library://cover"
 
@@ -133,7 +133,9 @@ async def test_r_04_contents_are_text_or_base64(client: Client, revision: str) -
 
 
 @pytest.mark.requirement("R-04")
-async def test_r_04_variables_arrive_decoded_and_checked(client: Client, revision: str) -> None:
+async def test_r_04_variables_arrive_decoded_and_checked(
+    client: EndpointClient, revision: str
+) -> None:
     """Percent-encoding is undone once; numbers are numbers; a path keeps its slashes."""
     found = await read(client, revision, "note://a/b%20c/%C3%BC%2525?word=x%2Fy&line=7")
 
@@ -176,7 +178,7 @@ UNKNOWN = [
 @pytest.mark.requirement("R-05", "R-06", "R-12", "R-13")
 @each("uri", UNKNOWN)
 async def test_r_05_r_06_a_missing_resource_is_an_error(
-    client: Client, revision: str, uri: str
+    client: EndpointClient, revision: str, uri: str
 ) -> None:
     """Never empty contents; out of reach, not there, and no URI at all sound the same."""
     response = await ask(client, revision, "resources/read", uri=uri)
@@ -190,7 +192,7 @@ async def test_r_05_r_06_a_missing_resource_is_an_error(
 
 
 @pytest.mark.requirement("R-12")
-async def test_r_12_an_endless_uri_is_not_repeated(client: Client, revision: str) -> None:
+async def test_r_12_an_endless_uri_is_not_repeated(client: EndpointClient, revision: str) -> None:
     """Beyond a length nothing is looked up."""
     response = await ask(client, revision, "resources/read", uri="note://" + "a" * 100_000)
 
@@ -201,7 +203,7 @@ async def test_r_12_an_endless_uri_is_not_repeated(client: Client, revision: str
 @pytest.mark.requirement("R-12")
 @pytest.mark.parametrize("uri", ["report://q9", "note://a?line=x"])
 async def test_r_12_a_value_that_cannot_be_is_explained(
-    client: Client, revision: str, uri: str
+    client: EndpointClient, revision: str, uri: str
 ) -> None:
     """The form is right, so the sentence says which value is wrong."""
     response = await ask(client, revision, "resources/read", uri=uri)
@@ -223,7 +225,7 @@ async def test_r_12_a_value_that_cannot_be_is_explained(
     ],
 )
 async def test_r_07_failures_are_errors_without_detail(
-    client: Client, revision: str, uri: str, code: int
+    client: EndpointClient, revision: str, uri: str, code: int
 ) -> None:
     """HTTP 200: clients take many another status for a lost session or login."""
     response = await ask(client, revision, "resources/read", uri=uri)
@@ -242,7 +244,7 @@ async def test_r_13_what_can_be_stepped_up_to_is_challenged(revision: str) -> No
         """Hold something."""
         raise AssertionError("ran")
 
-    client = Client(guarded.offers)
+    client = EndpointClient(guarded.offers)
     client.caller = a_caller(scopes=frozenset({"vault:open"}))
     response = await ask(client, revision, "resources/read", uri="vault://x")
 
@@ -251,7 +253,7 @@ async def test_r_13_what_can_be_stepped_up_to_is_challenged(revision: str) -> No
     assert response.json["error"]["data"] == {"scopes": ["vault:open", "vault:read"]}
 
 
-async def test_a_read_needs_a_uri(client: Client, revision: str) -> None:
+async def test_a_read_needs_a_uri(client: EndpointClient, revision: str) -> None:
     """Said as such, not as an unknown one."""
     response = await ask(client, revision, "resources/read")
 

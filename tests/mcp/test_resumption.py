@@ -11,8 +11,8 @@ from gatepost.http import open_streams
 from gatepost.mcp import client
 from gatepost.mcp.sessions import resumable
 from gatepost.storage.errors import StoreUnavailable
-from tests.support.events import House, Live
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 pack = Pack("steps")
 
@@ -60,12 +60,12 @@ async def chatter(ctx: CallContext, reports: int, size: int) -> str:
 
 
 @pytest.fixture
-async def house() -> House:
+async def house() -> EndpointPair:
     Step.gates = {}
-    return await House(pack.tools.values()).open()
+    return await EndpointPair(pack.tools.values()).open()
 
 
-async def primed(live: Live) -> str:
+async def primed(live: OpenExchange) -> str:
     """The id of the first event, which has no data."""
     block = await live.block()
     assert block is not None
@@ -79,7 +79,7 @@ def text(message: Any) -> str:
 
 
 @pytest.mark.requirement("S-06")
-async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: House) -> None:
+async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: EndpointPair) -> None:
     """2025-11-25: a client that loses the connection at once can come back already."""
     live = house.call(house.one, "walk", steps=[])
 
@@ -98,7 +98,7 @@ async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: House) ->
 async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> None:
     """Their clients would take an event without data for a broken message."""
     Step.gates = {}
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
     live = house.call(house.one, "walk", steps=[])
 
     block = await live.block()
@@ -109,7 +109,7 @@ async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> 
 
 
 @pytest.mark.requirement("S-04")
-async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: House) -> None:
+async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: EndpointPair) -> None:
     """No stream, no journal: nothing of it is at the relay."""
     params = {"name": "chatter", "arguments": {"reports": 0, "size": 3}}
     live = house.post(house.one, _body("tools/call", params))
@@ -124,7 +124,7 @@ async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: House
 async def test_s_12_another_process_has_what_the_lost_connection_missed(version: str) -> None:
     """The tool runs on; the client gets each message once, from where it was, to the response."""
     Step.gates = {}
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
     live = house.call(house.one, "walk", steps=["a", "b"])
     seen, _ = await live.event()
     live.hang_up()
@@ -144,7 +144,7 @@ async def test_s_12_another_process_has_what_the_lost_connection_missed(version:
 
 
 @pytest.mark.requirement("S-12", "S-08")
-async def test_s_12_an_answer_that_came_meanwhile_waits(house: House) -> None:
+async def test_s_12_an_answer_that_came_meanwhile_waits(house: EndpointPair) -> None:
     """Whoever comes back after the end gets all that is left, and the stream ends."""
     live = house.call(house.one, "walk", steps=["a"])
     seen = await primed(live)
@@ -158,7 +158,7 @@ async def test_s_12_an_answer_that_came_meanwhile_waits(house: House) -> None:
 
 
 @pytest.mark.requirement("S-11", "S-12")
-async def test_s_11_the_newest_connection_has_the_stream_alone(house: House) -> None:
+async def test_s_11_the_newest_connection_has_the_stream_alone(house: EndpointPair) -> None:
     """A message goes to one of them, also where the older one is not known to be dead."""
     live = house.call(house.one, "walk", steps=["a"])
     seen, _ = await live.event()
@@ -176,7 +176,7 @@ async def test_s_11_the_newest_connection_has_the_stream_alone(house: House) -> 
 
 @pytest.mark.requirement("S-06", "S-07")
 @pytest.mark.parametrize("report", [True, False])
-async def test_s_06_a_call_can_let_go_of_its_connection(house: House, report: bool) -> None:
+async def test_s_06_a_call_can_let_go_of_its_connection(house: EndpointPair, report: bool) -> None:
     """The client is told when to come back, and finds the rest at any process."""
     live = house.call(house.one, "rest", until="a", report=report)
     seen = await primed(live)
@@ -193,7 +193,7 @@ async def test_s_06_a_call_can_let_go_of_its_connection(house: House, report: bo
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself, and not when it would next have shown that it lives, which is never here."""
     monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
@@ -215,7 +215,7 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
 async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
     """There the stream must not be closed before the response."""
     Step.gates = {}
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
     live = house.call(house.one, "rest", until="a")
     Step.let("a")
     await live.over()
@@ -228,7 +228,7 @@ def _body(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("S-12", "SEC-04")
-async def test_s_12_event_ids_open_nothing_for_anybody_else(house: House) -> None:
+async def test_s_12_event_ids_open_nothing_for_anybody_else(house: EndpointPair) -> None:
     """Another session, another caller, and an id that never was look the same."""
     live = house.call(house.one, "walk", steps=["a"])
     seen, _ = await live.event()
@@ -251,7 +251,9 @@ async def test_s_12_event_ids_open_nothing_for_anybody_else(house: House) -> Non
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s_12_what_is_kept_is_bounded(
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest events stay; an answer too large to keep says so to who comes back."""
     monkeypatch.setattr(resumable, "MOST_EVENTS", 10)
     monkeypatch.setattr(resumable, "MOST_BYTES", 2000)
@@ -270,7 +272,7 @@ async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.Mo
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_nothing_follows_the_end(house: House) -> None:
+async def test_s_12_nothing_follows_the_end(house: EndpointPair) -> None:
     """Who has the response already is told so instead of waiting for more."""
     live = house.call(house.one, "walk", steps=[])
     await live.event()
@@ -280,7 +282,9 @@ async def test_s_12_nothing_follows_the_end(house: House) -> None:
 
 
 @pytest.mark.requirement("S-12", "S-05")
-async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(house: House) -> None:
+async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
+    house: EndpointPair,
+) -> None:
     """Every beat keeps the journal and the connection; the client sees comments at most."""
     live = house.call(house.one, "walk", steps=["a"])
     seen, _ = await live.event()
@@ -303,7 +307,7 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(house: H
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: House) -> None:
+async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: EndpointPair) -> None:
     """The stream ends, and the next attempt is told that there is nothing."""
     live = house.call(house.one, "walk", steps=["a"])
     seen, _ = await live.event()
@@ -320,7 +324,7 @@ async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: House) -> 
 
 
 @pytest.mark.requirement("S-05", "S-08")
-async def test_s_05_a_slow_reader_slows_its_tool_down(house: House) -> None:
+async def test_s_05_a_slow_reader_slows_its_tool_down(house: EndpointPair) -> None:
     """Nothing gathers behind a client that does not read: the tool waits, and then goes on."""
     live = house.call(house.one, "chatter", slow=True, reports=100, size=1)
     await live.opened()
@@ -336,7 +340,7 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(house: House) -> None:
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer comes as it would; nobody is promised to find it again."""
 

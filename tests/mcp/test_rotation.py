@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.secrets.keyring import KeyRing, create, rotate
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
 from tests.support.rounds import YES, ask_again, go_on, pack, said
 
 listed = Pack("listed")
@@ -24,10 +24,10 @@ def ring(tmp_path: Path) -> Path:
     return tmp_path / "keyring.json"
 
 
-def replica(ring: Path) -> Client:
+def replica(ring: Path) -> EndpointClient:
     """A replica that has read the ring as it is now."""
     keyring = KeyRing.load(f"file:{ring}")
-    return Client([*pack.tools.values(), *listed.offers], keyring=keyring, page_size=2)
+    return EndpointClient([*pack.tools.values(), *listed.offers], keyring=keyring, page_size=2)
 
 
 @pytest.mark.requirement("M-13")

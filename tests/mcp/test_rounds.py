@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
 from tests.mcp import fixture_questions as fixture
-from tests.support.mcp import META, Client, Response
+from tests.support.endpoint import META, EndpointClient, Response
 from tests.support.rounds import (
     FILES,
     INVALID,
@@ -54,14 +54,14 @@ async def note(ctx: CallContext, name: str) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
+def client() -> EndpointClient:
     RUNS.clear()
     FILES["count"] = 3
-    return Client([*pack.offers, *more.offers, *fixture.pack.offers])
+    return EndpointClient([*pack.offers, *more.offers, *fixture.pack.offers])
 
 
 @pytest.mark.requirement("M-01", "C-04")
-async def test_m_01_prompts_and_resources_ask_too(client: Client) -> None:
+async def test_m_01_prompts_and_resources_ask_too(client: EndpointClient) -> None:
     """In the same way; what was read in rounds is not to be kept."""
     declared = {META + "clientCapabilities": {"elicitation": {}}}
     prompt = {"name": "test_input_required_result_prompt"}
@@ -82,7 +82,7 @@ async def test_m_01_prompts_and_resources_ask_too(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-02")
-async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Client) -> None:
+async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: EndpointClient) -> None:
     """The tool ends at its question; called again with the answer, it gets past it."""
     first = await ask_again(client, "purge")
 
@@ -107,7 +107,7 @@ async def test_m_02_a_question_is_the_answer_and_its_answer_goes_on(client: Clie
 
 
 @pytest.mark.requirement("M-03")
-async def test_m_03_only_three_kinds_of_questions_go_out(client: Client) -> None:
+async def test_m_03_only_three_kinds_of_questions_go_out(client: EndpointClient) -> None:
     """By keys, and without what makes a message a request."""
     asked = questions(await ask_again(client, "test_input_required_result_multiple_inputs"))
 
@@ -120,7 +120,7 @@ async def test_m_03_only_three_kinds_of_questions_go_out(client: Client) -> None
 
 
 @pytest.mark.requirement("M-12", "C-04")
-async def test_m_12_questions_carry_no_caching_hints(client: Client) -> None:
+async def test_m_12_questions_carry_no_caching_hints(client: EndpointClient) -> None:
     """Nobody may keep them."""
     result = (await ask_again(client, "purge")).json["result"]
 
@@ -128,7 +128,7 @@ async def test_m_12_questions_carry_no_caching_hints(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-01")
-async def test_m_01_lists_ask_nothing(client: Client) -> None:
+async def test_m_01_lists_ask_nothing(client: EndpointClient) -> None:
     """A method that may not ask ignores answers and states."""
     more = {"inputResponses": 5, "requestState": "junk"}
     for method in ("tools/list", "server/discover"):
@@ -136,7 +136,7 @@ async def test_m_01_lists_ask_nothing(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-10")
-async def test_m_10_a_tool_may_ask_again_and_again(client: Client) -> None:
+async def test_m_10_a_tool_may_ask_again_and_again(client: EndpointClient) -> None:
     """Earlier answers travel in the state, which differs each time; default keys are in order."""
     first = await ask_again(client, "ask_twice")
     second = await go_on(client, "ask_twice", first, {"question-1": accept(ok=True)})
@@ -150,7 +150,7 @@ async def test_m_10_a_tool_may_ask_again_and_again(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-10")
-async def test_m_10_there_is_an_end_to_asking(client: Client) -> None:
+async def test_m_10_there_is_an_end_to_asking(client: EndpointClient) -> None:
     """A tool that never has enough is stopped."""
     response = await ask_again(client, "ask_for_ever")
     for number in range(1, MOST_ROUNDS):
@@ -164,7 +164,7 @@ async def test_m_10_there_is_an_end_to_asking(client: Client) -> None:
 
 
 @pytest.mark.requirement("M-11")
-async def test_m_11_missing_and_unknown_answers_are_no_error(client: Client) -> None:
+async def test_m_11_missing_and_unknown_answers_are_no_error(client: EndpointClient) -> None:
     """What is missing is asked again; what nobody asked is ignored."""
     unknown = {"something": accept(x=1), "else": 5}
     first = await ask_again(client, "purge", inputResponses=unknown)
@@ -194,7 +194,7 @@ MALFORMED = [
 
 @pytest.mark.requirement("M-11")
 @pytest.mark.parametrize("responses", MALFORMED, ids=lambda value: str(value)[:40])
-async def test_m_11_malformed_answers_are_an_error(client: Client, responses: Any) -> None:
+async def test_m_11_malformed_answers_are_an_error(client: EndpointClient, responses: Any) -> None:
     """With a state or without, and the tool does not get past its question."""
     first = await ask_again(client, "purge")
     alone = await ask_again(client, "purge", inputResponses=responses)
@@ -205,7 +205,7 @@ async def test_m_11_malformed_answers_are_an_error(client: Client, responses: An
 
 
 @pytest.mark.requirement("M-11", "E-13")
-async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Client) -> None:
+async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: EndpointClient) -> None:
     """A person who typed the wrong thing gets another chance."""
     first = await ask_again(client, "purge")
     second = await go_on(client, "purge", first, {"confirm": accept(ok="perhaps")})
@@ -214,7 +214,7 @@ async def test_m_11_an_answer_that_does_not_fit_is_asked_for_again(client: Clien
     assert said(await go_on(client, "purge", second, YES)) == "accept ok=True"
 
 
-async def test_questions_of_several_tasks_are_asked_at_once(client: Client) -> None:
+async def test_questions_of_several_tasks_are_asked_at_once(client: EndpointClient) -> None:
     """A tool may ask from tasks of its own."""
     first = await ask_again(client, "ask_in_tasks")
 
@@ -224,7 +224,9 @@ async def test_questions_of_several_tasks_are_asked_at_once(client: Client) -> N
 
 
 @pytest.mark.requirement("J-08", "M-02")
-async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(client: Client) -> None:
+async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(
+    client: EndpointClient,
+) -> None:
     """Progress may come first; what is asked is in the result, never a request of the server's."""
     response = await ask_again(client, "test_streaming_elicitation", meta={"progressToken": 1})
 
@@ -234,7 +236,7 @@ async def test_j_08_a_stream_ends_with_the_questions_and_holds_no_request(client
     assert last["result"]["resultType"] == "input_required"
 
 
-async def test_several_kinds_of_questions_go_out_at_once(client: Client) -> None:
+async def test_several_kinds_of_questions_go_out_at_once(client: EndpointClient) -> None:
     """And their answers come back at once."""
     tool = "test_input_required_result_multiple_inputs"
     first = await ask_again(client, tool)
@@ -264,7 +266,7 @@ ANSWERS = st.dictionaries(st.sampled_from(["confirm", "question-1", "other"]), J
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(responses=ANSWERS, state=st.text(max_size=60) | JSON | st.just(...))
 async def test_m_11_nothing_that_is_sent_breaks_it(
-    client: Client, responses: Any, state: Any
+    client: EndpointClient, responses: Any, state: Any
 ) -> None:
     """Any answers and any state end in a question or an error, and never past the question."""
     RUNS.clear()

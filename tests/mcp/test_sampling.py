@@ -8,7 +8,7 @@ from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.client import projected
 from gatepost.tools.client import MissingCapability
 from tests.support.cases import each
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
 from tests.support.rounds import ROOTS, SAMPLED, ask_again, go_on, questions, said
 
 pack = Pack("models")
@@ -35,8 +35,8 @@ async def look(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.tools.values())
+def client() -> EndpointClient:
+    return EndpointClient(pack.tools.values())
 
 
 @pytest.mark.requirement("SA-01")
@@ -49,7 +49,7 @@ def client() -> Client:
     ],
 )
 async def test_sa_01_a_model_is_asked_where_it_was_offered(
-    client: Client, declared: Any, plain: Any, with_tools: Any
+    client: EndpointClient, declared: Any, plain: Any, with_tools: Any
 ) -> None:
     """And gets tools only where the client said that it can use them."""
     for tools, lacks in ((False, plain), (True, with_tools)):
@@ -61,7 +61,7 @@ async def test_sa_01_a_model_is_asked_where_it_was_offered(
 
 
 @pytest.mark.requirement("SA-02")
-async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: Client) -> None:
+async def test_sa_02_what_goes_out_has_messages_and_a_limit(client: EndpointClient) -> None:
     """In the schema's words."""
     asked = questions(await ask_again(client, "think", {"tools": True}))["k"]
 
@@ -131,7 +131,7 @@ def test_sa_03_no_other_servers_context_is_ever_asked_for() -> None:
 
 
 @pytest.mark.requirement("SA-05")
-async def test_sa_05_what_a_model_said_arrives_checked(client: Client) -> None:
+async def test_sa_05_what_a_model_said_arrives_checked(client: EndpointClient) -> None:
     """One block or several, of known kinds; unknown members do not matter."""
     first = await ask_again(client, "think", {"tools": True})
     several = {**SAMPLED, "content": [TEXT, USE], "usage": 3}
@@ -162,7 +162,7 @@ async def test_sa_05_what_a_model_said_arrives_checked(client: Client) -> None:
     ],
     ids=lambda change: str(change)[:40],
 )
-async def test_sa_05_what_is_no_sampling_is_refused(client: Client, change: Any) -> None:
+async def test_sa_05_what_is_no_sampling_is_refused(client: EndpointClient, change: Any) -> None:
     """A tool never sees the wrong shape, a use of tools that it did not give, or a flood."""
     response = await ask_again(client, "think", inputResponses={"k": {**SAMPLED, **change}})
 
@@ -170,7 +170,7 @@ async def test_sa_05_what_is_no_sampling_is_refused(client: Client, change: Any)
 
 
 @pytest.mark.requirement("RO-01")
-async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: Client) -> None:
+async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: EndpointClient) -> None:
     """A root that is elsewhere is no root."""
     first = await ask_again(client, "look")
     elsewhere = {"roots": [{"uri": "https://example.com/"}]}
@@ -196,7 +196,7 @@ async def test_ro_01_roots_are_asked_of_who_has_them_and_are_files(client: Clien
     ids=lambda value: str(value)[:30],
 )
 async def test_ro_02_roots_may_be_gone_and_are_checked(
-    client: Client, roots: Any, outcome: Any
+    client: EndpointClient, roots: Any, outcome: Any
 ) -> None:
     """None at all is an answer; what is no list of roots is none."""
     response = await ask_again(client, "look", inputResponses={"k": {"roots": roots}})

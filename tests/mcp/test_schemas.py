@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MOST_SUBSCHEMAS
 from tests.support.cases import each
-from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.endpoint import VERSION, EndpointClient, a_caller
 from tests.support.offers import REVISIONS, ask, declared, result_of
 from tests.support.offers import pack as library
 
@@ -21,13 +21,13 @@ async def answer(ctx: CallContext, arguments: Any) -> Outcome:
     return Outcome()
 
 
-def client_of(input_schema: Mapping[str, Any], **options: Any) -> Client:
+def client_of(input_schema: Mapping[str, Any], **options: Any) -> EndpointClient:
     pack, options = Pack("raw"), {"invoke": answer, **options}
     pack.add("raw", description="Take what the schema says.", input_schema=input_schema, **options)
-    return Client(pack.offers)
+    return EndpointClient(pack.offers)
 
 
-async def is_error(client: Client, **arguments: Any) -> bool:
+async def is_error(client: EndpointClient, **arguments: Any) -> bool:
     return bool((await client.call("raw", arguments)).json["result"]["isError"])
 
 
@@ -35,9 +35,9 @@ async def is_error(client: Client, **arguments: Any) -> bool:
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_01_tools_are_declared_when_there_are_some(revision: str) -> None:
     """Exactly then; without them their methods are unknown."""
-    prompts_alone = Client([library.prompts["broken"]])
+    prompts_alone = EndpointClient([library.prompts["broken"]])
 
-    assert "tools" in await declared(Client(), revision)
+    assert "tools" in await declared(EndpointClient(), revision)
     assert "tools" not in await declared(prompts_alone, revision)
     for method in ("tools/list", "tools/call"):
         response = await ask(prompts_alone, revision, method, name="echo")
@@ -55,7 +55,7 @@ async def test_tl_02_a_caller_without_any_right_gets_an_empty_list(revision: str
     async def hidden(ctx: CallContext) -> None:
         """Be out of reach."""
 
-    client = Client([*guarded, *pack.offers], obtainable=frozenset())
+    client = EndpointClient([*guarded, *pack.offers], obtainable=frozenset())
     client.caller = a_caller(scopes=frozenset())
     for method, member in (
         ("tools/list", "tools"),
@@ -68,7 +68,7 @@ async def test_tl_02_a_caller_without_any_right_gets_an_empty_list(revision: str
 @pytest.mark.requirement("TL-04")
 async def test_tl_04_a_tool_without_arguments_says_so() -> None:
     """An object, and nothing in it."""
-    tools = (await Client(library.offers).ask("tools/list")).json["result"]["tools"]
+    tools = (await EndpointClient(library.offers).ask("tools/list")).json["result"]["tools"]
 
     assert tools[0]["inputSchema"] == {
         "type": "object",
@@ -95,7 +95,7 @@ def test_tl_06_a_name_is_one_tools() -> None:
     with pytest.raises(ValueError, match="two tools named same"):
         pack.add("same", description="…", input_schema=OBJECT, invoke=answer)
     with pytest.raises(ValueError, match="same name: same"):
-        Client([*pack.offers, *other.offers])
+        EndpointClient([*pack.offers, *other.offers])
 
 
 KEYWORDS = {
@@ -242,7 +242,7 @@ async def test_tl_08_a_struct_with_the_wrong_members_does_not_leave(y: Any, fits
         """Find a point."""
         return Point(1, y)
 
-    result = (await Client(pack.offers).call("point")).json["result"]
+    result = (await EndpointClient(pack.offers).call("point")).json["result"]
 
     assert result["isError"] is not fits
 
@@ -263,7 +263,7 @@ async def test_tl_07_an_output_schema_of_another_root_is_the_newest_revisions(
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_ic_01_icons_came_with_2025_11_25(revision: str) -> None:
     """On tools as on everything else."""
-    tools = (await result_of(Client(library.offers), revision, "tools/list"))["tools"]
+    tools = (await result_of(EndpointClient(library.offers), revision, "tools/list"))["tools"]
     shown = [
         {"src": "https://mcp.example.com/icon.png", "mimeType": "image/png", "sizes": ["48x48"]}
     ]
@@ -283,7 +283,7 @@ def test_ic_01_an_icon_is_https_or_an_image(src: str) -> None:
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_15_what_a_message_embeds_can_be_read(revision: str) -> None:
     """The server that embeds a resource also offers it."""
-    client = Client(library.offers)
+    client = EndpointClient(library.offers)
     messages = (await result_of(client, revision, "prompts/get", name="illustrated"))["messages"]
     uri = messages[3]["content"]["resource"]["uri"]
 

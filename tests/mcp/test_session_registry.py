@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
-from tests.support.mcp import Clock, Ring, a_caller
+from tests.support.endpoint import Clock, Ring, a_caller
 
 
 def a_session() -> McpSession:

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.requests import NO_SESSION
 from tests.mcp import fixture_questions, fixture_resources
-from tests.support.mcp import JSON, VERSION, Client, Header, a_caller, message
+from tests.support.endpoint import JSON, VERSION, EndpointClient, Header, a_caller, message
 
 pytestmark = pytest.mark.requirement("DE-07", "DE-24", "DE-25", "A1", "P1")
 
@@ -56,7 +56,7 @@ def headed(version: str | None, *more: Header) -> list[Header]:
 async def test_the_printed_call_is_answered_without_a_session(version: str | None) -> None:
     """`tools/call` in each older revision and in none; no session is opened for it."""
     body = message("tools/call", {"name": "echo", "arguments": {"text": "hello"}}, identity=2)
-    answer = await Client().send(body, headed(version))
+    answer = await EndpointClient().send(body, headed(version))
 
     assert answer.status == 200
     assert answer.json["id"] == 2
@@ -68,7 +68,9 @@ async def test_the_printed_call_is_answered_without_a_session(version: str | Non
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_method_that_needs_no_session_answers_without_one(version: str | None) -> None:
     """Each answers what it answers in a session."""
-    client = Client([*fixture_resources.pack.offers, *fixture_questions.pack.tools.values()])
+    client = EndpointClient(
+        [*fixture_resources.pack.offers, *fixture_questions.pack.tools.values()]
+    )
     session = await client.open(ASSUMED.get(version, version))
     reference = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}
     methods: list[tuple[str, Any]] = [
@@ -95,7 +97,7 @@ async def test_every_method_that_needs_no_session_answers_without_one(version: s
 @pytest.mark.parametrize("verb", ["POST", "GET", "DELETE"])
 async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: str) -> None:
     """Samples name 2024-11-05 in the header, also of a handshake, a notification and a batch."""
-    client = Client()
+    client = EndpointClient()
     asked = {"protocolVersion": "2024-11-05"}
     bodies = [
         message("initialize", asked),
@@ -112,7 +114,7 @@ async def test_the_revision_before_this_transport_is_as_good_as_no_header(verb: 
 
 async def test_a_session_that_is_over_is_still_unknown() -> None:
     """A named session is looked up: its client must learn that it is gone."""
-    client = Client()
+    client = EndpointClient()
     session = await client.open()
     await client.send(b"", [("mcp-session-id", session)], verb="DELETE")
 
@@ -122,7 +124,7 @@ async def test_a_session_that_is_over_is_still_unknown() -> None:
 
 async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
     """Nothing is known of the client, so nothing is asked of it, whatever it accepts."""
-    client = Client(fixture_questions.pack.tools.values())
+    client = EndpointClient(fixture_questions.pack.tools.values())
     body = message("tools/call", {"name": "test_elicitation", "arguments": {"message": "Who?"}})
     for version in VERSIONS:
         answer = await client.send(body, headed(version, EVENTS))
@@ -134,7 +136,7 @@ async def test_a_tool_that_asks_fails_as_for_a_client_that_cannot() -> None:
 
 async def test_a_client_of_events_hears_what_a_client_of_json_does_not() -> None:
     """Progress and log messages come before the answer, where `Accept` names events."""
-    client = Client(pack.tools.values())
+    client = EndpointClient(pack.tools.values())
     params = {"name": "tell", "arguments": {}, "_meta": {"progressToken": 1.5}}
     body = message("tools/call", params)
     heard = (await client.send(body, headed(None, EVENTS))).events
@@ -156,7 +158,7 @@ async def test_a_client_of_events_hears_what_a_client_of_json_does_not() -> None
 async def test_hanging_up_takes_the_request_back() -> None:
     """No notification could: there is no session to look the request up in."""
     Hung.begun, Hung.stopped, leave = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    client = Client(pack.tools.values())
+    client = EndpointClient(pack.tools.values())
     body = message("tools/call", {"name": "hang", "arguments": {}})
     async with asyncio.timeout(20):
         calling = asyncio.create_task(client.send(body, hang_up=leave))
@@ -168,7 +170,7 @@ async def test_hanging_up_takes_the_request_back() -> None:
 
 async def test_a_suspended_tenant_and_a_twice_sent_header_are_refused_as_ever() -> None:
     """The way without a session is no way around what guards the other."""
-    client = Client(suspended=frozenset({"acme"}))
+    client = EndpointClient(suspended=frozenset({"acme"}))
     suspended = await client.send(message("tools/list"))
     client.caller = a_caller(tenant_id="globex")
     twice = [("mcp-protocol-version", "2025-06-18"), ("mcp-protocol-version", "2025-11-25")]
@@ -185,7 +187,7 @@ async def test_a_suspended_tenant_and_a_twice_sent_header_are_refused_as_ever() 
 async def test_a_refusal_in_a_batch_keeps_nothing_of_its_request() -> None:
     """It is the same object each time, and would gather what every request knew."""
     batch = [json.loads(message("logging/setLevel", {"level": "info"}, identity=1))] * 10
-    answer = await Client().send(json.dumps(batch).encode(), headed(None))
+    answer = await EndpointClient().send(json.dumps(batch).encode(), headed(None))
 
     assert [one["error"]["message"] for one in answer.json] == [str(NO_SESSION.message)] * 10
     assert NO_SESSION.__traceback__ is None

@@ -13,8 +13,8 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemorySessions
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
-from tests.support.events import House
-from tests.support.mcp import Ring, a_caller, message
+from tests.support.endpoint import Ring, a_caller, message
+from tests.support.endpoint_streams import EndpointPair
 
 pack = Pack("talk")
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
@@ -55,12 +55,12 @@ async def need_roots(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-async def house() -> House:
+async def house() -> EndpointPair:
     Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
-    return await House(pack.tools.values()).open()
+    return await EndpointPair(pack.tools.values()).open()
 
 
-async def levels(house: House, client: Any) -> list[str]:
+async def levels(house: EndpointPair, client: Any) -> list[str]:
     """The levels that a call hears of."""
     live = house.post(client, message("tools/call", {"name": "say", "arguments": {}}))
     await live.over()
@@ -72,7 +72,7 @@ async def levels(house: House, client: Any) -> list[str]:
 @pytest.mark.requirement("LG-05", "LG-02")
 @pytest.mark.parametrize("level", LEVELS)
 async def test_lg_05_the_session_remembers_the_level_at_every_process(
-    house: House, level: str
+    house: EndpointPair, level: str
 ) -> None:
     """Set at one, it counts at the other, and `{}` is all that the answer says."""
     answer = await house.one.within(house.session, message("logging/setLevel", {"level": level}))
@@ -82,7 +82,7 @@ async def test_lg_05_the_session_remembers_the_level_at_every_process(
 
 
 @pytest.mark.requirement("LG-05")
-async def test_lg_05_until_it_is_set_a_session_hears_what_matters(house: House) -> None:
+async def test_lg_05_until_it_is_set_a_session_hears_what_matters(house: EndpointPair) -> None:
     """Everything but debug messages; and the setting is one session's alone."""
     await house.one.within(house.session, message("logging/setLevel", {"level": "error"}))
     await house.open()
@@ -92,7 +92,7 @@ async def test_lg_05_until_it_is_set_a_session_hears_what_matters(house: House) 
 
 @pytest.mark.requirement("LG-05")
 @pytest.mark.parametrize("level", ["loud", "", "DEBUG", None, 3])
-async def test_lg_05_an_unknown_level_is_refused(house: House, level: object) -> None:
+async def test_lg_05_an_unknown_level_is_refused(house: EndpointPair, level: object) -> None:
     """The session keeps what it had."""
     params = {} if level is None else {"level": level}
 
@@ -106,14 +106,14 @@ async def test_lg_05_an_unknown_level_is_refused(house: House, level: object) ->
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
 async def test_l_05_ping_is_answered_with_nothing_in_it(version: str) -> None:
     """At every process of the session."""
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
 
     for client in (house.one, house.two):
         assert (await client.within(house.session, message("ping"))).json["result"] == {}
 
 
 @pytest.mark.requirement("S-17", "S-16", "DE-13", "DE-06")
-async def test_s_17_a_session_that_was_ended_is_gone_everywhere(house: House) -> None:
+async def test_s_17_a_session_that_was_ended_is_gone_everywhere(house: EndpointPair) -> None:
     """204, and then 404 for every verb and message, at a process that starts later too."""
     assert await house.delete(house.one) == 204
 
@@ -126,10 +126,10 @@ async def test_s_17_a_session_that_was_ended_is_gone_everywhere(house: House) ->
 
 
 @pytest.mark.requirement("S-17", "S-16")
-async def test_s_16_the_end_outlives_its_process(house: House) -> None:
+async def test_s_16_the_end_outlives_its_process(house: EndpointPair) -> None:
     """A process that knows only the database refuses the id as well."""
     await house.delete(house.one)
-    fresh = await House(pack.tools.values(), records=house.one.records).open()
+    fresh = await EndpointPair(pack.tools.values(), records=house.one.records).open()
     fresh.session = house.session
 
     assert await fresh.ping(fresh.one) == 404
@@ -138,7 +138,9 @@ async def test_s_16_the_end_outlives_its_process(house: House) -> None:
 @pytest.mark.requirement("S-17", "CX-03")
 @pytest.mark.parametrize("report", [True, False])
 @pytest.mark.parametrize("at", ["the same process", "the other process"])
-async def test_s_17_what_runs_ends_with_its_session(house: House, at: str, report: bool) -> None:
+async def test_s_17_what_runs_ends_with_its_session(
+    house: EndpointPair, at: str, report: bool
+) -> None:
     """The tool is told to stop, and both streams close, wherever the end was asked for."""
     listening = await house.get(house.two).opened()
     live = house.call(house.one, "wait", report=report)
@@ -154,7 +156,7 @@ async def test_s_17_what_runs_ends_with_its_session(house: House, at: str, repor
 
 
 @pytest.mark.requirement("S-17", "S-20")
-async def test_s_17_nobody_ends_somebody_elses_session(house: House) -> None:
+async def test_s_17_nobody_ends_somebody_elses_session(house: EndpointPair) -> None:
     """404 to a stranger, and the session lives."""
     house.become(a_caller(subject="bob"))
     assert await house.delete(house.two) == 404
@@ -164,7 +166,7 @@ async def test_s_17_nobody_ends_somebody_elses_session(house: House) -> None:
 
 
 @pytest.mark.requirement("SEC-04", "S-14", "S-20", "S-13")
-async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: House) -> None:
+async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: EndpointPair) -> None:
     """No two alike, none that can be made up or changed, and each one caller's alone."""
     first = house.session
     await house.open()
@@ -182,7 +184,7 @@ async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: Hous
 @pytest.mark.parametrize(
     "method", ["notifications/initialized", "notifications/roots/list_changed", "unknown/one"]
 )
-async def test_s_03_notifications_are_taken(house: House, method: str) -> None:
+async def test_s_03_notifications_are_taken(house: EndpointPair, method: str) -> None:
     """202 at any process; roots are asked for anew each time, so nothing is kept of them."""
     assert await house.tell(house.two, method) == 202
 
@@ -201,7 +203,7 @@ def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
 @pytest.mark.requirement("L-01", "L-08")
 async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
     """Extensions and what else there may be are no reason to refuse it."""
-    house = House(pack.tools.values())
+    house = EndpointPair(pack.tools.values())
     await house.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
 
     session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
@@ -221,7 +223,7 @@ async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
 )
 async def test_l_04_only_what_the_revision_has_counts(version: str, left: object) -> None:
     """A client that declares more than it negotiated is asked no more than that."""
-    house = House(pack.tools.values(), version=version)
+    house = EndpointPair(pack.tools.values(), version=version)
     await house.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
 
     session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
@@ -254,7 +256,7 @@ async def test_changes_at_the_same_time_are_all_kept() -> None:
 
 
 async def test_a_store_that_does_not_answer_is_no_lost_session(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """404 would make the client throw its session away."""
 
@@ -275,7 +277,7 @@ async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
     version: str,
 ) -> None:
     """In letters that fit a header; what follows in the session does not repeat it."""
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
     answer = await house.two.within(house.session, message("ping"))
 
     assert all(0x21 <= ord(letter) <= 0x7E for letter in house.session)
@@ -283,7 +285,7 @@ async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
 
 
 @pytest.mark.requirement("S-15", "DE-25")
-async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(house: House) -> None:
+async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(house: EndpointPair) -> None:
     """400: there is nothing that could remember a level, and nothing to listen to or to end."""
     level = message("logging/setLevel", {"level": "info"})
 
@@ -295,7 +297,7 @@ async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(house: Ho
 @pytest.mark.requirement("S-18")
 @pytest.mark.parametrize("version", ["2024-11-05", "2030-01-01", "nonsense"])
 async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
-    house: House, version: str
+    house: EndpointPair, version: str
 ) -> None:
     """400, whatever was negotiated."""
     named = ("mcp-protocol-version", version)
@@ -305,7 +307,7 @@ async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
 
 
 @pytest.mark.requirement("DE-24")
-async def test_de_24_capabilities_are_those_of_the_handshake(house: House) -> None:
+async def test_de_24_capabilities_are_those_of_the_handshake(house: EndpointPair) -> None:
     """What a request of a session claims in its `_meta` makes its client able to nothing."""
     claimed = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
     params = {"name": "need_roots", "arguments": {}, "_meta": claimed}

@@ -8,29 +8,29 @@ import pytest
 
 from gatepost import Pack
 from tests.support.cases import each
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 
 SKILL = Path(__file__).with_name("skills") / "greet-visitor"
 BASE = "skill://front_desk/greet-visitor"
 EXTENSION = "io.modelcontextprotocol/skills"
 
 
-def a_client(*, scopes: frozenset[str] = frozenset(), obtainable: bool = True) -> Client:
+def a_client(*, scopes: frozenset[str] = frozenset(), obtainable: bool = True) -> EndpointClient:
     pack = Pack("front_desk")
     pack.skill(SKILL, scopes=scopes)
-    return Client(pack.offers, obtainable=None if obtainable else frozenset())
+    return EndpointClient(pack.offers, obtainable=None if obtainable else frozenset())
 
 
 @pytest.mark.requirement("X-01", "X-05")
 async def test_x_01_a_server_with_skills_declares_them() -> None:
     """The settings stand directly under the identifier, and without skills there is none."""
     declared = (await a_client().ask("server/discover")).json["result"]["capabilities"]
-    without = (await Client().ask("server/discover")).json["result"]["capabilities"]
+    without = (await EndpointClient().ask("server/discover")).json["result"]["capabilities"]
 
     assert declared["extensions"][EXTENSION] == {"directoryRead": True}
     assert "resources" in declared
     assert EXTENSION not in without["extensions"]
-    assert (await Client().ask("skills/list")).error == (404, -32601)
+    assert (await EndpointClient().ask("skills/list")).error == (404, -32601)
 
 
 async def test_every_file_that_is_listed_can_be_read_and_has_its_digest() -> None:

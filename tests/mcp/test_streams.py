@@ -10,8 +10,8 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.open_streams import LOOK_EVERY
 from gatepost.storage.errors import StoreUnavailable
-from tests.support.events import House, Live
-from tests.support.mcp import Client, a_caller, message
+from tests.support.endpoint import EndpointClient, a_caller, message
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 pack = Pack("changing")
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
@@ -33,11 +33,11 @@ async def touch(ctx: CallContext, uri: str, times: int = 1) -> str:
 
 
 @pytest.fixture
-async def house() -> House:
-    return await House(pack.tools.values()).open()
+async def house() -> EndpointPair:
+    return await EndpointPair(pack.tools.values()).open()
 
 
-async def a_round(client: Client, times: int = 1) -> None:
+async def a_round(client: EndpointClient, times: int = 1) -> None:
     """The time between two beats passes for every stream of a process."""
     for _ in range(times):
         for _ in range(client.streams.steps):
@@ -51,12 +51,12 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def call(house: House, client: Client, tool: str, **arguments: Any) -> None:
+async def call(house: EndpointPair, client: EndpointClient, tool: str, **arguments: Any) -> None:
     params = {"name": tool, "arguments": arguments}
     assert (await client.within(house.session, message("tools/call", params))).status == 200
 
 
-async def watch(house: House, *uris: str) -> None:
+async def watch(house: EndpointPair, *uris: str) -> None:
     """Subscribe the session to documents."""
     for client in (house.one, house.two):
         client.endpoint._handshake._server.may_read = lambda caller, uri: True  # type: ignore[method-assign]
@@ -70,7 +70,7 @@ async def watch(house: House, *uris: str) -> None:
 @pytest.mark.parametrize("version", LEGACY)
 async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) -> None:
     """Opened at one process, it hears of a change made at the other, and of no response."""
-    house = await House(pack.tools.values(), version=version).open()
+    house = await EndpointPair(pack.tools.values(), version=version).open()
     live = await house.get(house.one).opened()
 
     await call(house, house.two, "rename")
@@ -88,7 +88,7 @@ async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) 
 
 
 @pytest.mark.requirement("S-09")
-async def test_s_09_a_client_that_reads_no_events_is_told_so(house: House) -> None:
+async def test_s_09_a_client_that_reads_no_events_is_told_so(house: EndpointPair) -> None:
     """406: there is nothing else to have."""
     headers = [("accept", "application/json"), ("mcp-session-id", house.session)]
 
@@ -98,7 +98,7 @@ async def test_s_09_a_client_that_reads_no_events_is_told_so(house: House) -> No
 @pytest.mark.requirement("S-11")
 @pytest.mark.parametrize("lost", [False, True])
 async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
-    house: House, monkeypatch: pytest.MonkeyPatch, lost: bool
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     """Each message once: the older one closes, at the other process too, also when word is lost."""
     older = await house.get(house.one).opened()
@@ -125,7 +125,7 @@ async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
 
 
 @pytest.mark.requirement("S-11")
-async def test_s_11_each_session_has_a_stream_of_its_own(house: House) -> None:
+async def test_s_11_each_session_has_a_stream_of_its_own(house: EndpointPair) -> None:
     """Another session's client hears for itself and ends nobody's stream."""
     mine = await house.get(house.one).opened()
     await house.open()
@@ -140,10 +140,10 @@ async def test_s_11_each_session_has_a_stream_of_its_own(house: House) -> None:
 
 
 @pytest.mark.requirement("S-10", "SEC-04")
-async def test_s_10_nothing_of_another_tenant_is_heard(house: House) -> None:
+async def test_s_10_nothing_of_another_tenant_is_heard(house: EndpointPair) -> None:
     """What changes there is nobody's business here."""
     live = await house.get(house.one).opened()
-    foreign = House(pack.tools.values())
+    foreign = EndpointPair(pack.tools.values())
     foreign.one, mine = house.two, house.session
     house.two.caller = a_caller(tenant_id="globex")
     await foreign.open()
@@ -159,7 +159,7 @@ async def test_s_10_nothing_of_another_tenant_is_heard(house: House) -> None:
 
 
 @pytest.mark.requirement("S-10")
-async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(house: House) -> None:
+async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(house: EndpointPair) -> None:
     """Subscribed to: told, once, however often it changes before the client reads. Else: not."""
     await watch(house, "file:///a")
     slow = house.get(house.one, slow=True)
@@ -180,7 +180,7 @@ async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(house: Hous
 
 
 @pytest.mark.requirement("S-10")
-async def test_s_10_what_a_session_begins_to_watch_counts_at_once(house: House) -> None:
+async def test_s_10_what_a_session_begins_to_watch_counts_at_once(house: EndpointPair) -> None:
     """The open stream hears that the subscriptions are different, and what they are."""
     live = await house.get(house.one).opened()
     await settled()
@@ -196,7 +196,7 @@ async def test_s_10_what_a_session_begins_to_watch_counts_at_once(house: House) 
     await live.over()
 
 
-def _exchange(house: House) -> Any:
+def _exchange(house: EndpointPair) -> Any:
     class Named:
         caller = a_caller()
         headers = {b"mcp-session-id": house.session.encode()}
@@ -205,7 +205,7 @@ def _exchange(house: House) -> Any:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_stream_shows_that_it_lives(house: House) -> None:
+async def test_s_21_a_stream_shows_that_it_lives(house: EndpointPair) -> None:
     """A comment at every beat: proxies keep the connection, and a dead one is found out."""
     live = await house.get(house.one).opened()
     await settled()
@@ -218,7 +218,7 @@ async def test_s_21_a_stream_shows_that_it_lives(house: House) -> None:
 
 
 @pytest.mark.requirement("S-21", "S-20")
-async def test_s_20_a_stream_ends_with_its_token(house: House) -> None:
+async def test_s_20_a_stream_ends_with_its_token(house: EndpointPair) -> None:
     """Whoever lost the right to listen hears nothing more."""
     house.become(a_caller(expires_at=int(house.one.clock.now) + 60))
     live = await house.get(house.one).opened()
@@ -230,7 +230,7 @@ async def test_s_20_a_stream_ends_with_its_token(house: House) -> None:
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_server_that_stops_lets_go_of_its_streams(house: House) -> None:
+async def test_s_21_a_server_that_stops_lets_go_of_its_streams(house: EndpointPair) -> None:
     """They end at once, no new one begins there, and the client finds the other process."""
     live = await house.get(house.one).opened()
     await settled()
@@ -246,10 +246,10 @@ async def test_s_21_a_server_that_stops_lets_go_of_its_streams(house: House) -> 
 
 
 @pytest.mark.requirement("S-21")
-async def test_s_21_a_caller_holds_so_many_streams_and_no_more(house: House) -> None:
+async def test_s_21_a_caller_holds_so_many_streams_and_no_more(house: EndpointPair) -> None:
     """429 and when to try again; somebody else is not affected, and a closed one makes room."""
     house.one.streams.most_per_caller = 2
-    held: list[Live] = []
+    held: list[OpenExchange] = []
     for _ in range(2):
         await house.open()
         held.append(await house.get(house.one).opened())
@@ -269,7 +269,7 @@ async def test_s_21_a_caller_holds_so_many_streams_and_no_more(house: House) -> 
 
 @pytest.mark.requirement("S-21")
 async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream is refused, its place is free again, and nothing follows any topic."""
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.mcp.tasking import DECLARED
-from tests.support.door import Door
+from tests.support.client import Client
+from tests.support.endpoint import META, VERSION, message
 from tests.support.idp import Idp
-from tests.support.mcp import META, VERSION, message
 from tests.support.waiting import eventually
 from tests.tenancy.replicas import Replicas
 
@@ -65,7 +65,7 @@ class Site(Replicas):
         ]
         meta = {META + "protocolVersion": VERSION, **DECLARED}
         body = message(method, {**params, "_meta": meta})
-        door = Door(self.url)
+        door = Client(self.url)
         door.port = self.ports[at]
         answer = door.send("POST", None, fields, body, token=self.token())
         assert answer.status == 200, answer

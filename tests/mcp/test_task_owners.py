@@ -16,8 +16,8 @@ from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.mcp import fixture_tasks
 from tests.mcp.tasking import DECLARED, Tasker
-from tests.support.listening import listening
-from tests.support.mcp import META, a_caller
+from tests.support.endpoint import META, a_caller
+from tests.support.endpoint_streams import listening
 
 pack = Pack("owned")
 

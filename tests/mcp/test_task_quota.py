@@ -10,7 +10,7 @@ from gatepost import CallContext, Pack
 from gatepost.storage.stored_bytes import ROW_BYTES
 from tests.mcp import fixture_tasks
 from tests.mcp.tasking import Tasker
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 MOST = 100_000
 pack = Pack("hoarding")

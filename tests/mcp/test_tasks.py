@@ -14,7 +14,7 @@ from gatepost.tools.client import ProtocolError
 from gatepost_authz.errors import InsufficientScope
 from tests.mcp import fixture_tasks
 from tests.mcp.tasking import DECLARED, TASKS, Tasker
-from tests.support.mcp import META, message
+from tests.support.endpoint import META, message
 
 pack = Pack("tasks")
 

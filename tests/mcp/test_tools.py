@@ -6,7 +6,7 @@ import jsonschema_rs
 import pytest
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
-from tests.support.mcp import META, VERSION, Client, Response, a_caller, message
+from tests.support.endpoint import META, VERSION, EndpointClient, Response, a_caller, message
 
 REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
 
@@ -51,17 +51,19 @@ pack.add(
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.tools.values(), obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.tools.values(), obtainable=frozenset())
 
 
-async def ask(client: Client, revision: str, method: str, **params: Any) -> Response:
+async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
     if revision == VERSION:
         return await client.ask(method, params)
     return await client.within(await client.open(revision), message(method, params))
 
 
-async def result_of(client: Client, revision: str, method: str, **params: Any) -> dict[str, Any]:
+async def result_of(
+    client: EndpointClient, revision: str, method: str, **params: Any
+) -> dict[str, Any]:
     result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
     return result
 
@@ -70,7 +72,7 @@ async def result_of(client: Client, revision: str, method: str, **params: Any) -
 @pytest.mark.requirement("TL-04", "TL-02")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_04_tl_02_tools_are_described_as_the_revision_knows_them(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """Titles and output schemas came with 2025-06-18; schemas pass through unchanged."""
     listed = (await result_of(client, revision, "tools/list"))["tools"]
@@ -92,7 +94,9 @@ async def test_tl_04_tl_02_tools_are_described_as_the_revision_knows_them(
 
 @pytest.mark.requirement("TL-08", "TL-09", "TL-10", "J-07", "S-04")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_09_tl_10_a_structured_answer_is_also_text(client: Client, revision: str) -> None:
+async def test_tl_09_tl_10_a_structured_answer_is_also_text(
+    client: EndpointClient, revision: str
+) -> None:
     """Clients that know no structured content read the same."""
     result = await result_of(client, revision, "tools/call", name="structured")
 
@@ -105,7 +109,7 @@ async def test_tl_09_tl_10_a_structured_answer_is_also_text(client: Client, revi
 @pytest.mark.requirement("TL-08")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_08_only_the_newest_revision_has_structured_arrays(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """Before, structured content is an object or nothing."""
     result = await result_of(client, revision, "tools/call", name="answers_list", arguments={})
@@ -115,7 +119,9 @@ async def test_tl_08_only_the_newest_revision_has_structured_arrays(
 
 @pytest.mark.requirement("TL-14")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tl_14_a_link_is_text_where_there_are_no_links(client: Client, revision: str) -> None:
+async def test_tl_14_a_link_is_text_where_there_are_no_links(
+    client: EndpointClient, revision: str
+) -> None:
     """2025-03-26 has no such block, and strict clients refuse what they do not know."""
     content = (await result_of(client, revision, "tools/call", name="link"))["content"]
 
@@ -133,7 +139,7 @@ KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unavailable"
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
-    client: Client, revision: str, kind: str
+    client: EndpointClient, revision: str, kind: str
 ) -> None:
     """Not an error of the protocol, which most clients keep from the model."""
     result = await result_of(
@@ -147,7 +153,7 @@ async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
 @pytest.mark.requirement("J-18")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_too_many_calls_are_an_error_with_a_time_to_wait(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """HTTP 200: clients take many another status for a lost session or login."""
     response = await ask(
@@ -162,7 +168,7 @@ async def test_too_many_calls_are_an_error_with_a_time_to_wait(
 @pytest.mark.requirement("TL-11", "TL-18", "J-11")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tl_11_tl_18_an_unknown_tool_and_one_out_of_reach_are_the_same(
-    client: Client, revision: str
+    client: EndpointClient, revision: str
 ) -> None:
     """-32602, in the same words; nobody learns what exists for others."""
     nonexistent = await ask(client, revision, "tools/call", name="nobody")
@@ -179,7 +185,7 @@ async def test_tl_11_tl_18_an_unknown_tool_and_one_out_of_reach_are_the_same(
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("arguments", [[], "text", 5, True])
 async def test_tl_11_arguments_that_are_no_object_are_malformed(
-    client: Client, revision: str, arguments: object
+    client: EndpointClient, revision: str, arguments: object
 ) -> None:
     """An error of the protocol: no model wrote that, its client did."""
     response = await ask(client, revision, "tools/call", name="structured", arguments=arguments)
@@ -188,7 +194,7 @@ async def test_tl_11_arguments_that_are_no_object_are_malformed(
 
 
 @pytest.mark.requirement("J-16", "J-17")
-async def test_our_meta_holds_nothing_but_what_the_protocol_defines(client: Client) -> None:
+async def test_our_meta_holds_nothing_but_what_the_protocol_defines(client: EndpointClient) -> None:
     """Reserved prefixes are left alone, and reserved names of a client are no trouble."""
     trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     odd = {"tracestate": 5, "baggage": None, META + "unheard": {}}

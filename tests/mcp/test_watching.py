@@ -10,9 +10,8 @@ from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
 from tests.mcp.tasking import DECLARED, Tasker
-from tests.support.events import WITHIN_S, House, Live
-from tests.support.listening import listening
-from tests.support.mcp import Client, a_caller, message
+from tests.support.endpoint import EndpointClient, a_caller, message
+from tests.support.endpoint_streams import WITHIN_S, EndpointPair, OpenExchange, listening
 
 pytestmark = pytest.mark.anyio
 
@@ -59,25 +58,25 @@ async def begin(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-def client() -> Client:
-    return Client(pack.offers, obtainable=frozenset())
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
 
 
-def a_house(**options: Any) -> House:
-    return House(pack.offers, **options)  # type: ignore[arg-type]
+def a_house(**options: Any) -> EndpointPair:
+    return EndpointPair(pack.offers, **options)  # type: ignore[arg-type]
 
 
-async def watched(live: Live) -> Any:
+async def watched(live: OpenExchange) -> Any:
     """The next notification of a session's stream."""
     return (await live.event())[1]
 
 
-async def ask(house: House, client: Client, method: str, **params: Any) -> Any:
+async def ask(house: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
     return await client.within(house.session, message(method, params))
 
 
 @pytest.mark.requirement("TL-16", "P-08", "R-01", "SU-12")
-async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: Client) -> None:
+async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: EndpointClient) -> None:
     """Lists that change, and resources that can be watched."""
     expected = {
         "tools": {"listChanged": True},
@@ -96,7 +95,9 @@ async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: Clie
 
 @pytest.mark.requirement("P-08", "TL-16", "SU-05")
 @pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
-async def test_p_08_each_list_is_announced_to_who_asked_for_it(client: Client, what: Any) -> None:
+async def test_p_08_each_list_is_announced_to_who_asked_for_it(
+    client: EndpointClient, what: Any
+) -> None:
     """A stream for one list hears of that list and of no other."""
     async with listening(client, {f"{what}ListChanged": True}) as stream:
         assert await stream.acknowledged() == {f"{what}ListChanged": True}
@@ -131,7 +132,7 @@ async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
 
 
 @pytest.mark.requirement("R-09", "SU-02", "SU-10")
-async def test_r_09_documents_are_watched_with_a_listen_stream(client: Client) -> None:
+async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
     """What this caller may not read is left out exactly like what does not exist."""
     wanted = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
     async with listening(client, {"resourceSubscriptions": wanted}) as stream:
@@ -146,7 +147,7 @@ async def test_r_09_documents_are_watched_with_a_listen_stream(client: Client) -
 
 
 @pytest.mark.requirement("R-09", "SU-10")
-async def test_r_09_who_may_read_a_document_may_watch_it(client: Client) -> None:
+async def test_r_09_who_may_read_a_document_may_watch_it(client: EndpointClient) -> None:
     """The decision is the one that reading takes."""
     reader = a_caller(scopes=frozenset({"notes:secret"}))
     wanted = {"resourceSubscriptions": ["notes://secret"]}
@@ -156,7 +157,9 @@ async def test_r_09_who_may_read_a_document_may_watch_it(client: Client) -> None
 
 @pytest.mark.requirement("R-09")
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
-async def test_r_09_the_older_methods_are_unknown_in_2026(client: Client, method: str) -> None:
+async def test_r_09_the_older_methods_are_unknown_in_2026(
+    client: EndpointClient, method: str
+) -> None:
     """404 and -32601."""
     assert (await client.ask(method, {"uri": "notes://mine"})).error == (404, -32601)
 
@@ -243,7 +246,7 @@ async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
 
 
 @pytest.mark.requirement("R-10", "SEC-03")
-async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: Client) -> None:
+async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointClient) -> None:
     """What is out of this caller's reach is answered like what does not exist."""
     session = await client.open()
     refused = [

@@ -15,7 +15,7 @@ import pytest
 from gatepost.runtime.services import Services
 from gatepost_packs import BUILT_IN
 from tests.rest.octopus import Octopus
-from tests.support.door import result
+from tests.support.client import result
 from tests.support.idp import Idp
 from tests.support.workspaces import recorded
 from tests.tenancy.house import House, house, issuer

@@ -8,9 +8,9 @@ import pytest
 
 from gatepost.workspace import Workspaces
 from gatepost_packs.demo import pack
-from tests.support.door import modern
+from tests.support.client import modern
+from tests.support.endpoint import JSON, EndpointClient, a_caller
 from tests.support.held import HOLD_S
-from tests.support.mcp import JSON, Client, a_caller
 from tests.support.turns import collected, shortest_hold
 
 SEED_ROWS = [
@@ -20,13 +20,13 @@ SEED_ROWS = [
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+def client(tmp_path: Path) -> Iterator[EndpointClient]:
     workspaces = Workspaces(tmp_path)
-    yield Client(pack.offers, workspaces=workspaces)
+    yield EndpointClient(pack.offers, workspaces=workspaces)
     workspaces.close()
 
 
-async def result_of(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+async def result_of(client: EndpointClient, tool: str, **arguments: Any) -> dict[str, Any]:
     response = await client.call(tool, arguments)
     assert response.status == 200
     result: dict[str, Any] = response.json["result"]
@@ -34,7 +34,7 @@ async def result_of(client: Client, tool: str, **arguments: Any) -> dict[str, An
 
 
 @pytest.mark.requirement("A9")
-async def test_save_csv_writes_the_invoice(client: Client, tmp_path: Path) -> None:
+async def test_save_csv_writes_the_invoice(client: EndpointClient, tmp_path: Path) -> None:
     """The example of the agent platform, word for word."""
     result = await result_of(client, "save_csv", filename="invoice-2024-001", rows=SEED_ROWS)
 
@@ -70,7 +70,7 @@ def test_save_csv_has_the_schema_the_platform_documents() -> None:
     )
 
 
-async def test_save_csv_replaces_nothing_unasked(client: Client, tmp_path: Path) -> None:
+async def test_save_csv_replaces_nothing_unasked(client: EndpointClient, tmp_path: Path) -> None:
     """Its hint says so: other lines need `overwrite`, and the same lines are a retry."""
     saved = tmp_path / "acme/a.csv"
     await result_of(client, "save_csv", filename="a", rows=[{"vendor": "x"}])
@@ -88,7 +88,7 @@ async def test_save_csv_replaces_nothing_unasked(client: Client, tmp_path: Path)
     assert saved.read_bytes() == b"date,amount,vendor\r\n,,yy\r\n"
 
 
-async def test_each_tenant_has_its_own_files(client: Client, tmp_path: Path) -> None:
+async def test_each_tenant_has_its_own_files(client: EndpointClient, tmp_path: Path) -> None:
     """The same name twice is two files."""
     await result_of(client, "save_csv", filename="a", rows=[])
     client.caller = a_caller(tenant_id="globex")
@@ -99,7 +99,9 @@ async def test_each_tenant_has_its_own_files(client: Client, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
-async def test_a_cell_never_becomes_a_formula(client: Client, tmp_path: Path, start: str) -> None:
+async def test_a_cell_never_becomes_a_formula(
+    client: EndpointClient, tmp_path: Path, start: str
+) -> None:
     """A vendor named =WEBSERVICE(…) would send the sheet away when somebody opens it."""
     rows = [{"vendor": f"{start}1+1", "date": f"{start}1"}]
     await result_of(client, "save_csv", filename="a", rows=rows)
@@ -112,7 +114,7 @@ async def test_a_cell_never_becomes_a_formula(client: Client, tmp_path: Path, st
 @pytest.mark.parametrize(
     "filename", ["", "../x", "a/b", "/etc/passwd", ".hidden", "a\nb", "x" * 101, "a:b", "-x"]
 )
-async def test_a_bad_filename_is_explained(client: Client, filename: str) -> None:
+async def test_a_bad_filename_is_explained(client: EndpointClient, filename: str) -> None:
     """The model hears what a filename may hold."""
     result = await result_of(client, "save_csv", filename=filename, rows=[])
 
@@ -120,7 +122,7 @@ async def test_a_bad_filename_is_explained(client: Client, filename: str) -> Non
     assert "`filename`" in result["content"][0]["text"]
 
 
-async def test_save_csv_asks_for_its_scope(client: Client) -> None:
+async def test_save_csv_asks_for_its_scope(client: EndpointClient) -> None:
     """403 with the scope to ask the issuer for; the tool is listed all the same."""
     client.caller = a_caller(scopes=frozenset())
     response = await client.call("save_csv", {"filename": "a", "rows": []})
@@ -133,7 +135,7 @@ async def test_save_csv_asks_for_its_scope(client: Client) -> None:
     assert "save_csv" in [tool["name"] for tool in listed]
 
 
-async def test_whoami_says_what_the_gate_knows(client: Client) -> None:
+async def test_whoami_says_what_the_gate_knows(client: EndpointClient) -> None:
     """All of it from the token, as a structured value."""
     result = await result_of(client, "whoami")
 
@@ -150,7 +152,7 @@ async def test_whoami_says_what_the_gate_knows(client: Client) -> None:
     }
 
 
-async def test_count_slowly_reports_each_step(client: Client) -> None:
+async def test_count_slowly_reports_each_step(client: EndpointClient) -> None:
     """As events, the last of them its answer."""
     params = {"name": "count_slowly", "arguments": {"steps": 3, "delay_s": 0}}
     response = await client.ask("tools/call", params, meta={"progressToken": 1})
@@ -160,7 +162,7 @@ async def test_count_slowly_reports_each_step(client: Client) -> None:
 
 
 @pytest.mark.parametrize(("steps", "delay"), [(0, 0), (1001, 0), (1, -1), (1, 11)])
-async def test_count_slowly_has_bounds(client: Client, steps: int, delay: float) -> None:
+async def test_count_slowly_has_bounds(client: EndpointClient, steps: int, delay: float) -> None:
     """Nobody counts for days on our account."""
     assert (await result_of(client, "count_slowly", steps=steps, delay_s=delay))["isError"] is True
 
@@ -173,7 +175,7 @@ def test_every_demo_tool_says_what_it_does_to_the_world() -> None:
         assert tool.annotations.open_world_hint is False
 
 
-async def read(client: Client, uri: str) -> dict[str, Any]:
+async def read(client: EndpointClient, uri: str) -> dict[str, Any]:
     contents: list[dict[str, Any]] = (await client.ask("resources/read", {"uri": uri})).json[
         "result"
     ]["contents"]
@@ -184,7 +186,9 @@ async def read(client: Client, uri: str) -> dict[str, Any]:
 READER = a_caller(scopes=frozenset({"files:read", "files:write"}))
 
 
-async def test_the_workspace_is_listed_read_and_completed(client: Client, tmp_path: Path) -> None:
+async def test_the_workspace_is_listed_read_and_completed(
+    client: EndpointClient, tmp_path: Path
+) -> None:
     """What a tool wrote is a resource at once; its name is encoded as a URI needs it."""
     client.caller = READER
     await result_of(client, "save_csv", filename="Jänner 24", rows=SEED_ROWS)
@@ -205,7 +209,7 @@ async def test_the_workspace_is_listed_read_and_completed(client: Client, tmp_pa
     assert completed.json["result"]["completion"]["values"] == ["Jänner 24.csv"]
 
 
-async def test_another_tenants_files_are_not_there(client: Client) -> None:
+async def test_another_tenants_files_are_not_there(client: EndpointClient) -> None:
     """Neither in the list, nor by their name, nor while one types it."""
     client.caller = READER
     await result_of(client, "save_csv", filename="secret", rows=[])
@@ -222,7 +226,7 @@ async def test_another_tenants_files_are_not_there(client: Client) -> None:
     assert completed.json["result"]["completion"]["values"] == []
 
 
-async def test_the_workspace_asks_for_its_scope(client: Client) -> None:
+async def test_the_workspace_asks_for_its_scope(client: EndpointClient) -> None:
     """A list without it is a list without files; a read says what to ask the issuer for."""
     client.caller = READER
     await result_of(client, "save_csv", filename="a", rows=[])
@@ -235,7 +239,7 @@ async def test_the_workspace_asks_for_its_scope(client: Client) -> None:
     assert 'scope="files:read"' in response.headers["www-authenticate"]
 
 
-async def test_check_invoice_brings_the_file_along(client: Client) -> None:
+async def test_check_invoice_brings_the_file_along(client: EndpointClient) -> None:
     """So that whoever answers needs no tool to see it; a missing one is said."""
     client.caller = READER
     await result_of(client, "save_csv", filename="a b", rows=SEED_ROWS)
@@ -253,7 +257,7 @@ async def test_check_invoice_brings_the_file_along(client: Client) -> None:
 
 
 async def test_delete_csv_deletes_the_file_that_save_csv_made(
-    client: Client, tmp_path: Path
+    client: EndpointClient, tmp_path: Path
 ) -> None:
     """Once; the next time there is nothing to delete, and a folder is no name."""
     await result_of(client, "save_csv", filename="old", rows=[])
@@ -273,7 +277,7 @@ def test_deleting_waits_for_a_person() -> None:
     assert not pack.tools["save_csv"].approval
 
 
-async def test_many_rows_are_saved_while_others_are_served(client: Client) -> None:
+async def test_many_rows_are_saved_while_others_are_served(client: EndpointClient) -> None:
     """The file is built in a thread."""
     rows = [{"date": "=1", "amount": 1.5, "vendor": "=" + "x" * 300}] * 9_900
     arguments = {"filename": "many", "rows": rows, "overwrite": True}

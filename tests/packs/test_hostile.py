@@ -19,7 +19,7 @@ from gatepost_packs.vault import tools as vault
 from tests.packs.harness import PackServer, scopes_of
 from tests.packs.paths import HALVES, HARMLESS, LEADS_OUT, ODD, RESPELT
 from tests.support.cases import each
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 
 SECRET = "the-secret-of-somebody-else"
 
@@ -79,7 +79,7 @@ class Yard:
         packs = (filesystem.pack, workspace.pack, memory.pack, vault.pack)
         offers = [offer for pack in packs for offer in pack.offers]
         told: Any = Told()
-        self.client = Client(offers, workspaces=self.spaces, kit=told)
+        self.client = EndpointClient(offers, workspaces=self.spaces, kit=told)
         self.client.caller = a_caller(
             scopes=frozenset(scopes_of(["filesystem", "workspace", "memory", "vault"]))
         )

@@ -18,7 +18,7 @@ from gatepost.runtime.services import Services
 from gatepost.telemetry.logs import LogFormat, configure
 from tests.redaction import kit
 from tests.rest.octopus import Octopus
-from tests.support.door import MODERN, modern
+from tests.support.client import MODERN, modern
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
 from tests.tenancy.house import House, house, issuer

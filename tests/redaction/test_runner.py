@@ -20,8 +20,8 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from tests.support.cases import each
+from tests.support.endpoint import a_caller
 from tests.support.held import HOLD_S
-from tests.support.mcp import a_caller
 from tests.support.steps import steps
 from tests.support.turns import shortest_hold
 

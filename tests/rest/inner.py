@@ -12,7 +12,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Beside, Resource
 from gatepost_authz.middleware import CALLER
-from tests.support.mcp import URL, Response
+from tests.support.endpoint import URL, Response
 
 
 class Inner:

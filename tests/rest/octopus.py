@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from tests.rest import kit
-from tests.support.door import Fields
-from tests.support.raw import RawAnswer
+from tests.support.client import Fields, RawAnswer
 from tests.tenancy.house import House
 
 KIT = str(Path(kit.__file__))

@@ -7,8 +7,8 @@ import pytest
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
 from tests.support.cases import each
+from tests.support.client import exchange, request
 from tests.support.idp import Idp
-from tests.support.raw import exchange, request
 from tests.tenancy.house import house, issuer
 
 TICKET = b'{"subject":"a"}'

@@ -18,7 +18,7 @@ from tests.http.exchange import HOST, ask
 from tests.rest import kit
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
-from tests.support.door import challenge_of
+from tests.support.client import challenge_of
 from tests.support.idp import Idp
 from tests.tenancy.house import house, issuer
 

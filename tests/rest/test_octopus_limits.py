@@ -6,8 +6,8 @@ import pytest
 
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import CANCELLED, RUNS, STARTED
+from tests.support.client import request
 from tests.support.idp import Idp
-from tests.support.raw import request
 from tests.tenancy.house import house, issuer
 
 

@@ -9,7 +9,7 @@ import pytest
 from gatepost_authz.config import Beside, Resource
 from tests.rest.octopus import Octopus
 from tests.support.cases import each
-from tests.support.door import challenge_of
+from tests.support.client import challenge_of
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer
 

@@ -14,7 +14,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
 from tests.rest.inner import Inner
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 
 
 def test_the_table_has_a_row_for_each_kind() -> None:
@@ -46,10 +46,10 @@ def test_a_message_that_says_when_is_left_as_it_is() -> None:
 
 def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
     """A caller needs to know when to come back, not where the database is."""
-    tools = Client().registry.tools.values()
+    tools = EndpointClient().registry.tools.values()
 
     async def answers() -> list[Any]:
-        client = Client(tools, stages=[out])
+        client = EndpointClient(tools, stages=[out])
         client.registry.visible = out  # type: ignore[assignment]
         rest = Inner(client.runner, client.registry)
         called = await rest.call(a_caller(), "echo", {"text": "a"})
@@ -104,7 +104,7 @@ def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> Non
         return outcome
 
     async def called() -> Any:
-        client = Client(pack.tools.values(), max_result_bytes=limit)
+        client = EndpointClient(pack.tools.values(), max_result_bytes=limit)
         return await Inner(client.runner, client.registry).call(a_caller(), "answer")
 
     response = asyncio.run(called())

@@ -11,8 +11,7 @@ import pytest
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.octopus import Heard, Octopus
 from tests.rest.runs import GO_ON, RUNS, STARTED
-from tests.support.door import failure, old_call, result
-from tests.support.raw import request
+from tests.support.client import failure, old_call, request, result
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("O12")

@@ -27,7 +27,7 @@ from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
 from tests.policy.approvals.deployment import ACME, Deployment
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 
 WITHIN_S = 30.0
 Setting = Callable[["Fault", pytest.MonkeyPatch], AbstractAsyncContextManager[object]]
@@ -203,7 +203,7 @@ async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncItera
 
 @asynccontextmanager
 async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    keeper = Client().keeper
+    keeper = EndpointClient().keeper
     patch.setattr(keeper, "sweep", fault)
     keeper.start()
     yield

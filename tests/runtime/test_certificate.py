@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.http.keep_alive import WITHIN_S, Secure, secure
-from tests.support.door import WELL_KNOWN
+from tests.support.client import WELL_KNOWN
 from tests.support.idp import Idp
 from tests.tenancy.post import REFUSED
 

@@ -14,10 +14,9 @@ import pytest
 
 from gatepost.runtime.server import ONE_SIGNAL_S
 from gatepost.secrets.keyring import create
-from tests.support.door import result
+from tests.support.client import read_answer, result
 from tests.support.gatepost import Gatepost
 from tests.support.idp import Idp
-from tests.support.raw import read_answer
 from tests.support.waiting import eventually
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post

@@ -18,7 +18,7 @@ from gatepost.runtime.recent_callers import (
 from gatepost.storage.entries import Entry
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryEntries, MemoryRecords
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 WITHIN_S = 10
 

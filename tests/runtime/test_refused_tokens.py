@@ -24,10 +24,10 @@ from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.redaction.aviary import overheard
-from tests.support import forge as f
-from tests.support.forge import ABSENT, Forge
+from tests.support import tokens as f
 from tests.support.idp import Idp
 from tests.support.steps import steps
+from tests.support.tokens import ABSENT, TokenFactory
 from tests.support.waiting import eventually
 from tests.tenancy.house import House, house, issuer
 
@@ -53,7 +53,7 @@ def made(**changes: Any) -> Make:
 
 
 def stranger(site: House) -> str:
-    return Forge(f"https://{CHOSEN}.example", site.door.resource).token()
+    return TokenFactory(f"https://{CHOSEN}.example", site.door.resource).token()
 
 
 def twisted(site: House) -> str:

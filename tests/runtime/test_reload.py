@@ -10,7 +10,7 @@ from gatepost.config.settings import Config
 from gatepost.runtime.reload import affected_callers, lists_changed
 from gatepost.tools.registry import Registry
 from tests.support.cases import each
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 MAIN = {"issuer": "https://id.example.com", "tenants": {"acme": "acme", "globex": "globex"}}
 MAIN["tenant"] = {"claim": "org_id"}  # type: ignore[assignment]

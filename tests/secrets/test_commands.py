@@ -17,7 +17,7 @@ from gatepost.secrets.names import MOST_BYTES
 from tests.secrets.premises import TOOLSET, Done, Premises
 from tests.secrets.toolset import proof
 from tests.support.cases import each
-from tests.support.door import Door, result
+from tests.support.client import Client, result
 from tests.support.gatepost import dev, token
 from tests.support.process import python_environment
 from tests.tenancy.house import WITNESS, judged
@@ -277,7 +277,7 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
         done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
-        answer = Door(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
+        answer = Client(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
         assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
         assert VALUE not in gatepost.output
     ring = tmp_path / "state" / "keyring.json"

@@ -17,7 +17,7 @@ from gatepost.policy.approvals.scripts import (
     ScriptApprover,
 )
 from gatepost.storage.records import Records
-from tests.support.mcp import Clock
+from tests.support.endpoint import Clock
 
 pytestmark = pytest.mark.requirement("P11")
 

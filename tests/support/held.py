@@ -8,8 +8,8 @@ import msgspec
 
 from gatepost import CallContext, Outcome, Pack
 from gatepost.tools.api import Tool
-from tests.support.door import modern
-from tests.support.mcp import JSON, Client, Response, a_caller
+from tests.support.client import modern
+from tests.support.endpoint import JSON, EndpointClient, Response, a_caller
 from tests.support.turns import shortest_hold
 
 HOLD_S = 0.050
@@ -20,14 +20,14 @@ async def taken(ctx: CallContext, arguments: Any) -> Outcome:
     return Outcome(({"type": "text", "text": "taken"},))
 
 
-def site_of(tools: list[Tool]) -> Client:
+def site_of(tools: list[Tool]) -> EndpointClient:
     """An endpoint with these tools, that do nothing once their arguments are found to be right."""
-    client = Client([msgspec.structs.replace(tool, invoke=taken) for tool in tools])
+    client = EndpointClient([msgspec.structs.replace(tool, invoke=taken) for tool in tools])
     client.caller = a_caller(scopes=frozenset[str]().union(*(tool.scopes for tool in tools)))
     return client
 
 
-async def holds_nobody_up(client: Client, tool: str, arguments: bytes) -> None:
+async def holds_nobody_up(client: EndpointClient, tool: str, arguments: bytes) -> None:
     fields, body = modern("tools/call", {"name": tool, "arguments": "HERE"})
     body = body.replace(b'"HERE"', arguments)
     answers: list[Response] = []

@@ -18,7 +18,7 @@ from gatepost import (
     Pack,
     ToolFailure,
 )
-from tests.support.mcp import CLIENT, VERSION, Client, Response, message
+from tests.support.endpoint import CLIENT, VERSION, EndpointClient, Response, message
 
 REVISIONS = [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"]
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -173,20 +173,22 @@ def base64(data: bytes) -> str:
     return b64encode(data).decode()
 
 
-async def ask(client: Client, revision: str, method: str, **params: Any) -> Response:
+async def ask(client: EndpointClient, revision: str, method: str, **params: Any) -> Response:
     """One request in the words of a revision."""
     if revision == VERSION:
         return await client.ask(method, params)
     return await client.within(await client.open(revision), message(method, params))
 
 
-async def result_of(client: Client, revision: str, method: str, **params: Any) -> dict[str, Any]:
+async def result_of(
+    client: EndpointClient, revision: str, method: str, **params: Any
+) -> dict[str, Any]:
     """Its result."""
     result: dict[str, Any] = (await ask(client, revision, method, **params)).json["result"]
     return result
 
 
-async def declared(client: Client, revision: str) -> dict[str, Any]:
+async def declared(client: EndpointClient, revision: str) -> dict[str, Any]:
     """The capabilities that the server declares."""
     if revision == VERSION:
         response = await client.ask("server/discover")

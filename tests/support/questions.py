@@ -4,7 +4,7 @@ from typing import Any
 
 from gatepost import CallContext, Elicitation, Pack, UrlElicitation
 from gatepost.mcp.endpoint import EndpointLimits
-from tests.support.events import House, Live
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 pack = Pack("curious")
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -60,12 +60,12 @@ async def ask_both(ctx: CallContext) -> str:
 
 async def opened(
     version: str = "2025-11-25", limits: EndpointLimits | None = None, **declared: Any
-) -> House:
-    house = House(pack.tools.values(), version=version, limits=limits or EndpointLimits())
+) -> EndpointPair:
+    house = EndpointPair(pack.tools.values(), version=version, limits=limits or EndpointLimits())
     return await house.open(**(declared or EVERYTHING))
 
 
-async def question(live: Live) -> dict[str, Any]:
+async def question(live: OpenExchange) -> dict[str, Any]:
     """The next request of the server's."""
     _, asked = await live.event()
     assert asked["jsonrpc"] == "2.0"
@@ -73,7 +73,7 @@ async def question(live: Live) -> dict[str, Any]:
     return dict(asked)
 
 
-async def said(live: Live) -> tuple[bool, str]:
+async def said(live: OpenExchange) -> tuple[bool, str]:
     """Whether the call failed, and what it says."""
     _, answer = await live.event()
     assert answer["id"] == 7, answer

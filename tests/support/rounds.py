@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from gatepost import CallContext, Pack
-from tests.support.mcp import META, Client, Response
+from tests.support.endpoint import META, EndpointClient, Response
 
 EVERYTHING: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
@@ -30,7 +30,7 @@ def accept(**content: Any) -> dict[str, Any]:
 
 
 async def ask_again(
-    client: Client,
+    client: EndpointClient,
     tool: str,
     arguments: Mapping[str, Any] | None = None,
     *,
@@ -45,7 +45,7 @@ async def ask_again(
 
 
 async def go_on(
-    client: Client,
+    client: EndpointClient,
     tool: str,
     before: Response,
     responses: Mapping[str, Any],

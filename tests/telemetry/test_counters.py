@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.rest.octopus import Octopus
-from tests.support.door import MODERN
+from tests.support.client import MODERN
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
 from tests.telemetry.page import Page, gathered, page_of

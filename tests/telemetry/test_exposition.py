@@ -18,9 +18,9 @@ from gatepost.secrets.keyring import create
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
+from tests.support.client import exchange
 from tests.support.gatepost import run
 from tests.support.idp import Idp
-from tests.support.raw import exchange
 from tests.support.sockets import free_port, serving
 from tests.support.valkey import Valkey
 from tests.support.waiting import eventually

@@ -18,8 +18,8 @@ from gatepost.runtime.server import bind
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.cases import each
+from tests.support.client import read_answer
 from tests.support.idp import Idp
-from tests.support.raw import read_answer
 from tests.support.sockets import free_port
 from tests.support.waiting import eventually
 from tests.telemetry.page import fetch, scrape

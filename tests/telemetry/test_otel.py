@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.runtime.exporter import NoExporter
 from tests.rest.octopus import Octopus
-from tests.support.door import result
+from tests.support.client import result
 from tests.support.idp import Idp
 from tests.support.process import python_environment
 from tests.support.waiting import eventually

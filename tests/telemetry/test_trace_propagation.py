@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.door import result
+from tests.support.client import result
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
 from tests.telemetry import sample_tools

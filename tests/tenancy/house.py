@@ -14,13 +14,13 @@ from gatepost.config.settings import Config
 from gatepost.runtime.server import bind
 from gatepost.runtime.services import Services, keyring_of
 from gatepost_authz.config import Problem
-from tests.support import forge as f
+from tests.support import tokens as f
 from tests.support import witness
 from tests.support.calls import CALLS
-from tests.support.door import Door
-from tests.support.forge import Forge, rsa_key
+from tests.support.client import Client
 from tests.support.idp import Idp
 from tests.support.inside import Inside
+from tests.support.tokens import TokenFactory, rsa_key
 
 WITNESS = str(Path(witness.__file__))
 ACME = {"claim": "org_id"}
@@ -30,12 +30,12 @@ Tree = dict[str, Any]
 class House:
     """A running server, the door to it, and who signs for it."""
 
-    def __init__(self, idp: Idp, door: Door, inside: Inside) -> None:
+    def __init__(self, idp: Idp, door: Client, inside: Inside) -> None:
         self.idp, self.door, self.inside = idp, door, inside
 
-    def forge(self, issuer: str = "main", *, tenant: str = "") -> Forge:
+    def forge(self, issuer: str = "main", *, tenant: str = "") -> TokenFactory:
         """Tokens of one issuer for the resource, or for the resource of one tenant."""
-        return Forge(self.idp.issuer(issuer), self.door.resource.replace("{tenant}", tenant))
+        return TokenFactory(self.idp.issuer(issuer), self.door.resource.replace("{tenant}", tenant))
 
     def token(self, issuer: str = "main", *, tenant: str = "", **claims: Any) -> str:
         return self.forge(issuer, tenant=tenant).token(**claims)
@@ -110,4 +110,4 @@ def house(
     assert bool(found) is not checked, found
     ring = keyring_of(config)
     with Inside(config, toolbox, sock, keyring=ring, prepare=prepare).running() as inside:
-        yield House(idp, Door(config.resource), inside)
+        yield House(idp, Client(config.resource), inside)

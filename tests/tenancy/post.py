@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.door import Door, result
-from tests.support.forge import Forge
+from tests.support.client import Client, RawAnswer, result
 from tests.support.gatepost import Gatepost, running
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer
 from tests.support.sockets import free_port
+from tests.support.tokens import TokenFactory
 from tests.support.waiting import eventually
 from tests.tenancy.house import Tree, tree
 
@@ -48,7 +47,7 @@ class Post:
         self, idp: Idp, folder: Path, configured: Tree, *, tls: ssl.SSLContext | None = None
     ) -> None:
         self.idp, self.folder, self.configured = idp, folder, configured
-        self.door = Door(configured["resource"], tls=tls)
+        self.door = Client(configured["resource"], tls=tls)
         self.process: Gatepost
         self.write({})
 
@@ -75,7 +74,7 @@ class Post:
         self.hang_up(times=times)
 
     def token(self, issuer: str = "main", **claims: Any) -> str:
-        return Forge(self.idp.issuer(issuer), self.door.resource).token(**claims)
+        return TokenFactory(self.idp.issuer(issuer), self.door.resource).token(**claims)
 
     def status(self, token: str) -> int:
         """How the demo pack's `whoami` answers this token."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from gatepost.secrets.keyring import create
-from tests.support.forge import Forge
 from tests.support.gatepost import READY, Gatepost
 from tests.support.idp import Idp
 from tests.support.process import python_environment
 from tests.support.sockets import free_port
+from tests.support.tokens import TokenFactory
 from tests.tenancy.house import issuer, tree
 from tests.tenancy.post import toml
 
@@ -45,7 +45,7 @@ class Replicas:
         self.servers: list[Gatepost] = []
         table = {"acme": "acme", "globex": "globex"}
         trusted = issuer(idp, tenants=table, preset=preset)
-        self._forge = Forge(trusted["issuer"], self.url)
+        self._forge = TokenFactory(trusted["issuer"], self.url)
         create(folder / "keyring.json")
         configured = tree(
             self.port,

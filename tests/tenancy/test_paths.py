@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.cases import each
-from tests.support.door import WELL_KNOWN, challenge_of, failure, looks, message
+from tests.support.client import WELL_KNOWN, challenge_of, failure, looks, message
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer, judged
 

@@ -12,13 +12,12 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
-from tests.support import forge as f
-from tests.support.door import WELL_KNOWN, Door, challenge_of
-from tests.support.forge import Forge, rsa_key
+from tests.support import tokens as f
+from tests.support.client import WELL_KNOWN, Client, RawAnswer, challenge_of
 from tests.support.gatepost import Gatepost, run, running
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer
 from tests.support.sockets import free_port
+from tests.support.tokens import TokenFactory, rsa_key
 from tests.support.tunnel import Tunnel, tunnel
 from tests.tenancy.post import toml
 
@@ -48,9 +47,9 @@ def out(idp: Idp) -> Iterator[Tunnel]:
 class Production:
     """A running production server, and the door to it."""
 
-    def __init__(self, process: Gatepost, door: Door, idp: Idp) -> None:
+    def __init__(self, process: Gatepost, door: Client, idp: Idp) -> None:
         self.process, self.door = process, door
-        self.token = Forge(idp.issuer("main"), door.resource).token()
+        self.token = TokenFactory(idp.issuer("main"), door.resource).token()
 
     def answers(self, *fields: tuple[str, str]) -> list[RawAnswer]:
         """A call, a bare request and the metadata document, with these extra fields."""
@@ -80,7 +79,7 @@ def serving(
     create(folder / "keyring.json")
     write(folder, tree)
     with running("serve", cwd=folder) as process:
-        yield Production(process, Door(tree["resource"], tls=tls), idp)
+        yield Production(process, Client(tree["resource"], tls=tls), idp)
 
 
 def write(folder: Path, tree: dict[str, Any]) -> None:
@@ -129,7 +128,7 @@ def test_tls_is_of_today(secure: Production, company: Company, version: ssl.TLSV
     context = ssl.create_default_context(cafile=str(company.bundle))
     context.minimum_version = context.maximum_version = version
 
-    assert Door(secure.door.resource, tls=context).send("GET", "/health").status == 200
+    assert Client(secure.door.resource, tls=context).send("GET", "/health").status == 200
 
 
 @pytest.mark.requirement("O7")
@@ -140,7 +139,7 @@ def test_tls_of_yesterday_is_refused(secure: Production, company: Company) -> No
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         limit(context, ssl.TLSVersion.TLSv1_1)
-    door = Door(secure.door.resource, tls=context)
+    door = Client(secure.door.resource, tls=context)
 
     with pytest.raises(ssl.SSLError) as refusal:
         door.send("GET", "/health")
@@ -214,7 +213,7 @@ def test_a_probe_is_answered_over_plain_http(
     behind: Production, method: str, host: str | None
 ) -> None:
     """Orchestrators ask the pod's own address, without TLS and without a token."""
-    door = Door(behind.door.resource)
+    door = Client(behind.door.resource)
     door.authority = host or door.authority
     answer = door.send(method, "/health")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.door import WELL_KNOWN, failure, old_call, result
+from tests.support.client import WELL_KNOWN, failure, old_call, result
 from tests.support.idp import Idp
 from tests.tenancy.house import Tree, issuer
 from tests.tenancy.post import REFUSED, Post, post

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.cases import each
-from tests.support.door import failure, message
-from tests.support.forge import ABSENT
+from tests.support.client import failure, message
 from tests.support.idp import Idp
+from tests.support.tokens import ABSENT
 from tests.tenancy.house import House, errors, house, issuer, judged
 
 RULES = {

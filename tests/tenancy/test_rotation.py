@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.door import failure
+from tests.support.client import failure
 from tests.support.gatepost import run
 from tests.support.idp import Idp
 from tests.tenancy.house import WITNESS, issuer

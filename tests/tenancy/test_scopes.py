@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.door import challenge_of, failure, looks, modern, old_call
+from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.idp import Idp
 from tests.tenancy import toolset
 from tests.tenancy.house import House, house, issuer

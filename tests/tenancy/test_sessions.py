@@ -13,9 +13,9 @@ import pytest
 from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
 from tests.support.cases import each
-from tests.support.door import failure, looks, message, modern, old_call, result
-from tests.support.forge import ABSENT
+from tests.support.client import failure, looks, message, modern, old_call, result
 from tests.support.idp import Idp
+from tests.support.tokens import ABSENT
 from tests.tenancy.house import House, house, issuer
 
 TABLE = {"acme": "acme", "globex": "globex", "both": "shared"}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from gatepost_authz.verdict_cache import AcceptedTokens
-from tests.support.forge import jwk, rsa_key, signer
+from tests.support.client import RawAnswer
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer
+from tests.support.tokens import jwk, rsa_key, signer
 from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("W23")

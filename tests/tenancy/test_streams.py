@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.door import Door, modern
+from tests.support.client import Client, modern
 from tests.support.idp import Idp
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post
@@ -40,7 +40,7 @@ class Stream:
 
 
 @contextlib.contextmanager
-def listening(door: Door, token: str) -> Iterator[Stream]:
+def listening(door: Client, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
     fields, body = modern("subscriptions/listen", WANTED)
     headers = dict(fields) | {

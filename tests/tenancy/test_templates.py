@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gatepost_authz.jwks import UNPROVEN
-from tests.support import forge as f
+from tests.support import tokens as f
 from tests.support.cases import each
-from tests.support.door import WELL_KNOWN, looks
-from tests.support.forge import ABSENT, Forge, rsa_key, signer
+from tests.support.client import WELL_KNOWN, looks
 from tests.support.idp import Idp
+from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
 from tests.tenancy.house import House, house, judged
 
 ONE = "11111111-aaaa-4bbb-8ccc-000000000001"
@@ -58,7 +58,9 @@ def token(site: House, org: str = ONE, **claims: Any) -> str:
         "org_id": ABSENT,
     }
     sign = claims.pop("sign", OTHER_KEY if org == TWO else None)
-    return Forge(site.idp.base, AUDIENCE).token(header={"typ": "JWT"}, sign=sign, **usual | claims)
+    return TokenFactory(site.idp.base, AUDIENCE).token(
+        header={"typ": "JWT"}, sign=sign, **usual | claims
+    )
 
 
 @pytest.mark.requirement("C12", "A6")

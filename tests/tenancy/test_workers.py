@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.door import Door, modern, old_call
+from tests.support.client import Client, modern, old_call
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
 from tests.tenancy.house import issuer
@@ -68,7 +68,7 @@ def test_each_worker_fetches_its_own_keys(site: Post) -> None:
 
 
 @contextlib.contextmanager
-def counting(door: Door, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
+def counting(door: Client, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
     """A slow call that reports progress; its answer as soon as it begins."""
     arguments = {"steps": steps, "delay_s": 0.1}
     fields, body = modern(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gatepost.tools.cpu_thread import MOST_WAITING, JobQueue, TooManyWaiting, Turn, in_cpu_thread
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 SOON = 10.0
 ALICE, ANN = a_caller(), a_caller(subject="ann")

@@ -24,7 +24,7 @@ from gatepost.check.pack_loading import load
 from gatepost.config.settings import ToolsSettings
 from gatepost.tools.resource import MOST_ENTRIES
 from tests.support.cases import each
-from tests.support.mcp import Client
+from tests.support.endpoint import EndpointClient
 
 
 async def nothing(ctx: CallContext) -> str:
@@ -157,7 +157,7 @@ async def test_plain_functions_run_beside_the_loop() -> None:
         note()
         return []
 
-    client = Client(pack.offers)
+    client = EndpointClient(pack.offers)
     reference = {"type": "ref/prompt", "name": "ask"}
     await client.ask("resources/read", {"uri": "a:b"})
     await client.ask("resources/list")
@@ -187,7 +187,7 @@ async def test_the_most_literal_template_answers() -> None:
         """Say so."""
         return "fixed"
 
-    client = Client(pack.offers)
+    client = EndpointClient(pack.offers)
     answers = {}
     for uri in ("a://b/fixed", "a://b/x", "a://b/x/y", "a://b/x/end"):
         result = (await client.ask("resources/read", {"uri": uri})).json["result"]
@@ -283,7 +283,7 @@ async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
         """Run for nobody who signed in weakly."""
         raise AssertionError("ran")
 
-    response = await Client(pack.offers).ask("resources/list")
+    response = await EndpointClient(pack.offers).ask("resources/list")
 
     listed = [one["uri"] for one in response.json["result"]["resources"]]
     assert listed == ["fixed:one", "good:1"]
@@ -309,7 +309,7 @@ async def test_what_a_lister_names_is_bounded() -> None:
         """Hold seven."""
         return "7"
 
-    client = Client(pack.offers, page_size=2 * MOST_ENTRIES)
+    client = EndpointClient(pack.offers, page_size=2 * MOST_ENTRIES)
     listed = (await client.ask("resources/list")).json["result"]["resources"]
 
     assert len(listed) == MOST_ENTRIES

@@ -10,7 +10,7 @@ from gatepost import ListedResource
 from gatepost.tools.api import CallContext, Offer, Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import REMEMBERED_SETS, Registry, UnknownTool
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.offers import REVISIONS, ask, result_of
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))
@@ -110,14 +110,14 @@ def test_list_and_use_agree_whatever_the_scopes_and_the_revision(
     kind: str,
 ) -> None:
     """Design, decision 12: listed is usable or challenged with all scopes; the rest is unknown."""
-    client = Client(offers_needing(*needed), obtainable=obtainable)
+    client = EndpointClient(offers_needing(*needed), obtainable=obtainable)
     client.caller = a_caller(scopes=granted)
     reach = frozenset[str]().union(*needed) if obtainable is None else obtainable
     asyncio.run(agree(client, needed, reach, revision, kind))
 
 
 async def agree(
-    client: Client,
+    client: EndpointClient,
     needed: list[frozenset[str]],
     reach: frozenset[str],
     revision: str,

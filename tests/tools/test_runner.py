@@ -26,7 +26,7 @@ from gatepost.tools.stage import Next, Stage
 from gatepost.tools.truncation import fit
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 pack = Pack("steps")
 SEEN: list[str] = []

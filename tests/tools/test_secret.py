@@ -14,7 +14,7 @@ from gatepost.tools.api import Retry
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
 from tests.support.cases import each
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 VALUE = "glpat-hunter2"
 MARK = {"type": "string", KEYWORD: True}

@@ -144,7 +144,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
         await self.send(message)
 
     def send_whole(self, status: int, fields: Fields, body: bytes, encoded: bytes = b"") -> bool:
-        """See `OneStepSend`."""
+        """Send the answer; False: it has to go as messages."""
         connection = self.connection
         if (
             self.response_started

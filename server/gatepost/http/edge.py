@@ -91,7 +91,7 @@ class EdgeSend(OneStepSend):
         return self._send(message)
 
     def send_whole(self, status: int, fields: Headers, body: bytes, encoded: bytes = b"") -> bool:
-        """See `OneStepSend`."""
+        """Send the answer; False: it has to go as messages."""
         send = self._send
         if not isinstance(send, OneStepSend):
             return False

@@ -30,7 +30,7 @@ class StrictH11Protocol(H11Protocol):
         self._watch.arm()
 
     def owner(self) -> Hashable:
-        """See `Writes`."""
+        """Whose answer is being written."""
         return owner_of(self.scope)
 
     def idle_since(self) -> float | None:
@@ -41,7 +41,7 @@ class StrictH11Protocol(H11Protocol):
         """See `HttptoolsProtocol`; the answer under way is told at the end."""
 
     def is_busy(self) -> bool:
-        """See `HttptoolsProtocol`."""
+        """Whether there is a request to answer, or an answer to be read."""
         cycle = cast("Any", self.cycle)
         return cycle is not None and not cycle.response_complete
 
@@ -49,7 +49,7 @@ class StrictH11Protocol(H11Protocol):
         """See `Writes`; h11 takes one request at a time."""
 
     def hang_up(self) -> None:
-        """See `Writes`."""
+        """Close the connection behind what has been written."""
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -240,12 +240,12 @@ class HttptoolsProtocol(HttpToolsProtocol):
         return self._answering if self.pipeline and self._answering is not None else self.cycle
 
     def owner(self) -> Hashable:
-        """See `Writes`."""
+        """Whose answer is being written."""
         cycle = cast("Any", self._current())
         return None if cycle is None else owner_of(cycle.scope)
 
     def drained(self) -> None:
-        """See `Writes`."""
+        """The client has read what was kept for it."""
         if self._current().response_complete and not self.transport.is_closing():
             self.on_response_complete()
 
@@ -272,7 +272,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         self._finish_closing()
 
     def hang_up(self) -> None:
-        """See `Writes`."""
+        """Close the connection behind what has been written."""
         self.flow.close()
         self._finish_closing()
 

@@ -1,11 +1,9 @@
 """
-Segments: records that were added together, as one JSON array.
+Segments: audit records that were written together, stored as one JSON array.
 
-Each element is ``{"record":…,"side":…,"hash":"…"}``: the body byte for byte, as the hash is of
-these bytes, what stands behind its commitments, if anything does, and the hash in hexadecimal.
-Bodies and sides are joined as they are and cut out as they are, never encoded anew. A table with a
-row for each record costs five times as much to write: a B-tree of rows this large splits all the
-time, and each row has its places in the indexes.
+Each element is ``{"record":…,"side":…,"hash":"…"}``: the body, the details behind its commitments
+(if any) and the hash in hexadecimal. The hash is of the body's bytes, so bodies and details are
+never encoded again. A table with one row for each record takes five times as long to write.
 """
 
 from collections import Counter
@@ -19,18 +17,18 @@ from gatepost.storage.audit import AuditQuery, AuditRow, Count, Segment, Sort
 from gatepost.storage.errors import StoreUnavailable
 
 MOST_BYTES = 262_144
-"""What is cut into several segments, so that a few of them always fit into memory."""
+"""The most bytes of a segment, so that a few of them fit into memory."""
 
 _BEGIN, _HASH = '{"record":', ',"hash":"'
 _BETWEEN = f",{_BEGIN}"
 """
-Where one element ends and the next begins, and nowhere else: in a text the quote would be escaped,
-and no body or side has objects in an array.
+The bytes between two elements. They occur nowhere else: a quote in a text is escaped, and no body
+or details contain an array of objects.
 """
 
 
 class Damaged(StoreUnavailable):
-    """A segment that nobody can read any more: the database was changed."""
+    """Raised for a segment that cannot be read because the database was changed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(
@@ -62,7 +60,7 @@ class _Caller(msgspec.Struct):
 
 
 Counts = Counter[tuple[int, str, str, str, str]]
-"""How many there are of each slice, kind, tool, outcome and limit."""
+"""The number of records of each time slice, kind, tool, outcome and limit."""
 
 _encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
@@ -75,7 +73,7 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
 def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
-    """A record as a segment has it."""
+    """Encode a record as an element of a segment."""
     if side is None:
         return b'{"record":%b,"hash":"%b"}' % (body, digest.hex().encode())
     return b'{"record":%b,"side":%b,"hash":"%b"}' % (body, side, digest.hex().encode())
@@ -84,7 +82,7 @@ def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
 def segments(
     first: int, elements: Sequence[bytes], times: Sequence[int], sorts: Sequence[Sort]
 ) -> list[Segment]:
-    """The elements from that number on, with when and what each was, as few segments."""
+    """Join elements, with their times and sorts, to as few segments as possible."""
     cuts, size = [0], 0
     for at, one in enumerate(elements):
         size += len(one)
@@ -106,7 +104,7 @@ def segments(
 
 
 def tally(sorts: Iterable[Sort]) -> str:
-    """What a segment says of so many sorts."""
+    """Return the column `counts` of a segment with records of these sorts."""
     counted: Counter[tuple[str, ...]] = Counter()
     for sort, number in Counter(sorts).items():
         if len(sort) == 3:
@@ -118,7 +116,7 @@ def tally(sorts: Iterable[Sort]) -> str:
 
 
 def pieces(segment: Segment) -> list[str]:
-    """Its elements as they stand there, whatever they are; raises Damaged for no array."""
+    """Split a segment into its elements without reading them; raises Damaged."""
     text: object = segment.records
     # SQLite keeps anything in any column.
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
@@ -128,7 +126,7 @@ def pieces(segment: Segment) -> list[str]:
 
 
 def row_of(number: int, piece: str) -> AuditRow:
-    """One element as the record of that number; raises Damaged, also where it is written oddly."""
+    """Read an element; raises Damaged unless it is encoded exactly as `element` does it."""
     try:
         row = _row(number, _element(piece))
     except _UNREADABLE:
@@ -139,7 +137,7 @@ def row_of(number: int, piece: str) -> AuditRow:
 
 
 def rows_of(segment: Segment) -> list[AuditRow]:
-    """Its records; what they say is believed. Raises Damaged."""
+    """Read the records of a segment without verifying them; raises Damaged."""
     try:
         found = _elements(segment.records)
         return [_row(number, one) for number, one in enumerate(found, segment.first)]
@@ -176,12 +174,12 @@ def _written(row: AuditRow) -> bytes:
 
 
 def behind(found: Iterable[Segment], after: int) -> list[AuditRow]:
-    """The records behind that number."""
+    """Return the records after a number."""
     return [row for one in found for row in rows_of(one) if row.number > after]
 
 
 def erased(segment: Segment, numbers: Set[int]) -> Segment:
-    """The segment without the sides of these records; itself where it has none of them."""
+    """Return a segment without the details of these records, or the same object."""
     if not any(segment.first <= number <= segment.last for number in numbers):
         return segment
     rows = [
@@ -193,7 +191,7 @@ def erased(segment: Segment, numbers: Set[int]) -> Segment:
 
 
 def remainder(segment: Segment, through: int) -> list[Segment]:
-    """What is left of it without the records up to that number."""
+    """Return what remains of a segment without the records up to a number."""
     if segment.first > through:
         return [segment]
     rows = behind([segment], through) if segment.last > through else []
@@ -201,13 +199,13 @@ def remainder(segment: Segment, through: int) -> list[Segment]:
 
 
 def kept(first: int, rows: Sequence[AuditRow]) -> list[Segment]:
-    """The records from that number on as few segments."""
+    """Join records to as few segments as possible."""
     sorts = [row.sort for row in rows]
     return segments(first, [*map(_written, rows)], [row.at for row in rows], sorts)
 
 
 def answers(newest: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
-    """The records that the question is about, the newest first, not more than it wants."""
+    """Return the records that match a query, the newest first, up to its limit."""
     text = None if question.text is None else quoted(question.text).lower()
     rows: list[AuditRow] = []
     for one in newest:
@@ -219,7 +217,7 @@ def answers(newest: Iterable[Segment], question: AuditQuery) -> list[AuditRow]:
 
 
 def _with(text: str, segment: Segment) -> list[AuditRow]:
-    """Its records that have the text; to look for it costs a fifth of reading a record."""
+    """Return the records that may contain the text; a fifth of the cost of reading all."""
     return [
         row_of(number, piece)
         for number, piece in enumerate(pieces(segment), segment.first)
@@ -241,12 +239,12 @@ def _answers(row: AuditRow, question: AuditQuery, text: str | None) -> bool:
 
 
 def quoted(text: str) -> str:
-    """A text as it stands between the quotes of JSON; half a surrogate pair as records have it."""
+    """Return a text as JSON without the quotes; lone surrogates as records encode them."""
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
 def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
-    """How many there are since a time, by slice and sort."""
+    """Count the records since a time by slice and sort."""
     counts: Counts = Counter()
     for one in found:
         at = one.since - one.since % slice_ms
@@ -261,7 +259,7 @@ def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
 
 
 def repeated(first: int, counts: str, at: int, times: int) -> Counts:
-    """What so many segments say, of which that is the first, all about the slice *at*."""
+    """Return the counts of *times* segments with the same column `counts` in one slice."""
     found: Counts = Counter()
     try:
         said = _counts(counts)
@@ -279,5 +277,5 @@ def repeated(first: int, counts: str, at: int, times: int) -> Counts:
 
 
 def listed(found: Counts) -> list[Count]:
-    """The counts in their order."""
+    """Return the counts as a sorted list."""
     return [Count(*key[:4], found[key], key[4]) for key in sorted(found)]

@@ -1,4 +1,4 @@
-"""The kinds of stores there are, by the scheme of their URL; each is loaded when it is chosen."""
+"""The storage backends by the scheme of their URL; each is imported when it is used."""
 
 import importlib
 from typing import NamedTuple, cast
@@ -12,14 +12,14 @@ MEMORY = "memory:"
 
 
 class Backend(NamedTuple):
-    """A kind of store."""
+    """A storage backend."""
 
     place: str
     """The module whose ``opened(url)`` opens it."""
     driver: str
-    """What must be installed."""
+    """The package that must be installed."""
     extra: str = ""
-    """The extra that brings it; empty: it always is."""
+    """The extra that installs it; empty if it is always installed."""
 
 
 # Loaded by name, so that a server that keeps nothing imports no database.
@@ -35,12 +35,12 @@ RELAYS = {
 
 
 def scheme_of(url: str) -> str:
-    """What a URL begins with."""
+    """Return the scheme of a URL."""
     return url.partition(":")[0]
 
 
 async def open_records(url: str) -> Records:
-    """The durable stores behind a URL; raises StoreRefused and StoreUnavailable."""
+    """Open the records at a URL; raises StoreRefused and StoreUnavailable."""
     if url == MEMORY:
         return MemoryRecords()
     module = importlib.import_module(DATABASES[scheme_of(url)].place)
@@ -48,7 +48,7 @@ async def open_records(url: str) -> Records:
 
 
 async def open_relay(url: str) -> Relay:
-    """The relay behind a URL, or one within this process; connects when it is first used."""
+    """Open the relay at a URL, or one in memory; it connects when it is first used."""
     if not url:
         return MemoryRelay()
     module = importlib.import_module(RELAYS[scheme_of(url)].place)

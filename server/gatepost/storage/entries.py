@@ -1,22 +1,22 @@
-"""Values that a tenant keeps under a subject and a key."""
+"""Values that a tenant stores under a subject and a key."""
 
 from typing import Protocol
 
 import msgspec
 
 MOST_VALUE = 64_000_000
-"""Bytes of one entry's value."""
+"""The most bytes of an entry's value."""
 
 MOST_KEY = 256
-"""Characters of one entry's key; a database's index takes no key of any length."""
+"""The most characters of an entry's key, because a database index limits its keys."""
 
 
 class EntryRefused(ValueError):
-    """An entry too large to keep; the message is a sentence that holds nothing of its value."""
+    """Raised for an entry that is too large; the message contains nothing of its value."""
 
 
 def fits(key: str, value: bytes) -> None:
-    """Raise EntryRefused for an entry that no backend keeps."""
+    """Raise EntryRefused for an entry that is too large."""
     if len(key) > MOST_KEY:
         raise EntryRefused(f"a key has {len(key)} characters and may have {MOST_KEY}")
     if len(value) > MOST_VALUE:
@@ -25,10 +25,10 @@ def fits(key: str, value: bytes) -> None:
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One value that a tenant keeps under a key.
+    One value that a tenant stores under a key.
 
-    ``revision`` grows with every change, from 1, and goes on where it was when the entry is deleted
-    and made anew: what was read of the one never passes for the other.
+    ``revision`` begins at 1 and grows with every change, also when the entry is deleted and added
+    again. So a revision never means two different values.
     """
 
     key: str
@@ -36,23 +36,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     updated_at: float
     expires_at: float | None = None
-    """When it may go; None: it stays until somebody deletes it."""
+    """When it may be removed; None: it stays until it is deleted."""
 
 
 class Entries(Protocol):
     """
-    What one tenant keeps of one subject, by key: secrets, approved scripts, loaded APIs.
+    The entries of one tenant and one subject by key: secrets, approved scripts, loaded APIs.
 
-    Values are opaque here and stay until somebody deletes them, or some time after they expire: by
-    a revision nobody may tell an expired one from one made anew. A key of more than `MOST_KEY`
-    characters and a value of more than `MOST_VALUE` bytes raise EntryRefused when they are put.
+    A value stays until it is deleted, or some time after it expires. Its revision must not be used
+    again while a reader may remember it. A key of more than `MOST_KEY` characters or a value of
+    more than `MOST_VALUE` bytes raises EntryRefused.
     """
 
     async def get(self, key: str) -> Entry | None:
-        """The entry of that key."""
+        """Return the entry with a key."""
 
     async def all(self) -> list[Entry]:
-        """Every entry of the subject, by key."""
+        """Return all entries of the subject, sorted by key."""
 
     async def put(
         self,
@@ -64,11 +64,11 @@ class Entries(Protocol):
         expires_at: float | None = None,
     ) -> bool:
         """
-        Keep *value* under *key*, durably; raises EntryRefused.
+        Store *value* under *key* durably; raises EntryRefused.
 
-        With *revision* only in the place of the entry that has it (0: of none); False when
-        somebody else changed it meanwhile.
+        With *revision*, only the entry with this revision is replaced (0: there is none). Return
+        False if it was changed in the meantime.
         """
 
     async def delete(self, key: str) -> bool:
-        """Remove an entry, durably; whether there was one."""
+        """Delete an entry durably; return whether there was one."""

@@ -1,4 +1,4 @@
-"""How much may be kept for one caller and one tenant, in bytes, over all processes."""
+"""Storage quotas of callers and tenants in bytes, over all processes."""
 
 import asyncio
 import time
@@ -11,11 +11,11 @@ import msgspec
 from gatepost.storage.records import Records
 
 SHARE = 16
-"""A process looks at the store again when it has added this part of a quota itself."""
+"""A process reads the usage again after it added this fraction of a quota itself."""
 AGAIN_S = 1.0
-"""Before it refuses it looks again, but not more often than this."""
+"""The least time between two readings before a refusal."""
 MOST_COUNTED = 10_000
-"""Callers and tenants whose usage is remembered; one that is needed again is looked up again."""
+"""The number of callers and tenants whose usage is cached."""
 
 
 QuotaLimit = Literal["caller", "tenant"]
@@ -121,7 +121,7 @@ class StorageQuota:
                 quota.counted.added += size
 
     def _quotas(self, tenant: str, owner: bytes) -> "list[AppliedQuota]":
-        """Those that are in force."""
+        """Return the quotas that apply."""
         if len(self._counted) >= MOST_COUNTED:
             self._counted = {key: one for key, one in self._counted.items() if one.pending}
         found = []

@@ -1,19 +1,19 @@
-"""Rate limits: what a relay is asked for, and token buckets of one process (GCRA, ITU-T I.371)."""
+"""The requests of rate limits to a relay, and token buckets of one process (GCRA, ITU-T I.371)."""
 
 from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
 PLACE_WAIT_S = 1.0
-"""When it is worth asking again for a place; nobody knows when one becomes free."""
+"""The `Retry-After` of a concurrency limit, because nobody knows when a call ends."""
 LEASE_S = 10.0
-"""After so long without a word from a process, the places that it took are free."""
+"""How long the slots of a process stay taken without a renewal."""
 WITHIN = 1e-9
-"""A difference that only comes from adding fractions up."""
+"""The rounding error that is tolerated."""
 
 
 class Spending(msgspec.Struct, frozen=True, gc=False):
-    """One to be taken from a token bucket that gains *rate* a second and holds *burst*."""
+    """A request for one token of a bucket that gains *rate* tokens a second and holds *burst*."""
 
     bucket: str
     rate: float
@@ -21,7 +21,7 @@ class Spending(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConcurrencySlot(msgspec.Struct, frozen=True, gc=False):
-    """One place to be taken of the *most* that may be in use at once."""
+    """A request for one of *most* slots."""
 
     name: str
     most: int
@@ -29,9 +29,9 @@ class ConcurrencySlot(msgspec.Struct, frozen=True, gc=False):
 
 class Denial(msgspec.Struct, frozen=True, gc=False):
     """
-    What was asked for is not there, and nothing was taken.
+    A bucket was empty or no slot was free, and nothing was taken.
 
-    ``at`` counts through the spendings and then the slots, to the one that makes one wait longest.
+    ``at`` is the index of the longest wait, first in the spendings and then in the slots.
     """
 
     at: int
@@ -41,20 +41,20 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
 MOST_BUCKETS = 100_000
 
 Terms = tuple[Hashable, float, float]
-"""A bucket's name, the seconds that one more takes, and the seconds until it is full from empty."""
+"""A bucket's name, the seconds for one token, and the seconds until an empty bucket is full."""
 
 
 class Bucket(msgspec.Struct, gc=False):
-    """One token bucket: what is in it follows from the time."""
+    """One token bucket, stored as the time when it is full."""
 
     full_at: float
-    """When it is full again, in seconds of any clock that never goes back."""
+    """When it is full again, in seconds of a monotonic clock."""
     each_s: float = 0.0
-    """How much later that is with one more taken."""
+    """The seconds that one token takes."""
     slack_s: float = 0.0
-    """How far off it may be with one more still in the bucket."""
+    """How far `full_at` may be in the future while there is a token left."""
     owed_s: float = 0.0
-    """How much of `full_at` was charged here and is not yet told to the other processes."""
+    """The seconds of `full_at` that the other processes have not been told yet."""
 
     @classmethod
     def of(cls, rate: float, burst: float, now: float) -> "Bucket":
@@ -62,29 +62,29 @@ class Bucket(msgspec.Struct, gc=False):
         return cls(now, 1 / rate, (burst - 1) / rate + WITHIN)
 
     def spend(self, now: float) -> bool:
-        """Take one out if there is one; return whether there was."""
+        """Take a token if there is one; return whether there was."""
         if self.wait_s(now):
             return False
         self.take(now)
         return True
 
     def wait_s(self, now: float) -> float:
-        """Seconds until one is in it; 0: there is one."""
+        """Return the seconds until there is a token; 0 if there is one."""
         missing = self.full_at - now - self.slack_s
         return missing + WITHIN if missing > 0 else 0.0
 
     def take(self, now: float) -> None:
-        """Take one out, which is there."""
+        """Take a token without checking that there is one."""
         full_at = self.full_at
         self.full_at = (full_at if full_at > now else now) + self.each_s
 
 
 class Buckets:
     """
-    Token buckets by name; a full one may be forgotten, since a fresh one is full too.
+    Token buckets by name; a full bucket may be dropped, because a new one is full too.
 
-    *forgetting* is called before any is forgotten: whoever has kept a Bucket asks for it again, or
-    two of one name would give twice as much.
+    *forgetting* is called before buckets are dropped. Drop your own references then: two buckets
+    with one name would allow twice as much.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Buckets:
         return len(self._kept)
 
     def these(self, wanted: Sequence[Terms], now: float) -> list[Bucket]:
-        """Those of these names, with these terms from now on."""
+        """Return the buckets with these names, and apply these terms to them."""
         if len(self._kept) + len(wanted) > self._most:
             self._make_room(now, sum(name not in self._kept for name, _, _ in wanted))
         found = []
@@ -111,17 +111,17 @@ class Buckets:
         return found
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
-        """See `TenantRelay.spend`; *now* in seconds of any clock that never goes back."""
+        """Take a token, as `TenantRelay.spend` does; *now* is the time of a monotonic clock."""
         return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
 
     def spend_all(
         self, wanted: Sequence[Terms], now: float, *, take: bool = True
     ) -> tuple[float, int]:
         """
-        Take one from each of different buckets, or nothing at all.
+        Take one token from each of several buckets, or none from any.
 
-        The wait is 0 when it was taken, else the longest, with the place of who asks for it.
-        Without *take* it is only told.
+        Return the longest wait in seconds and the index of its bucket; the wait is 0 if the tokens
+        were taken. If *take* is false, nothing is taken.
         """
         found = self.these(wanted, now)
         waits = [bucket.wait_s(now) for bucket in found]
@@ -134,7 +134,7 @@ class Buckets:
         return 0.0, 0
 
     def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
-        """What is in a bucket; takes nothing."""
+        """Return the number of tokens in a bucket."""
         kept = self._kept.get(bucket)
         return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
 

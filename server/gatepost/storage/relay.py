@@ -1,8 +1,8 @@
 """
-What connects the processes, narrowed to one tenant: the *relay* carries what may be lost.
+The relay between processes, per tenant: messages, notes, logs and rate limits that may be lost.
 
-It is in memory within one process, and Valkey or Redis between several. Every backend passes the
-suites in `tests/storage`.
+It is in memory for one process, and Valkey or Redis for several. Every backend passes the tests in
+`tests/storage`.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import ConcurrencySlot, Denial, Spending
 
 Deliver = Callable[[bytes], None]
-"""Takes a message of a topic; called on the event loop, must not block and must not raise."""
+"""Called with each message of a topic on the event loop; must not block or raise."""
 
 
 class Subscription(Protocol):
-    """One interest in a topic."""
+    """A subscription to a topic."""
 
     async def aclose(self) -> None:
-        """Hear no more."""
+        """End the subscription."""
 
 
 class LogEvent(msgspec.Struct, frozen=True):
@@ -36,73 +36,73 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 
 class TenantRelay(Protocol):
-    """Messages, notes and short logs of one tenant, between processes; all of it may be lost."""
+    """The messages, notes, logs and rate limits of one tenant; all of them may be lost."""
 
     async def publish(self, topic: str, message: bytes) -> None:
-        """Tell everybody who follows the topic, in this process and in the others."""
+        """Send a message to all subscribers of a topic, in all processes."""
 
     async def follow(self, topic: str, deliver: Deliver) -> Subscription:
-        """Hear what is published from now on: what comes after this returns is delivered."""
+        """Subscribe to a topic; messages published after this returns are delivered."""
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
-        """Leave a note for whoever knows its key."""
+        """Store a note under a key."""
 
     async def take(self, key: str) -> bytes | None:
-        """The note, which is gone then; of several takers one gets it."""
+        """Return a note and delete it; of several concurrent callers, one gets it."""
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
         """
-        Take one from a token bucket that gains *rate* a second and holds *burst*.
+        Take a token from a bucket that gains *rate* tokens a second and holds *burst*.
 
-        0 when it had one; else the seconds until it will, and nothing was taken. One atomic step,
-        whoever else spends.
+        Return 0 if there was one, else the seconds until there is one. The step is atomic over all
+        processes.
         """
 
     async def spend_all(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
     ) -> Denial | None:
         """
-        Take one from each bucket and a place of each slot, or nothing at all; None when taken.
+        Take one token from each bucket and one of each slot, or nothing; return None if taken.
 
-        One atomic step, whoever else spends; the names of one step differ. Places count until
-        `leave`, or until the process that took them has said nothing for `LEASE_S`.
+        The step is atomic over all processes; its names differ from each other. A slot stays taken
+        until `leave`, or until its process has not renewed it for `LEASE_S`.
         """
 
     def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Count places that are taken whether there is room or not; others hear of it soon."""
+        """Take slots without checking that any is free; other processes learn of it soon."""
 
     def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """Give places back; others hear of it soon."""
+        """Release slots; other processes learn of it soon."""
 
     async def levels(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
     ) -> list[float]:
-        """What is in each bucket, and how many places of each slot are in use; takes nothing."""
+        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """Write to a log; answers the entry's number. Only the *most* newest entries are kept."""
+        """Append to a log and return the entry's number; only the *most* newest entries stay."""
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
-        """The entries after that number; None when the log is unknown or misses some of them."""
+        """Return the entries after a number; None if the log is unknown or has lost some."""
 
     async def forget(self, log: str) -> None:
-        """Drop a log."""
+        """Delete a log."""
 
     async def clear(self) -> None:
-        """Drop every note and every log of the tenant."""
+        """Delete all notes and logs of the tenant."""
 
 
 class Relay(Protocol):
-    """What connects the processes."""
+    """The relay of all tenants."""
 
     def of(self, tenant: str) -> TenantRelay:
-        """The relay of one tenant; costs nothing."""
+        """Return the relay of one tenant."""
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the relay answers."""
 
     async def aclose(self) -> None:
-        """Close what was opened; followers hear no more."""
+        """Close all connections; subscriptions end."""
 
 
 log = structlog.get_logger("gatepost.storage")

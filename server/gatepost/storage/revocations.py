@@ -1,31 +1,31 @@
-"""Who may not call any more, whatever token they show: what is kept of it."""
+"""The stored revocations, suspensions and holds."""
 
 from typing import Protocol
 
 import msgspec
 
 HOLD = "hold-"
-"""How the id of a hold begins."""
+"""The prefix of a hold's id."""
 FOR_EVER = 253_402_300_799.0
 """The end of the year 9999."""
 
 
 class RevocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One decision to shut somebody out.
+    A revocation, suspension or hold.
 
-    It reaches a caller whom every selector names that is not empty. Tokens issued up to ``before``
-    are refused, those that do not say when they were issued until ``undated_until``, and all of
-    them until ``blocked_until``. A suspension shuts its tenant until somebody deletes it. A hold
-    refuses no token; calls of its subject wait until it expires. Times are seconds since the epoch.
+    It applies to a caller that matches all selectors that are not empty. It refuses tokens issued
+    up to ``before``, tokens without an issue time until ``undated_until``, and all tokens until
+    ``blocked_until``. A suspension applies until it is deleted. A hold refuses calls, not tokens,
+    until it expires. Times are seconds since the epoch.
     """
 
     id: str
     tenant: str = ""
-    """Empty: every tenant."""
+    """The tenant; empty for all tenants."""
     issuer: str = ""
     subject: str = ""
-    """The stable id of a person or a program, or of who acts for one."""
+    """The subject of a token, or its actor."""
     client: str = ""
     suspends: bool = False
     before: float = 0.0
@@ -35,25 +35,25 @@ class RevocationRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_by: str
     reason: str = ""
     expires_at: float | None = None
-    """When it reaches nobody any more; None: it stays."""
+    """When it ends; None: it stays until it is deleted."""
 
     @property
     def is_hold(self) -> bool:
-        """Whether it holds calls back instead of refusing tokens."""
+        """Whether it is a hold, which refuses calls and not tokens."""
         return self.id.startswith(HOLD)
 
 
 class RevocationStore(Protocol):
-    """The cut-offs of all tenants."""
+    """The revocations of all tenants."""
 
     async def changes(self) -> int:
-        """A number that grows with every change, by any process; small enough to ask often."""
+        """Return a number that grows with every change; a cheap query."""
 
     async def all(self) -> list[RevocationRecord]:
-        """Every cut-off, the oldest first; also those whose time is over and nobody swept yet."""
+        """Return all revocations, the oldest first, including expired ones."""
 
     async def put(self, cut: RevocationRecord) -> bool:
-        """Keep one, durably; False when its tenant has one with that id, which stays."""
+        """Store a revocation durably; return False if its tenant has one with this id already."""
 
     async def delete(self, tenant: str, cut_id: str) -> bool:
-        """Take one back, durably; whether there was one."""
+        """Delete a revocation durably; return whether there was one."""

@@ -1,4 +1,4 @@
-"""The sessions of older protocol revisions, as they are stored."""
+"""The stored sessions of older protocol revisions."""
 
 from typing import Protocol
 
@@ -6,25 +6,26 @@ import msgspec
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session of an older revision remembers beyond its signed id."""
+    """The state of a session of an older revision, besides its signed id."""
 
     ended: bool = False
     log_level: str | None = None
     subscriptions: tuple[str, ...] = ()
-    """URIs of resources whose changes its client wants to hear of."""
+    """The URIs of resources that its client subscribed to."""
     listener: str = ""
-    """The GET stream that gets what belongs to no request: the newest one, at any replica."""
+    """The newest GET stream of the session, which gets messages that belong to no request."""
     revision: int = 0
 
 
 class SessionStore(Protocol):
-    """The sessions of one tenant, by key; one that nobody kept is a fresh SessionRecord."""
+    """The sessions of one tenant by key; an unknown key has an empty SessionRecord."""
 
     async def get(self, key: bytes) -> SessionRecord:
-        """What is remembered of the session."""
+        """Return the state of a session."""
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
         """
-        Keep *record* in the place of the one with the same ``revision`` (0: none yet), durably.
-        False when somebody changed it meanwhile.
+        Replace the record that has the same ``revision`` (0: there is none), durably.
+
+        Return False if it was changed in the meantime.
         """

@@ -1,4 +1,4 @@
-"""The tasks of the tasks extension, as they are stored."""
+"""The stored tasks of the tasks extension."""
 
 from typing import Literal, Protocol
 
@@ -13,40 +13,40 @@ TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"}
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One task of the tasks extension, as it survives the process that runs it.
+    One task of the tasks extension; it outlives the process that runs it.
 
-    Times are seconds since the epoch. The fields of type bytes are opaque here: whoever makes the
-    record encodes them. ``revision`` grows with every change.
+    Times are seconds since the epoch. The task store encodes the fields of type bytes. ``revision``
+    grows with every change.
     """
 
     id: str
     owner: bytes
-    """Digest of the principal that created it; nobody else learns that it exists."""
+    """The digest of the principal that created it; other callers do not learn that it exists."""
     tool: str
     status: TaskStatus
     created_at: float
     updated_at: float
     expires_at: float
     call: bytes
-    """What is needed to run it again: arguments, caller, what its client can do."""
+    """The call, to run it again: its arguments, caller and client capabilities."""
     status_message: str | None = None
     requests: bytes | None = None
-    """The input requests that wait for an answer."""
+    """The input requests that wait for answers."""
     answers: bytes | None = None
     """The answers given so far, by key."""
     result: bytes | None = None
     error: bytes | None = None
     cancelled: bool = False
-    """Somebody asked for the end of it."""
+    """Whether its cancellation was requested."""
     runner: str = ""
     """The process that runs it."""
     leased_until: float = 0.0
-    """After this time its runner counts as gone."""
+    """When the lease of its runner ends; then another process may run it."""
     revision: int = 0
 
     @property
     def weight(self) -> int:
-        """Bytes that it takes, about."""
+        """The approximate size in bytes."""
         return weight(self.call, self.requests, self.answers, self.result, self.error)
 
 
@@ -54,16 +54,17 @@ class TaskRecords(Protocol):
     """The tasks of one tenant."""
 
     async def create(self, task: TaskRecord) -> None:
-        """Keep a new task; it is durable when this returns."""
+        """Store a new task durably."""
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """The task, also one whose time is over and that nobody swept away yet."""
+        """Return a task, or None; it may have expired and not be removed yet."""
 
     async def replace(self, task: TaskRecord) -> bool:
         """
-        Put *task* in the place of the record with the same id and ``revision``; it is kept with
-        the next revision. False when somebody changed or removed that record meanwhile.
+        Replace the record that has the same id and ``revision``; its revision grows by one.
+
+        Return False if it was changed or removed in the meantime.
         """
 
     async def count(self, owner: bytes) -> int:
-        """How many tasks of this owner are not at their end."""
+        """Return the number of the owner's tasks that have not ended."""

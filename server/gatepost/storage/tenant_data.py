@@ -1,4 +1,4 @@
-"""Everything that tenants keep, whatever it is: to be counted, and to be removed."""
+"""Count and remove everything that a tenant stores."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -7,38 +7,38 @@ import msgspec
 
 APART = ("audit", "revocations")
 """
-How the kinds begin that are removed in their own way: a record of what happened outlives whom it
-is about, and whoever is shut out stays so.
+The prefixes of kinds that `clear` leaves: audit records outlive the tenant, and revocations stay in
+force.
 """
 
 
 class ErasureSubject(msgspec.Struct, frozen=True):
-    """Somebody whose records are looked for."""
+    """A person whose records are counted or erased."""
 
     issuer: str
     subject: str
     owners: tuple[bytes, ...]
-    """Digests that stand for this person where nobody else should learn who it is."""
+    """Digests that stand for this person in records that do not name their owner."""
 
 
 class TenantDataStore(Protocol):
-    """What all tenants keep, by kind: `tasks`, `idempotency_records`, `entries` and so on."""
+    """The records of all tenants by kind: `tasks`, `idempotency_records`, `entries` and so on."""
 
     async def tenants(self, *kinds: str) -> list[str]:
-        """Every tenant that keeps anything of these kinds, or of whatever kind; sorted."""
+        """Return the tenants that have records of these kinds, or of any kind, sorted."""
 
     async def count(self, tenant: str) -> Mapping[str, int]:
-        """How much the tenant keeps of each kind, without those of `APART` and without zeros."""
+        """Return the number of records of each kind that has any, except those of `APART`."""
 
     async def clear(self, tenant: str) -> int:
         """
-        Remove some of it, durably, and answer how many records that were; 0: nothing is left.
+        Remove some records durably and return their number; 0 means that none is left.
 
-        Never so many at once that others would wait; what `APART` names stays.
+        Few at once, so that other callers do not wait. The kinds of `APART` stay.
         """
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> Mapping[str, int]:
-        """The same of one person, as far as it can be told whose a record is."""
+        """Return the number of records of each kind that belong to a person."""
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
-        """Remove some of that, durably; 0: nothing is left."""
+        """Remove some records of a person durably and return their number; 0 if none is left."""

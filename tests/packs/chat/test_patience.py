@@ -8,7 +8,7 @@ import pytest
 
 from tests.packs.chat.conftest import ChatServers
 from tests.packs.harness import SecretWriter, open_server
-from tests.support.raw import request
+from tests.support.client import request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("P6")

@@ -12,8 +12,7 @@ import pytest
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.hosts import fine, git, refused
 from tests.packs.harness import Agent, by_rest
-from tests.support.door import modern
-from tests.support.raw import request
+from tests.support.client import modern, request
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("X2")

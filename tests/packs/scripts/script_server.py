@@ -17,7 +17,7 @@ from gatepost.runtime.services import Services
 from gatepost_packs.scripts.folders import from_code
 from tests.packs.harness import Agent, PackServer, Protocol, open_server
 from tests.packs.scripts import toolset
-from tests.support.door import Door
+from tests.support.client import Client
 from tests.support.sockets import free_port
 from tests.support.workspaces import recorded
 from tests.tenancy.house import House, tree
@@ -94,7 +94,7 @@ class ScriptServer:
         """An agent who calls the other process, which runs by that configuration."""
         agent = self.server.agent(protocol, tenant)
         site = agent.site
-        agent.site = House(site.idp, Door(site.door.resource), site.inside)
+        agent.site = House(site.idp, Client(site.door.resource), site.inside)
         agent.site.door.port = self.port
         return agent
 

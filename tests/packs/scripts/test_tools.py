@@ -9,7 +9,7 @@ import pytest
 
 from tests.packs.harness import Agent, by_mcp, by_rest
 from tests.packs.scripts.script_server import ScriptServer, open_script_server
-from tests.support.door import modern
+from tests.support.client import modern
 
 PENDING = (
     "Error: Script '{}' is pending approval. An administrator must review and approve this script "

@@ -20,7 +20,7 @@ from gatepost_packs.vault.index import Index, IndexedFile
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 from tests.support.process import python_environment
 from tests.support.workspaces import recorded
 

@@ -34,7 +34,7 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.caller import TenantContext
-from tests.support.mcp import Clock, a_caller
+from tests.support.endpoint import Clock, a_caller
 
 WITHIN_S = 10
 LIMIT_S = 30.0

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from gatepost.cli.main import main
 from tests.policy.approvals import toolset
-from tests.support.door import Door
+from tests.support.client import Client
 from tests.support.idp import Idp
 from tests.tenancy.replicas import Replicas
 
@@ -114,7 +114,7 @@ class ApprovalServers(Replicas):
                 "webhook": {"url": f"http://{place}/hook", "secret": "file:hook"},
             },
         )
-        self.doors = [Door(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
+        self.doors = [Client(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
         for door in self.doors:
             door.authority = f"127.0.0.1:{self.port}"
 

@@ -10,7 +10,7 @@ from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
 from tests.policy.approvals.deployment import ACME, ALICE, BOB, Deployment, Replica, kind, said
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 DAY = 86_400.0
 

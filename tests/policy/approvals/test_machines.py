@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from gatepost.policy.approvals.request import GrantTerms, Undecidable
 from tests.policy.approvals.deployment import ACME, BOB, CAROL, ROBOT, Deployment, kind, said
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 
 @pytest.mark.requirement("A7")

@@ -22,7 +22,7 @@ from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
 from tests.policy.idempotency.deployment import come
 from tests.storage.conftest import database_url, records
 from tests.storage.samples import outbox_message
-from tests.support.mcp import Clock, a_caller
+from tests.support.endpoint import Clock, a_caller
 
 __all__ = ["database_url", "records"]
 

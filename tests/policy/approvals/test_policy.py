@@ -18,7 +18,7 @@ from gatepost.policy.approvals.rules import (
     variables_of,
 )
 from gatepost.tools.api import CallContext, Tool
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 
 def a_pack(name: str, *tools: str, **options: Any) -> Pack:

@@ -13,7 +13,7 @@ from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, 
 from gatepost.storage.errors import StoreUnavailable
 from tests.policy.approvals.deployment import ACME, BOB, WITHIN_S, Deployment
 from tests.policy.idempotency.deployment import come
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
 ROOT = ScriptApprover(subject="root", operator=True)

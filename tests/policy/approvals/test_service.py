@@ -25,7 +25,7 @@ from tests.policy.approvals.deployment import (
     kind,
     said,
 )
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 APPROVER = frozenset({"approver"})
 OPERATOR = Operator("root")

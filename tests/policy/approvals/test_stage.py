@@ -18,7 +18,7 @@ from tests.policy.approvals.deployment import (
     said,
 )
 from tests.policy.idempotency.deployment import come
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 
 @pytest.mark.requirement("A7")

@@ -23,7 +23,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
 from gatepost.workspace import TenantWorkspace
-from tests.support.mcp import Clock, a_caller
+from tests.support.endpoint import Clock, a_caller
 
 WITHIN_S = 10
 LIMIT_S = 30.0

@@ -12,7 +12,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from tests.policy.idempotency.deployment import Deployment, context
 from tests.policy.limits.limited_process import bucket
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 from tests.support.steps import calls
 
 CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")

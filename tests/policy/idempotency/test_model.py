@@ -21,7 +21,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.policy.idempotency.deployment import ASKED, turns
-from tests.support.mcp import Clock, a_caller
+from tests.support.endpoint import Clock, a_caller
 
 pytestmark = pytest.mark.requirement("O12")
 

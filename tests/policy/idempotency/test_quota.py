@@ -15,9 +15,9 @@ from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
 from tests.policy.idempotency.deployment import Deployment, Replica
 from tests.rest.octopus import Octopus
-from tests.support.door import failure, result
+from tests.support.client import failure, result
+from tests.support.endpoint import Clock, a_caller
 from tests.support.idp import Idp
-from tests.support.mcp import Clock, a_caller
 from tests.tenancy import toolset
 from tests.tenancy.house import house, issuer
 

@@ -9,9 +9,8 @@ import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
 from tests.policy.idempotency import toolset
-from tests.support.door import modern, result
+from tests.support.client import exchange, modern, request, result
 from tests.support.idp import Idp
-from tests.support.raw import exchange, request
 from tests.support.waiting import eventually
 from tests.tenancy.replicas import Replicas
 

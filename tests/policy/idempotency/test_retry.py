@@ -10,7 +10,7 @@ from gatepost.tools.idempotency_key import BadKey, retry_of
 from tests.http.exchange import HOST, ask
 from tests.http.front import Front
 from tests.support.cases import each
-from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
 NAMED = "io.gatepost/idempotency-key"
@@ -69,7 +69,7 @@ async def act(ctx: CallContext) -> str:
     return "done"
 
 
-class Seen(Client):
+class Seen(EndpointClient):
     """A client that keeps the idempotency key of every call."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
 from gatepost.workspace import TenantWorkspace
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 WITHIN_S = 10
 

@@ -29,9 +29,9 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.audit import toolset
 from tests.rest.octopus import Octopus
-from tests.support.door import failure, result
+from tests.support.client import failure, result
+from tests.support.endpoint import a_caller
 from tests.support.idp import Idp
-from tests.support.mcp import a_caller
 from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("P12")

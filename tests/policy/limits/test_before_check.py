@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.policy.conftest import idp
-from tests.support.door import Fields, failure, result
+from tests.support.client import Fields, failure, result
 from tests.support.idp import Idp
 from tests.tenancy.house import House, house, issuer
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from gatepost.policy.limits.rules import bucket_of
 from gatepost.storage.rate_limits import Buckets
-from tests.support.door import failure, result
+from tests.support.client import failure, result
+from tests.support.endpoint import a_caller
 from tests.support.idp import Idp
-from tests.support.mcp import a_caller
 from tests.tenancy.house import House, house, issuer
 
 BURST = 5

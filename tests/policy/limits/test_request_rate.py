@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.cases import each
-from tests.support.door import failure, message, result
+from tests.support.client import RawAnswer, failure, message, result
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer
 from tests.tenancy import toolset
 from tests.tenancy.house import WITNESS, House, house, issuer
 

@@ -11,7 +11,7 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.storage.backends import open_relay
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 BURST = 5
 TERMS = LimitRules(caller=Bound(rate=0.001, burst=BURST), tenant=Bound(rate=0.001, burst=BURST + 2))

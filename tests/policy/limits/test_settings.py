@@ -9,7 +9,7 @@ from gatepost.config.limits import NamedToolAllowance, ToolAllowance
 from gatepost.config.settings import LimitsSettings
 from gatepost.policy.limits.rules import ANY, terms_of
 from tests.policy.conftest import idp
-from tests.support.door import failure, result
+from tests.support.client import failure, result
 from tests.support.idp import Idp
 from tests.tenancy.house import House, errors, house, issuer, judged
 

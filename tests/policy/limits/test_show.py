@@ -13,7 +13,7 @@ import pytest
 
 from tests.policy.conftest import idp
 from tests.policy.limits import toolset
-from tests.support.door import modern
+from tests.support.client import modern
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey

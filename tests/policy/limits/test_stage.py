@@ -18,7 +18,7 @@ from tests.policy.limits.limited_process import (
     places,
     settle,
 )
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("P12")
 

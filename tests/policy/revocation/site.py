@@ -16,7 +16,7 @@ from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import settled
 from gatepost.policy.approvals.service import ApprovalService
 from tests.runtime.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
-from tests.support.door import message
+from tests.support.client import message
 from tests.support.idp import Idp
 from tests.support.process import Process, python_environment
 from tests.support.valkey import Valkey

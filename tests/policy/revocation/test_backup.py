@@ -15,7 +15,7 @@ import pytest
 from gatepost.secrets.keyring import create
 from tests.policy.revocation.site import TASKS, Told
 from tests.runtime.replicas import toolset
-from tests.support.door import modern
+from tests.support.client import modern
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
 from tests.support.process import Process, python_environment

@@ -16,9 +16,8 @@ from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.revocations import RevocationRecord
 from tests.policy.revocation.test_reach import order
 from tests.runtime.replicas.cluster import WITHIN_S
-from tests.support.door import modern, old_call
+from tests.support.client import RawAnswer, modern, old_call, read_answer, request
 from tests.support.idp import Idp
-from tests.support.raw import RawAnswer, read_answer, request
 from tests.support.waiting import eventually
 from tests.tenancy.conftest import elsewhere
 from tests.tenancy.house import House, house, issuer

@@ -10,7 +10,7 @@ import pytest
 from tests.policy.revocation.site import Site, ended
 from tests.policy.revocation.test_replicas import ACTING, ROBOT
 from tests.runtime.replicas.cluster import WITHIN_S, Caller
-from tests.support.door import message
+from tests.support.client import message
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

@@ -14,7 +14,7 @@ from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.site import TASKS, Site
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
 from tests.runtime.replicas.cluster import WITHIN_S, Caller
-from tests.support.door import message
+from tests.support.client import message
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.policy.revocation.site import TASKS, Belongings, Site, ended, stopped
 from tests.runtime.replicas.cluster import Caller
-from tests.support.forge import ABSENT
+from tests.support.tokens import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

@@ -29,7 +29,7 @@ from tests.policy.approvals.deployment import (
 )
 from tests.policy.idempotency.deployment import come
 from tests.policy.revocation.test_reach import NOW, REACHED, order
-from tests.support.mcp import a_caller
+from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("CO2")
 

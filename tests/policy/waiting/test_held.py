@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
-from tests.support.events import Live
-from tests.support.mcp import JSON, META, VERSION, Client, Header, a_caller, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, a_caller, message
+from tests.support.endpoint_streams import OpenExchange
 
 VERDICTS: list[tuple[Verdict, str]] = [
     ("approved", "paid 1"),
@@ -16,19 +16,23 @@ VERDICTS: list[tuple[Verdict, str]] = [
 
 
 @pytest.fixture
-def client(panel: Panel) -> Client:
-    return house_of(panel, Client)
+def client(panel: Panel) -> EndpointClient:
+    return house_of(panel, EndpointClient)
 
 
 def call(
-    client: Client, *headers: Header, capabilities: Any = None, events: bool = True, **meta: Any
-) -> Live:
+    client: EndpointClient,
+    *headers: Header,
+    capabilities: Any = None,
+    events: bool = True,
+    **meta: Any,
+) -> OpenExchange:
     """Begin a call of `pay`."""
     known = {META + "protocolVersion": VERSION, META + "clientCapabilities": capabilities or {}}
     named = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
     accept = ("accept", "application/json, text/event-stream" if events else "application/json")
     body = message("tools/call", {"name": "pay", "arguments": {}, "_meta": {**known, **meta}})
-    return Live(client, "POST", body, [JSON, accept, *named, *headers], slow=False)
+    return OpenExchange(client, "POST", body, [JSON, accept, *named, *headers], slow=False)
 
 
 def text(answer: Any) -> str:
@@ -38,7 +42,7 @@ def text(answer: Any) -> str:
 @pytest.mark.requirement("A7", "A8", "PR-01")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_progress_says_what_is_waited_for(
-    client: Client, panel: Panel, verdict: Verdict, words: str
+    client: EndpointClient, panel: Panel, verdict: Verdict, words: str
 ) -> None:
     """By its token it hears of it again and again, then of the work, and all of that grows."""
     live = call(client, progressToken="p")
@@ -61,7 +65,7 @@ async def test_a7_progress_says_what_is_waited_for(
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("capabilities", [{}, {"sampling": {}}, {"elicitation": {"form": {}}}])
 async def test_a7_without_a_token_it_sees_that_the_call_lives(
-    client: Client, panel: Panel, capabilities: Any
+    client: EndpointClient, panel: Panel, capabilities: Any
 ) -> None:
     """The answer begins at once, with comments that every reader of events skips."""
     live = await call(client, capabilities=capabilities).opened()
@@ -78,7 +82,7 @@ async def test_a7_without_a_token_it_sees_that_the_call_lives(
 @pytest.mark.requirement("A7")
 async def test_a7_calls_that_ask_nobody_answer_as_ever(panel: Panel) -> None:
     """Only what may have to wait is a stream."""
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     response = await client.call("spend")
 
     assert response.headers["content-type"] == "application/json"
@@ -86,7 +90,7 @@ async def test_a7_calls_that_ask_nobody_answer_as_ever(panel: Panel) -> None:
 
 @pytest.mark.requirement("A7", "A8")
 async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
-    client: Client, panel: Panel
+    client: EndpointClient, panel: Panel
 ) -> None:
     """The call fails and says that its request still waits; with a fresh token it is found."""
     client.caller, client.runner.grace_s = a_caller(expires_at=0), 0.05
@@ -102,7 +106,9 @@ async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
 
 @pytest.mark.requirement("A7")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_who_reads_no_events_waits_for_a_moment(client: Client, panel: Panel) -> None:
+async def test_a7_who_reads_no_events_waits_for_a_moment(
+    client: EndpointClient, panel: Panel
+) -> None:
     """Nothing could show it that the call lives, and a silent minute is the end of connections."""
     live = call(client, events=False, progressToken="p")
     await live.over()
@@ -112,7 +118,9 @@ async def test_a7_who_reads_no_events_waits_for_a_moment(client: Client, panel: 
 
 
 @pytest.mark.requirement("A7", "T-11")
-async def test_t_11_who_hangs_up_leaves_its_request_behind(client: Client, panel: Panel) -> None:
+async def test_t_11_who_hangs_up_leaves_its_request_behind(
+    client: EndpointClient, panel: Panel
+) -> None:
     """Nobody waits on its behalf; the same call finds what was decided meanwhile."""
     live = call(client)
     request = await panel.only()
@@ -128,7 +136,7 @@ async def test_t_11_who_hangs_up_leaves_its_request_behind(client: Client, panel
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
-    client: Client, panel: Panel
+    client: EndpointClient, panel: Panel
 ) -> None:
     """A person's five minutes are longer than most restarts of a database."""
     live = call(client)
@@ -144,7 +152,7 @@ async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
-    client: Client, panel: Panel
+    client: EndpointClient, panel: Panel
 ) -> None:
     """A stop does not wait for a person, and the request is kept."""
     live = call(client)
@@ -157,7 +165,7 @@ async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
 
 
 @pytest.mark.requirement("A7", "O12")
-async def test_a7_a_retry_key_is_not_spent_on_waiting(client: Client, panel: Panel) -> None:
+async def test_a7_a_retry_key_is_not_spent_on_waiting(client: EndpointClient, panel: Panel) -> None:
     """It goes with the call that is made again, which is done once."""
     key = ("idempotency-key", "k-1")
     client.caller, client.runner.grace_s = a_caller(expires_at=0), 0.05

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.mcp import approval_wait
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
-from tests.support.mcp import Client, Response
+from tests.support.endpoint import EndpointClient, Response
 from tests.support.rounds import ask_again, go_on, questions
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
@@ -15,8 +15,8 @@ ACCEPT = {"action": "accept"}
 
 
 @pytest.fixture
-def client(panel: Panel) -> Client:
-    return house_of(panel, Client)
+def client(panel: Panel) -> EndpointClient:
+    return house_of(panel, EndpointClient)
 
 
 def key_of(response: Response) -> str:
@@ -37,11 +37,11 @@ def failure(response: Response) -> str:
     return str(result["content"][0]["text"])
 
 
-async def begin(client: Client) -> Response:
+async def begin(client: EndpointClient) -> Response:
     return await ask_again(client, "pay", capabilities=PAGES)
 
 
-async def again(client: Client, before: Response, answer: Any = ACCEPT) -> Response:
+async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT) -> Response:
     state = answer_of(before)["requestState"]
     (key,) = answer_of(before)["inputRequests"]
     given = {} if answer is None else {key: answer}
@@ -51,7 +51,9 @@ async def again(client: Client, before: Response, answer: Any = ACCEPT) -> Respo
 
 
 @pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
-async def test_a7_the_page_is_the_answer_and_nothing_waits(client: Client, panel: Panel) -> None:
+async def test_a7_the_page_is_the_answer_and_nothing_waits(
+    client: EndpointClient, panel: Panel
+) -> None:
     """It names what waits and where; the call is over, and what it asked for is not."""
     asked = questions(await begin(client))
 
@@ -69,7 +71,7 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(client: Client, panel
     [("approved", "paid 1"), ("rejected", "It was rejected."), ("expired", "It was expired.")],
 )
 async def test_a7_the_next_round_brings_what_was_decided(
-    client: Client, panel: Panel, verdict: Verdict, words: str, *, while_held: bool
+    client: EndpointClient, panel: Panel, verdict: Verdict, words: str, *, while_held: bool
 ) -> None:
     """Whether it was decided before the client came back, or while it was kept waiting."""
     before = await begin(client)
@@ -90,7 +92,9 @@ async def test_a7_the_next_round_brings_what_was_decided(
 @pytest.mark.requirement("A7", "E-14", "K-11")
 @pytest.mark.parametrize("answer", [ACCEPT, {"action": "accept", "content": {"ok": True}}, None])
 @pytest.mark.usefixtures("hasty")
-async def test_a7_what_the_client_answers_is_no_approval(client: Client, answer: Any) -> None:
+async def test_a7_what_the_client_answers_is_no_approval(
+    client: EndpointClient, answer: Any
+) -> None:
     """A page that was opened is not a decision: it is asked again, by a fresh key, for as long."""
     response = await begin(client)
     keys = [key_of(response)]
@@ -104,7 +108,9 @@ async def test_a7_what_the_client_answers_is_no_approval(client: Client, answer:
 
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a7_who_declines_waits_no_longer(client: Client, panel: Panel, action: str) -> None:
+async def test_a7_who_declines_waits_no_longer(
+    client: EndpointClient, panel: Panel, action: str
+) -> None:
     """The call fails and says that its request still waits, which the same call finds again."""
     response = await again(client, await begin(client), {"action": action})
 
@@ -114,7 +120,9 @@ async def test_a7_who_declines_waits_no_longer(client: Client, panel: Panel, act
 
 
 @pytest.mark.requirement("A7", "E-12")
-async def test_a7_a_no_at_the_client_undoes_no_approval(client: Client, panel: Panel) -> None:
+async def test_a7_a_no_at_the_client_undoes_no_approval(
+    client: EndpointClient, panel: Panel
+) -> None:
     """What was approved before it said so is done."""
     before = await begin(client)
     (await panel.only()).decide("approved")
@@ -125,7 +133,7 @@ async def test_a7_a_no_at_the_client_undoes_no_approval(client: Client, panel: P
 
 @pytest.mark.requirement("M-11")
 @pytest.mark.parametrize("answer", ["yes", {"action": "approved"}, {}])
-async def test_m_11_what_is_no_answer_is_refused(client: Client, answer: Any) -> None:
+async def test_m_11_what_is_no_answer_is_refused(client: EndpointClient, answer: Any) -> None:
     """As in any other round."""
     response = await again(client, await begin(client), answer)
 
@@ -133,7 +141,9 @@ async def test_m_11_what_is_no_answer_is_refused(client: Client, answer: Any) ->
 
 
 @pytest.mark.requirement("M-06", "M-07")
-async def test_m_07_a_state_is_good_for_its_call_alone(client: Client, panel: Panel) -> None:
+async def test_m_07_a_state_is_good_for_its_call_alone(
+    client: EndpointClient, panel: Panel
+) -> None:
     """With other arguments it is refused, and an invented one is."""
     before = await begin(client)
 
@@ -145,7 +155,9 @@ async def test_m_07_a_state_is_good_for_its_call_alone(client: Client, panel: Pa
 
 
 @pytest.mark.requirement("PR-01", "A7")
-async def test_pr_01_who_asked_to_know_hears_that_it_waits(client: Client, panel: Panel) -> None:
+async def test_pr_01_who_asked_to_know_hears_that_it_waits(
+    client: EndpointClient, panel: Panel
+) -> None:
     """Progress grows over the waiting and the work together."""
     before = await begin(client)
     request = await panel.only()
@@ -165,7 +177,7 @@ async def test_pr_01_who_asked_to_know_hears_that_it_waits(client: Client, panel
     assert answer["result"]["content"][0]["text"] == "paid 1"
 
 
-async def test_a_round_lasts_so_long_that_clients_stay(client: Client) -> None:
+async def test_a_round_lasts_so_long_that_clients_stay(client: EndpointClient) -> None:
     """Ten rounds, which clients go along with, are more than the five minutes of an approval."""
     assert 10 * approval_wait.HOLD_S > 300
     assert approval_wait.HOLD_S < 60

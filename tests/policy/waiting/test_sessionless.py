@@ -3,8 +3,8 @@
 import pytest
 
 from tests.policy.waiting.panel import MESSAGE, Paid, Panel, house_of
-from tests.support.events import Live
-from tests.support.mcp import JSON, Client, message
+from tests.support.endpoint import JSON, EndpointClient, message
+from tests.support.endpoint_streams import OpenExchange
 
 pytestmark = pytest.mark.requirement("A7", "DE-25")
 
@@ -13,9 +13,9 @@ CALL = message("tools/call", {"name": "pay", "arguments": {}})
 
 async def test_a_client_of_events_waits_with_signs_of_life(panel: Panel) -> None:
     """The stream opens at once, and the decision's outcome comes on it."""
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     events = ("accept", "application/json, text/event-stream")
-    live = await Live(client, "POST", CALL, [JSON, events], slow=False).opened()
+    live = await OpenExchange(client, "POST", CALL, [JSON, events], slow=False).opened()
     (await panel.only()).decide("approved")
     *_, answer = await live.rest()
 
@@ -26,7 +26,7 @@ async def test_a_client_of_events_waits_with_signs_of_life(panel: Panel) -> None
 @pytest.mark.usefixtures("hasty")
 async def test_any_other_is_held_for_a_moment_and_calls_again(panel: Panel) -> None:
     """The answer says what waits; the same call later meets the same request."""
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     waits = (await client.send(CALL)).json["result"]
     (await panel.only()).decide("approved")
     paid = (await client.send(CALL)).json["result"]

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
-from tests.support.events import House, Live
-from tests.support.mcp import a_caller, message
+from tests.support.endpoint import a_caller, message
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 VERSIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
 PAGES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
@@ -17,11 +17,11 @@ VERDICTS: list[tuple[Verdict, str]] = [
 ]
 
 
-async def opened(panel: Panel, version: str = "2025-11-25", **declared: Any) -> House:
-    return await house_of(panel, House, version=version).open(**declared)
+async def opened(panel: Panel, version: str = "2025-11-25", **declared: Any) -> EndpointPair:
+    return await house_of(panel, EndpointPair, version=version).open(**declared)
 
 
-def quiet(house: House, identity: Any = 7) -> Live:
+def quiet(house: EndpointPair, identity: Any = 7) -> OpenExchange:
     """A call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
     return house.post(house.one, message("tools/call", params, identity=identity))

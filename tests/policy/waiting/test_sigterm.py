@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.support.door import modern, old_call
+from tests.support.client import modern, old_call
 from tests.support.gatepost import ended
 from tests.support.idp import Idp
 from tests.support.waiting import eventually

@@ -11,15 +11,15 @@ from tests.mcp.tasking import Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, house_of
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
 from tests.policy.waiting.test_tasks import Site, Visitor, waiting
-from tests.support.events import House
-from tests.support.mcp import META, Client, message
+from tests.support.endpoint import META, EndpointClient, message
+from tests.support.endpoint_streams import EndpointPair
 from tests.support.rounds import ask_again
 
 WITHIN_S = 20
 HOUR_S = 3600.0
 CALL = message("tools/call", {"name": "pay", "arguments": {}})
 
-Calling = tuple[Client, Awaitable[Any]]
+Calling = tuple[EndpointClient, Awaitable[Any]]
 """Where a call waits, and its result, once it has one."""
 
 
@@ -31,17 +31,17 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def plain(panel: Panel) -> Calling:
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     return client, _asked(client, {})
 
 
 async def with_progress(panel: Panel) -> Calling:
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     return client, _asked(client, {}, meta={"progressToken": "p"})
 
 
 async def without_events(panel: Panel) -> Calling:
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     params = {"name": "pay", "arguments": {}}
     declared = {META + "clientCapabilities": {}}
 
@@ -53,20 +53,20 @@ async def without_events(panel: Panel) -> Calling:
 
 
 async def second_round(panel: Panel) -> Calling:
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
     (key,) = first["inputRequests"]
     more = {"inputResponses": {key: ACCEPT}, "requestState": first["requestState"]}
     return client, _asked(client, PAGES, **more)
 
 
-async def _asked(client: Client, capabilities: Any, **more: Any) -> Any:
+async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
     return answer_of(await ask_again(client, "pay", capabilities=capabilities, **more))
 
 
 def in_session(version: str, **declared: Any) -> Callable[[Panel], Awaitable[Calling]]:
     async def begin(panel: Panel) -> Calling:
-        house = await house_of(panel, House, version=version).open(**declared)
+        house = await house_of(panel, EndpointPair, version=version).open(**declared)
         live = house.post(house.one, CALL)
 
         async def last() -> Any:
@@ -79,7 +79,7 @@ def in_session(version: str, **declared: Any) -> Callable[[Panel], Awaitable[Cal
 
 def alone(batch: bool) -> Callable[[Panel], Awaitable[Calling]]:
     async def begin(panel: Panel) -> Calling:
-        house = await house_of(panel, House, version="2025-03-26").open()
+        house = await house_of(panel, EndpointPair, version="2025-03-26").open()
         body = b"[" + CALL + b"]" if batch else CALL
         accept = ("accept", "application/json")
 

@@ -14,7 +14,7 @@ from gatepost.storage.tasks import TaskRecord
 from tests.mcp.tasking import TASKS, Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Request, Verdict, house_of, pack
 from tests.support.cable import Cable
-from tests.support.mcp import JSON, META, VERSION, message
+from tests.support.endpoint import JSON, META, VERSION, message
 
 TERMS = TaskLimits(lease_s=0.5)
 

@@ -15,11 +15,11 @@ from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
 from tests.mcp.tasking import Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, RETRY_AFTER_S, Paid, Panel, house_of
-from tests.support.events import House
-from tests.support.mcp import Client, a_caller
+from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_streams import EndpointPair
 
 
-def lends(client: Client) -> None:
+def lends(client: EndpointClient) -> None:
     """Give its tools what they call others with."""
     client.kit = TenantToolServices(
         Packs(),
@@ -33,7 +33,7 @@ def lends(client: Client) -> None:
 @pytest.mark.requirement("A7", "O8")
 async def test_o8_both_clocks_stand_still_while_a_person_decides(panel: Panel) -> None:
     """A tool that calls another may take its time before and after, and not the person's."""
-    house = await house_of(panel, House).open()
+    house = await house_of(panel, EndpointPair).open()
     lends(house.one)
     live = house.call(house.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
@@ -67,7 +67,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None
 @pytest.mark.requirement("A7")
 async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(panel: Panel) -> None:
     """At once; nothing was done, and the same call meets the same request."""
-    client = house_of(panel, Client)
+    client = house_of(panel, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
     waits: Any = (await client.runner.run(call)).failure
     (await panel.only()).decide("approved")

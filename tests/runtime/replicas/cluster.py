@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from tests.runtime.replicas import toolset
-from tests.support.door import MODERN, message
+from tests.support.client import MODERN, message
 from tests.support.idp import Idp
 from tests.support.proxy import balanced
 from tests.support.sockets import free_port

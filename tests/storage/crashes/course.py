@@ -39,7 +39,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.config import Beside, Resource
 from gatepost_authz.middleware import CALLER
-from tests.support.mcp import META, VERSION, a_caller, message
+from tests.support.endpoint import META, VERSION, a_caller, message
 
 EFFECTS = Path("effects")
 TENANT = "acme"

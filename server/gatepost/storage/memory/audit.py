@@ -39,11 +39,11 @@ class MemoryTrail:
         self.signed: dict[int, Checkpoint] = {}
 
     async def head(self) -> ChainHead | None:
-        """See `TenantTrail`."""
+        """Return the head of its chain, or None."""
         return self.end
 
     async def rows(self, after: int, limit: int) -> list[AuditRow]:
-        """See `TenantTrail`."""
+        """Return up to *limit* records after that number, in order."""
         rows: list[AuditRow] = []
         for one in self.held:
             if len(rows) >= limit:
@@ -53,24 +53,24 @@ class MemoryTrail:
         return rows[:limit]
 
     async def segments(self, start: int, limit: int) -> list[Segment]:
-        """See `TenantTrail`."""
+        """Return up to *limit* segments as they are stored, whatever they contain."""
         return [one for one in self.held if one.first >= start][:limit]
 
     async def find(self, question: AuditQuery) -> list[AuditRow]:
-        """See `TenantTrail`."""
+        """Return the matching records, the newest first."""
         return answers(reversed(self.held), question)
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """See `TenantTrail`."""
+        """Count the records since a time, slice by slice."""
         wanted = [one for one in self.held if one.until >= since]
         return listed(summed(wanted, since, slice_ms))
 
     async def checkpoints(self) -> list[Checkpoint]:
-        """See `TenantTrail`."""
+        """Return its checkpoints, in order."""
         return [self.signed[number] for number in sorted(self.signed)]
 
     async def check(self, sign: Sign) -> Checkpoint | None:
-        """See `TenantTrail`."""
+        """Add a checkpoint of the head, durably; return None if none is needed."""
         if self.end is None:
             return None
         made = sign(self.end)
@@ -81,7 +81,7 @@ class MemoryTrail:
         return checkpoint
 
     async def erase(self, numbers: Sequence[int], drafts: Sequence[AuditDraft], link: Link) -> None:
-        """See `TenantTrail`."""
+        """Remove the details of these records and add the drafts, both or neither, durably."""
         wanted = frozenset(numbers)
         self.held = deque(erased(one, wanted) for one in self.held)
         self.take(*link(self.tenant, self.end, drafts))
@@ -110,7 +110,7 @@ class MemoryAuditStore:
         self._trails: dict[str, MemoryTrail] = {}
 
     async def write(self, batch: Batch, link: Link) -> None:
-        """See `AuditStore`."""
+        """Add a batch to the chains, all or nothing, durably; raises StoreUnavailable."""
         trails = {tenant: self._trail_of(tenant) for tenant in batch}
         made = {tenant: link(tenant, trails[tenant].end, batch[tenant]) for tenant in batch}
         self._trails |= trails
@@ -118,14 +118,14 @@ class MemoryAuditStore:
             trails[tenant].take(segments, head)
 
     async def sign(self, tenants: Sequence[str], sign: Sign) -> dict[str, Checkpoint]:
-        """See `AuditStore`."""
+        """Add a checkpoint of each head for which *sign* returns one, all or none, durably."""
         made = {tenant: await self._trail_of(tenant).check(sign) for tenant in tenants}
         return {tenant: one for tenant, one in made.items() if one is not None}
 
     async def heads(
         self, after: str, limit: int, *, unsigned: str | None = None
     ) -> list[ChainHead]:
-        """See `AuditStore`."""
+        """Return the heads of up to *limit* tenants, by name after *after*."""
         ends = (self._trails[tenant].end for tenant in sorted(self._trails) if tenant > after)
         found = [
             head
@@ -140,5 +140,5 @@ class MemoryAuditStore:
         return found[:limit]
 
     async def tenants(self) -> list[str]:
-        """See `AuditStore`."""
+        """Return every tenant that has a head, a record or a checkpoint."""
         return sorted(self._trails)

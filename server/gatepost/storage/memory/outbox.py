@@ -14,25 +14,25 @@ class MemoryOutbox:
         self.held: dict[str, OutboxMessage] = {}
 
     async def add(self, message: OutboxMessage) -> bool:
-        """See `OutboxStore`."""
+        """Store a message durably; return False if there is one with its id, which stays."""
         return self.held.setdefault(message.id, message) is message
 
     async def remove(self, taken: OutboxMessage) -> bool:
-        """See `OutboxStore`."""
+        """Delete a message; return False, without a change, if another sender has leased it."""
         if not self._has(taken):
             return False
         del self.held[taken.id]
         return True
 
     async def put_off(self, taken: OutboxMessage, until: float) -> bool:
-        """See `OutboxStore`."""
+        """Let no sender lease the message until then; return False as `remove` does."""
         if not self._has(taken):
             return False
         self.held[taken.id] = replace(self.held[taken.id], due_at=until)
         return True
 
     async def shed(self, most: int) -> list[str]:
-        """See `OutboxStore`."""
+        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
         newest = sorted(self.held.values(), key=lambda one: (one.created_at, one.id), reverse=True)
         gone = [one.id for one in newest[most:]]
         for notice_id in gone:
@@ -57,7 +57,7 @@ class MemoryOutbox:
 def leased(
     stores: Mapping[str, MemoryOutbox], now: float, until: float, holder: str, most: int
 ) -> list[tuple[str, OutboxMessage]]:
-    """See `Records.lease_messages`."""
+    """Lease due messages of all tenants to *holder*, *until* then."""
     due = [(tenant, one) for tenant, store in stores.items() for one in store.due(now)]
     due.sort(key=lambda one: one[1].due_at)
     taken = [

@@ -37,7 +37,7 @@ class MemoryRecords:
         return kept
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
+        """Return tenant and id of tasks that have not ended and whose lease is over."""
         found = [
             (tenant, task.id)
             for tenant, kept in self._tenants.items()
@@ -47,7 +47,7 @@ class MemoryRecords:
         return found[:limit]
 
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
+        """Return tenant and id of requests that were not decided, or not used, in time."""
         found = [
             (tenant, approval_id)
             for tenant, kept in self._tenants.items()
@@ -58,24 +58,24 @@ class MemoryRecords:
     async def lease_messages(
         self, now: float, until: float, holder: str, most: int
     ) -> list[tuple[str, OutboxMessage]]:
-        """See `Records`."""
+        """Lease due messages of all tenants to *holder*, *until* then."""
         stores = {tenant: kept.outbox for tenant, kept in self._tenants.items()}
         return leased(stores, now, until, holder, most)
 
     async def tenants(self, subject: str) -> list[str]:
-        """See `Records`."""
+        """Return the tenants that have an entry of that subject."""
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
         return sorted([name for name, entries in kept if await entries.all()])
 
     async def sweep(self, now: float) -> int:
-        """See `Records`."""
+        """Remove expired records of all kinds; return their number."""
         return self.revocations.sweep(now) + sum(kept.sweep(now) for kept in self._tenants.values())
 
     async def ping(self) -> None:
-        """See `Records`."""
+        """Raise StoreUnavailable unless the store answers."""
 
     async def aclose(self) -> None:
-        """See `Records`."""
+        """Close what was opened."""
 
 
 TABLES = {
@@ -100,11 +100,11 @@ class MemoryTenant:
         self._entries: dict[str, MemoryEntries] = {}
 
     def entries(self, subject: str) -> "MemoryEntries":
-        """See `TenantRecords`."""
+        """Return its entries of one subject; *subject* is a name in our own code."""
         return self._entries.setdefault(subject, MemoryEntries())
 
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
-        """See `TenantRecords`."""
+        """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
         every: list[tuple[bytes | None, float, int]]
         every = [(one.owner, one.expires_at, one.weight) for one in self.tasks.held.values()]
         idempotency = self.idempotency.held.values()
@@ -150,15 +150,15 @@ class MemoryTasks:
         self.held: dict[str, TaskRecord] = {}
 
     async def create(self, task: TaskRecord) -> None:
-        """See `TaskRecords`."""
+        """Store a new task durably."""
         self.held[task.id] = task
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """See `TaskRecords`."""
+        """Return a task, or None; it may have expired and not be removed yet."""
         return self.held.get(task_id)
 
     async def replace(self, task: TaskRecord) -> bool:
-        """See `TaskRecords`."""
+        """Replace the record that has the same id and ``revision``; its revision grows by one."""
         kept = self.held.get(task.id)
         if kept is None or kept.revision != task.revision:
             return False
@@ -166,7 +166,7 @@ class MemoryTasks:
         return True
 
     async def count(self, owner: bytes) -> int:
-        """See `TaskRecords`."""
+        """Return the number of the owner's tasks that have not ended."""
         return sum(t.owner == owner and t.status not in TERMINAL for t in self.held.values())
 
 
@@ -185,24 +185,24 @@ class MemoryIdempotency:
         return None
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:
-        """See `IdempotencyStore`."""
+        """Return the record that holds this key."""
         return self.held.get(key)
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
-        """See `IdempotencyStore`."""
+        """Extend the lease of a running call; return False if *holder* no longer has the record."""
         return self._change(key, holder, leased_until=leased_until)
 
     async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
-        """See `IdempotencyStore`."""
+        """Store the outcome durably; return False if *holder* no longer has the record."""
         return self._change(key, holder, outcome=outcome, expires_at=expires_at)
 
     async def release(self, key: bytes, holder: str) -> None:
-        """See `IdempotencyStore`."""
+        """Delete the record of a call that did nothing."""
         if self._holds(key, holder):
             del self.held[key]
 
     async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
-        """See `IdempotencyStore`."""
+        """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
         if self.held.get(record.key) != was:
             return False
         self.held[record.key] = record
@@ -226,12 +226,12 @@ class MemorySessions:
         self.held: dict[bytes, tuple[SessionRecord, float]] = {}
 
     async def get(self, key: bytes) -> SessionRecord:
-        """See `SessionStore`."""
+        """Return the state of a session."""
         kept = self.held.get(key)
         return FRESH if kept is None else kept[0]
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
-        """See `SessionStore`."""
+        """Replace the record that has the same ``revision`` (0: there is none), durably."""
         if (await self.get(key)).revision != record.revision:
             return False
         next_one = msgspec.structs.replace(record, revision=record.revision + 1)
@@ -248,11 +248,11 @@ class MemoryEntries:
         self._gone = 0
 
     async def get(self, key: str) -> Entry | None:
-        """See `Entries`."""
+        """Return the entry with a key."""
         return self.held.get(key)
 
     async def all(self) -> list[Entry]:
-        """See `Entries`."""
+        """Return all entries of the subject, sorted by key."""
         return sorted(self.held.values(), key=lambda entry: entry.key)
 
     async def put(
@@ -264,7 +264,7 @@ class MemoryEntries:
         revision: int | None = None,
         expires_at: float | None = None,
     ) -> bool:
-        """See `Entries`."""
+        """Store *value* under *key* durably; raises EntryRefused."""
         fits(key, value)
         kept = self.held.get(key)
         if revision is not None and revision != (kept.revision if kept else 0):
@@ -276,7 +276,7 @@ class MemoryEntries:
         return True
 
     async def delete(self, key: str) -> bool:
-        """See `Entries`."""
+        """Delete an entry durably; return whether there was one."""
         kept = self.held.pop(key, None)
         self._gone = max(self._gone, kept.revision if kept else 0)
         return kept is not None

@@ -25,10 +25,10 @@ class MemoryRelay:
         return kept
 
     async def ping(self) -> None:
-        """See `Relay`."""
+        """Raise StoreUnavailable unless the relay answers."""
 
     async def aclose(self) -> None:
-        """See `Relay`."""
+        """Close all connections; subscriptions end."""
         self._tenants.clear()
 
 
@@ -55,33 +55,33 @@ class MemoryTenantRelay:
             del self._logs[log]
 
     async def publish(self, topic: str, message: bytes) -> None:
-        """See `TenantRelay`."""
+        """Send a message to all subscribers of a topic, in all processes."""
         for deliver in tuple(self._followers.get(topic, {}).values()):
             deliver(message)
 
     async def follow(self, topic: str, deliver: Deliver) -> "MemoryFollowing":
-        """See `TenantRelay`."""
+        """Subscribe to a topic; messages published after this returns are delivered."""
         return MemoryFollowing(self._followers, topic, deliver)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
-        """See `TenantRelay`."""
+        """Store a note under a key."""
         now = self._clock()
         self._sweep(now)
         self._notes[key] = (value, now + ttl_s)
 
     async def take(self, key: str) -> bytes | None:
-        """See `TenantRelay`."""
+        """Return a note and delete it; of several concurrent callers, one gets it."""
         value, until = self._notes.pop(key, (None, 0.0))
         return value if until > self._clock() else None
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
-        """See `TenantRelay`."""
+        """Take a token from a bucket that gains *rate* tokens a second and holds *burst*."""
         return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
 
     async def spend_all(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
     ) -> Denial | None:
-        """See `TenantRelay`."""
+        """Take one token from each bucket and one of each slot, or nothing."""
         full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
         terms = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
@@ -97,18 +97,18 @@ class MemoryTenantRelay:
         return None
 
     def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """See `TenantRelay`."""
+        """Take slots without checking that any is free; other processes learn of it soon."""
         self._taken.update(slot.name for slot in slots)
 
     def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """See `TenantRelay`."""
+        """Release slots; other processes learn of it soon."""
         self._taken.subtract(slot.name for slot in slots)
         self._taken += Counter()  # forgets what nobody uses
 
     async def levels(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
     ) -> list[float]:
-        """See `TenantRelay`."""
+        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
         now = self._clock()
         held = [
             self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
@@ -116,7 +116,7 @@ class MemoryTenantRelay:
         return [*held, *(self._taken[slot.name] for slot in slots)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """See `TenantRelay`."""
+        """Append to a log and return the entry's number; only the *most* newest entries stay."""
         now = self._clock()
         self._sweep(now)
         kept = self._logs.get(log)
@@ -130,7 +130,7 @@ class MemoryTenantRelay:
         return kept.last
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
-        """See `TenantRelay`."""
+        """Return the entries after a number; None if the log is unknown or has lost some."""
         kept = self._logs.get(log)
         if kept is None or kept.until <= self._clock() or after > kept.last:
             return None
@@ -138,11 +138,11 @@ class MemoryTenantRelay:
         return found if len(found) == kept.last - after else None
 
     async def forget(self, log: str) -> None:
-        """See `TenantRelay`."""
+        """Delete a log."""
         self._logs.pop(log, None)
 
     async def clear(self) -> None:
-        """See `TenantRelay`."""
+        """Delete all notes and logs of the tenant."""
         self._notes.clear()
         self._logs.clear()
 
@@ -157,7 +157,7 @@ class MemoryFollowing:
         followers.setdefault(topic, {})[self] = deliver
 
     async def aclose(self) -> None:
-        """See `Subscription`."""
+        """End the subscription."""
         interested = self._followers.get(self._topic, {})
         interested.pop(self, None)
         if not interested:

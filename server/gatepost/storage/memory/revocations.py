@@ -11,20 +11,20 @@ class MemoryRevocations:
         self._changes = 0
 
     async def changes(self) -> int:
-        """See `RevocationStore`."""
+        """Return a number that grows with every change; a cheap query."""
         return self._changes
 
     async def all(self) -> list[RevocationRecord]:
-        """See `RevocationStore`."""
+        """Return all revocations, the oldest first, including expired ones."""
         return sorted(self.held.values(), key=lambda cut: (cut.created_at, cut.id))
 
     async def put(self, cut: RevocationRecord) -> bool:
-        """See `RevocationStore`."""
+        """Store a revocation durably; return False if its tenant has one with this id already."""
         self._changes += 1
         return self.held.setdefault((cut.tenant, cut.id), cut) is cut
 
     async def delete(self, tenant: str, cut_id: str) -> bool:
-        """See `RevocationStore`."""
+        """Delete a revocation durably; return whether there was one."""
         self._changes += 1
         return self.held.pop((tenant, cut_id), None) is not None
 

@@ -24,12 +24,12 @@ class MemoryTenantData:
         self._tenants = tenants
 
     async def tenants(self, *kinds: str) -> list[str]:
-        """See `TenantDataStore`."""
+        """Return the tenants that have records of these kinds, or of any kind, sorted."""
         counts = {name: await self.count(name) for name in self._tenants if name}
         return sorted(name for name, held in counts.items() if {*held} & {*(kinds or held)})
 
     async def count(self, tenant: str) -> dict[str, int]:
-        """See `TenantDataStore`."""
+        """Return the number of records of each kind that has any, except those of `APART`."""
         counted: Counter[str] = Counter()
         for kind, records in self._of(tenant):
             if records:
@@ -37,7 +37,7 @@ class MemoryTenantData:
         return dict(counted)
 
     async def clear(self, tenant: str) -> int:
-        """See `TenantDataStore`."""
+        """Remove some records durably and return their number; 0 means that none is left."""
         gone = 0
         for _, records in self._of(tenant):
             gone += len(records)
@@ -45,7 +45,7 @@ class MemoryTenantData:
         return gone
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
-        """See `TenantDataStore`."""
+        """Return the number of records of each kind that belong to a person."""
         counted: Counter[str] = Counter()
         for kind, records in self._of(tenant):
             if mine := _mine(records, person):
@@ -53,7 +53,7 @@ class MemoryTenantData:
         return dict(counted)
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
-        """See `TenantDataStore`."""
+        """Remove some records of a person durably and return their number; 0 if none is left."""
         gone = 0
         for _, records in self._of(tenant):
             mine = _mine(records, person)

@@ -84,7 +84,7 @@ class SqlApprovals:
     async def open(
         self, record: ApprovalRecord, message: OutboxMessage | None = None
     ) -> ApprovalRecord | None:
-        """See `ApprovalStore`."""
+        """Store a new request durably and return None, or return the request with its binding."""
         statement = _open(self._database.dialect)
         values = {"tenant": self._tenant, **msgspec.structs.asdict(record)}
         for _ in range(ATTEMPTS):
@@ -96,15 +96,15 @@ class SqlApprovals:
         raise StoreUnavailable("a request changes hands faster than it can be read")
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
-        """See `ApprovalStore`."""
+        """Return the request, in any state."""
         return self._one(await self._rows(_GET, its_id=approval_id))
 
     async def find(self, binding: bytes) -> ApprovalRecord | None:
-        """See `ApprovalStore`."""
+        """Return the request of calls with this binding."""
         return self._one(await self._rows(_MET, its_binding=binding))
 
     async def replace(self, record: ApprovalRecord, message: OutboxMessage | None = None) -> bool:
-        """See `ApprovalStore`."""
+        """Replace the record with the same id and ``revision`` durably, and raise the revision."""
         values: dict[str, Any] = msgspec.structs.asdict(record)
         which = {
             "its_tenant": self._tenant,
@@ -115,24 +115,24 @@ class SqlApprovals:
         return await self._change(_REPLACE, {**values, **which}, message) == 1
 
     async def waiting(self, most: int) -> list[ApprovalRecord]:
-        """See `ApprovalStore`."""
+        """Return requests in the state `waiting`, the oldest first."""
         return await self._rows(_WAITING, most=most)
 
     async def past(self, before: tuple[float, str] | None, most: int) -> list[ApprovalRecord]:
-        """See `ApprovalStore`."""
+        """Return requests in other states, the last changed first."""
         if before is None:
             return await self._rows(_PAST, most=most)
         at, approval_id = before
         return await self._rows(_BEFORE, most=most, its_time=at, its_id=approval_id)
 
     async def count(self, issuer: str, subject: str, subject_kind: str) -> WaitingCount:
-        """See `ApprovalStore`."""
+        """Count waiting requests of a caller, with any client and actor, and of the tenant."""
         caller = {"issuer": issuer, "subject": subject, "subject_kind": subject_kind}
         found = await self._database.rows(_COUNT, {"its_tenant": self._tenant, **caller})
         return WaitingCount(**found[0]._mapping)
 
     async def undecided(self) -> list[str]:
-        """See `ApprovalStore`."""
+        """Return the ids of all requests that wait, or are approved and not used."""
         found = await self._database.rows(_UNDECIDED, {"its_tenant": self._tenant})
         return [row.id for row in found]
 
@@ -191,30 +191,30 @@ class SqlGrants:
         self._database, self._tenant = database, tenant
 
     async def add(self, grant: GrantRecord) -> None:
-        """See `GrantStore`."""
+        """Store a new grant durably."""
         await self._database.change(
             _ADD_GRANT, {"tenant": self._tenant, **msgspec.structs.asdict(grant)}
         )
 
     async def all(self, now: float) -> list[GrantRecord]:
-        """See `GrantStore`."""
+        """Return all valid grants, the oldest first."""
         return await self._rows(_GRANTS, now=now)
 
     async def of(self, tool: str, issuer: str, subject: str, now: float) -> list[GrantRecord]:
-        """See `GrantStore`."""
+        """Return the valid grants of one caller and tool, the oldest first."""
         values = {"its_tool": tool, "its_issuer": issuer, "its_subject": subject, "now": now}
         return await self._rows(_CALLERS_GRANTS, **values)
 
     async def spend(self, grant_id: str, now: float) -> bool:
-        """See `GrantStore`."""
+        """Use up one call durably; return False if none is left or the grant has ended."""
         return await self._change(_SPEND, its_id=grant_id, now=now) == 1
 
     async def revoke(self, grant_id: str) -> bool:
-        """See `GrantStore`."""
+        """End a grant durably; return whether it existed."""
         return await self._change(_REVOKE, its_id=grant_id) == 1
 
     async def page(self, after: str, most: int) -> list[GrantRecord]:
-        """See `GrantStore`."""
+        """Return the next grants by id, valid or not; "" is before the first."""
         return await self._rows(_GRANTS_PAGE, after=after, most=most)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:

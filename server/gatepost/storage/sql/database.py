@@ -1,4 +1,4 @@
-"""One database: its connections, its statements with a deadline, and its errors told as ours."""
+"""A database: its connections, statements with a deadline, and its errors as StoreUnavailable."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from gatepost.storage.errors import StoreUnavailable
 
 ANSWER_S = 6.0
-"""Waiting for a connection, connecting and the statement together."""
+"""The deadline of a statement, including the wait for a connection."""
 STATEMENT_MS = 5_000
-"""What the server, or SQLite's wait for its lock, may take; ends before nobody listens."""
+"""The deadline of the database server or of SQLite's lock; shorter than `ANSWER_S`."""
 GIVE_UP_S = 3.0
-"""How long a driver may take to give a late statement up; it is not waited for longer."""
+"""How long a driver may take to cancel a late statement."""
 OVER_S = 8.0
-"""How long a close waits for statements: ANSWER_S, and what a driver takes to give one up."""
+"""How long a close waits for statements: `ANSWER_S` and the driver's cancellation."""
 CLOSE_S = 3.0
-"""How long it then waits for connections."""
+"""How long a close then waits for connections."""
 
 LATE = "the database does not answer in time"
 
@@ -39,14 +39,13 @@ Found = TypeVar("Found")
 
 class Database:
     """
-    Statements, each a transaction of its own but for `change_both`; raises StoreUnavailable.
+    Runs statements, each in its own transaction except in `change_both`; raises StoreUnavailable.
 
-    Each runs in a task of its own that goes on when its caller leaves: a connection whose
-    statement is cancelled has to be thrown away, and clients that come and go would have us
-    connect all the time. *interruptible* says whether the driver can give a statement up when it
-    is late. SQLite's cannot, as a thread is in it: it would be cancelled while it still closes
-    its connection, and wait for ever for a thread that has ended. There a late statement ends by
-    itself, and its caller is told in time.
+    A statement runs in a task of its own, which continues if the caller leaves. A cancelled
+    statement would cost its connection, and clients that come and go would make the server connect
+    again and again. *interruptible* says whether the driver can cancel a late statement. SQLite's
+    cannot, because the statement runs in a thread; it ends by itself, and its caller gets the error
+    in time.
     """
 
     def __init__(
@@ -56,40 +55,41 @@ class Database:
         interruptible: bool,
         errors: tuple[type[Exception], ...] = (),
     ) -> None:
-        """*errors* are the driver's own, which SQLAlchemy lets through in places."""
+        """*errors* are exceptions of the driver that SQLAlchemy sometimes lets through."""
         self.engine = engine
         self.dialect = engine.dialect.name
         self.doubted = 0.0
         """
-        A connection that last served a statement before this time (`time.monotonic`) is replaced
-        before it serves another one: the server behind it may be gone.
+        A connection whose last statement began before this time (`time.monotonic`) is replaced
+        before it is used again, because its server may be gone.
         """
         self._interruptible, self._errors = interruptible, errors
         self._running: set[asyncio.Task[Any]] = set()
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
-        """What a SELECT finds, or a change that tells what it changed."""
+        """Return the rows of a SELECT, or of a change with RETURNING."""
         return (await self.apart(self._execute(statement, values))).all()
 
     async def change(self, statement: Executable, values: Values) -> int:
-        """How many rows a statement changed, durably."""
+        """Change rows durably and return their number."""
         return (await self.apart(self._execute(statement, values))).rowcount
 
     async def change_both(self, first: Change, second: Change) -> int:
         """
-        How many rows the *first* changed; where it did any, the *second* was carried out too, in
-        one transaction, durably.
+        Execute *first* and, if it changed any rows, *second*, durably in one transaction.
+
+        Return the number of rows that *first* changed.
         """
         return await self.apart(self._execute_both(first, second))
 
     async def look(self, at: Callable[[Connection], Found]) -> Found:
-        """What *at* finds, which asks for more than one statement can."""
+        """Call *at* with a connection and return its result."""
         return await self.apart(self._look(at))
 
     async def apart(
         self, work: Coroutine[Any, Any, Found], *, within_s: float | None = None
     ) -> Found:
-        """What *work* on a connection of its own comes to, within `ANSWER_S` by default."""
+        """Run *work* in a task of its own and return its result, by default within `ANSWER_S`."""
         within_s = ANSWER_S if within_s is None else within_s
         task = asyncio.create_task(self._bounded(work, within_s))
         self._running.add(task)
@@ -107,11 +107,11 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self, *begin: str) -> AsyncIterator[AsyncConnection]:
         """
-        A connection whose statements take effect together or not at all.
+        Run a block in a transaction on one connection.
 
-        A transaction that fails ends with its connection. A ROLLBACK on a lost connection fails or
-        hangs, and a connection that goes back to the pool within a transaction takes the next
-        caller's statements into it. Without the connection the database rolls back by itself.
+        If it fails, the connection is closed, and the database rolls back by itself. A ROLLBACK on
+        a lost connection fails or hangs. A connection that returned to the pool within a
+        transaction would take the next caller's statements into it.
         """
         async with self.engine.connect() as connection, contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._discard, connection)
@@ -122,7 +122,7 @@ class Database:
             undo.pop_all()
 
     async def _discard(self, connection: AsyncConnection) -> None:
-        """Close a connection; nothing is sent on it, as it may be lost."""
+        """Close a connection without sending anything, because it may be lost."""
         if connection.invalidated:
             return
         if self._interruptible:
@@ -131,7 +131,7 @@ class Database:
         await connection.invalidate()
 
     async def aclose(self) -> None:
-        """Close its connections, once the statements are over that run on them; both bounded."""
+        """Wait for running statements, then close the connections, both within a deadline."""
         if self._running:
             await asyncio.wait(self._running, timeout=OVER_S)
         if self._running:
@@ -182,7 +182,7 @@ class Database:
 
 
 def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
-    """An engine whose statements are transactions of their own and never tell their values."""
+    """Return an engine in autocommit mode whose errors and logs contain no values."""
     return create_async_engine(
         url,
         isolation_level="AUTOCOMMIT",

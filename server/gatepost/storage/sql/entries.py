@@ -64,12 +64,12 @@ class SqlEntries:
         self._database, self._tenant, self._subject = database, tenant, subject
 
     async def get(self, key: str) -> Entry | None:
-        """See `Entries`."""
+        """Return the entry with a key."""
         found = await self._database.rows(_GET, self._this(key))
         return Entry(**found[0]._mapping) if found else None
 
     async def all(self) -> list[Entry]:
-        """See `Entries`."""
+        """Return all entries of the subject, sorted by key."""
         which = {"its_tenant": self._tenant, "its_subject": self._subject}
         found = await self._database.rows(_ALL, which)
         # Not the database's order, which is its locale's.
@@ -84,7 +84,7 @@ class SqlEntries:
         revision: int | None = None,
         expires_at: float | None = None,
     ) -> bool:
-        """See `Entries`."""
+        """Store *value* under *key* durably; raises EntryRefused."""
         fits(key, value)
         values: dict[str, Any] = {"value": value, "updated_at": now, "expires_at": expires_at}
         if revision:
@@ -95,7 +95,7 @@ class SqlEntries:
         return await self._database.change(statement, values) == 1
 
     async def delete(self, key: str) -> bool:
-        """See `Entries`."""
+        """Delete an entry durably; return whether there was one."""
         values = {**self._this(key), "expires_at": time.time() + REMEMBERED_S}
         return await self._database.change(_DELETE, values) == 1
 

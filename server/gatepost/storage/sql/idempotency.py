@@ -72,27 +72,27 @@ class SqlIdempotency:
         raise StoreUnavailable("an idempotency key changes hands faster than it can be read")
 
     async def get(self, key: bytes) -> IdempotencyRecord | None:
-        """See `IdempotencyStore`."""
+        """Return the record that holds this key."""
         found = await self._database.rows(_GET, self._this(key))
         return IdempotencyRecord(**found[0]._mapping) if found else None
 
     async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
-        """See `IdempotencyStore`."""
+        """Extend the lease of a running call; return False if *holder* no longer has the record."""
         values = {**self._this(key), "its_holder": holder, "leased_until": leased_until}
         return await self._database.change(_CHANGE, values) == 1
 
     async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
-        """See `IdempotencyStore`."""
+        """Store the outcome durably; return False if *holder* no longer has the record."""
         changes = {"outcome": outcome, "expires_at": expires_at, "bytes": weight(outcome)}
         values = {**self._this(key), "its_holder": holder, **changes}
         return await self._database.change(_CHANGE, values) == 1
 
     async def release(self, key: bytes, holder: str) -> None:
-        """See `IdempotencyStore`."""
+        """Delete the record of a call that did nothing."""
         await self._database.change(_RELEASE, {**self._this(key), "its_holder": holder})
 
     async def take_over(self, record: IdempotencyRecord, *, was: IdempotencyRecord) -> bool:
-        """See `IdempotencyStore`."""
+        """Replace *was*, whose holder is gone; return False if it has changed meanwhile."""
         values = _columns(record)
         values["its_key"] = values.pop("key")
         for name, value in msgspec.structs.asdict(was).items():

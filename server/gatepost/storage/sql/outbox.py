@@ -85,20 +85,20 @@ class SqlOutbox:
         self._database, self._tenant = database, tenant
 
     async def add(self, message: OutboxMessage) -> bool:
-        """See `OutboxStore`."""
+        """Store a message durably; return False if there is one with its id, which stays."""
         statement = adding(self._database.dialect)
         return await self._database.change(statement, values_of(self._tenant, message)) == 1
 
     async def remove(self, taken: OutboxMessage) -> bool:
-        """See `OutboxStore`."""
+        """Delete a message; return False, without a change, if another sender has leased it."""
         return await self._database.change(_REMOVE, self._of(taken)) == 1
 
     async def put_off(self, taken: OutboxMessage, until: float) -> bool:
-        """See `OutboxStore`."""
+        """Let no sender lease the message until then; return False as `remove` does."""
         return await self._database.change(_PUT_OFF, {**self._of(taken), "due_at": until}) == 1
 
     async def shed(self, most: int) -> list[str]:
-        """See `OutboxStore`."""
+        """Delete the oldest messages beyond the *most* newest; return the ids of those deleted."""
         which = {"its_tenant": self._tenant}
         found = await self._database.rows(_OLDEST, {**which, "most": most})
         # One by one: two that drop the same in another order would wait for each other.
@@ -120,7 +120,7 @@ class SqlOutbox:
 async def leased(
     database: Database, now: float, until: float, holder: str, most: int
 ) -> list[tuple[str, OutboxMessage]]:
-    """See `Records.lease_messages`."""
+    """Lease due messages of all tenants to *holder*, *until* then."""
     if not await database.rows(_ANY, {"now": now}):
         return []  # SQLite's one lock is taken by a change that changes nothing, too
     values = {"now": now, "until": until, "its_holder": holder, "most": most}

@@ -1,4 +1,4 @@
-"""A PostgreSQL as a database; needs the `postgres` extra."""
+"""A PostgreSQL database; needs the `postgres` extra."""
 
 import contextlib
 import time
@@ -19,11 +19,11 @@ SETTLE = f"SET statement_timeout = {STATEMENT_MS}; SET synchronous_commit = on"
 READ_ONLY = "25006"
 """SQLSTATE of a write on a server that only reads: a standby, or one that has become one."""
 ENDED = ("08", "57P")
-"""How SQLSTATEs begin that end a connection: it is lost, or the server shuts it down."""
+"""The prefixes of SQLSTATEs after which a connection is closed."""
 
 
 def database(url: str) -> Database:
-    """The database of a `postgresql://` URL, as libpq reads it; connects when first used."""
+    """Return the database of a `postgresql://` URL, as libpq reads it; it connects lazily."""
 
     async def connect() -> asyncpg.Connection:
         try:
@@ -54,7 +54,7 @@ async def _connected(url: str) -> asyncpg.Connection:
 
 
 def _watch(database: Database) -> None:
-    """Let no statement meet a connection that is lost, or leads to the wrong server."""
+    """Check connections before they are used, so that no statement meets a lost one."""
     engine = database.engine.sync_engine
 
     @event.listens_for(engine, "checkin")

@@ -88,29 +88,29 @@ class SqlRecords:
             self.audit = SqliteAuditStore(database, path)
 
     def of(self, tenant: str) -> "SqlTenant":
-        """See `Records`."""
+        """The stores of one tenant."""
         return SqlTenant(self.database, tenant)
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
+        """Return tenant and id of tasks that have not ended and whose lease is over."""
         return await abandoned(self.database, now, limit)
 
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
-        """See `Records`."""
+        """Return tenant and id of requests that were not decided, or not used, in time."""
         return await overdue(self.database, now, limit)
 
     async def lease_messages(
         self, now: float, until: float, holder: str, most: int
     ) -> list[tuple[str, OutboxMessage]]:
-        """See `Records`."""
+        """Lease due messages of all tenants to *holder*, *until* then."""
         return await leased(self.database, now, until, holder, most)
 
     async def tenants(self, subject: str) -> list[str]:
-        """See `Records`."""
+        """Return the tenants that have an entry of that subject."""
         return await tenants(self.database, subject)
 
     async def sweep(self, now: float) -> int:
-        """See `Records`."""
+        """Remove expired records of all kinds; return their number."""
         gone = 0
         for statement in _SWEEPS:
             while swept := await self.database.change(statement, {"now": now}):
@@ -118,11 +118,11 @@ class SqlRecords:
         return gone
 
     async def ping(self) -> None:
-        """See `Records`."""
+        """Raise StoreUnavailable unless the store answers."""
         await self.database.rows(_PING, {})
 
     async def aclose(self) -> None:
-        """See `Records`."""
+        """Close what was opened."""
         await self.audit.aclose()
         await self.database.aclose()
 
@@ -137,45 +137,45 @@ class SqlTenant:
 
     @property
     def tasks(self) -> SqlTasks:
-        """See `TenantRecords`."""
+        """Its tasks."""
         return SqlTasks(self._database, self._tenant)
 
     @property
     def idempotency(self) -> SqlIdempotency:
-        """See `TenantRecords`."""
+        """Its idempotency keys."""
         return SqlIdempotency(self._database, self._tenant)
 
     @property
     def sessions(self) -> SqlSessions:
-        """See `TenantRecords`."""
+        """Its sessions."""
         return SqlSessions(self._database, self._tenant)
 
     @property
     def trail(self) -> SqlTrail:
-        """See `TenantRecords`."""
+        """Its audit records."""
         return SqlTrail(self._database, self._tenant)
 
     @property
     def approvals(self) -> SqlApprovals:
-        """See `TenantRecords`."""
+        """Its approval requests."""
         return SqlApprovals(self._database, self._tenant)
 
     @property
     def grants(self) -> SqlGrants:
-        """See `TenantRecords`."""
+        """Its grants."""
         return SqlGrants(self._database, self._tenant)
 
     @property
     def outbox(self) -> SqlOutbox:
-        """See `TenantRecords`."""
+        """Its messages to other systems."""
         return SqlOutbox(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:
-        """See `TenantRecords`."""
+        """Return its entries of one subject; *subject* is a name in our own code."""
         return SqlEntries(self._database, self._tenant, subject)
 
     async def usage(self, owner: bytes | None, now: float) -> StoredUsage:
-        """See `TenantRecords`."""
+        """Return what its tasks and idempotency keys take: of one owner, or of all (None)."""
         values = {"its_tenant": self._tenant, "now": now}
         # Answered from the indexes alone.
         if owner is None:

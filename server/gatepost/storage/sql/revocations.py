@@ -38,23 +38,23 @@ class SqlRevocations:
         self._changes = SqlEntries(database, NO_TENANT, SUBJECT)
 
     async def changes(self) -> int:
-        """See `RevocationStore`."""
+        """Return a number that grows with every change; a cheap query."""
         found = await self._changes.get(CHANGES)
         return 0 if found is None else found.revision
 
     async def all(self) -> list[RevocationRecord]:
-        """See `RevocationStore`."""
+        """Return all revocations, the oldest first, including expired ones."""
         return [RevocationRecord(**row._mapping) for row in await self._database.rows(_ALL, {})]
 
     async def put(self, cut: RevocationRecord) -> bool:
-        """See `RevocationStore`."""
+        """Store a revocation durably; return False if its tenant has one with this id already."""
         statement = _put(self._database.dialect)
         put = await self._database.change(statement, msgspec.structs.asdict(cut)) == 1
         await self._tell()
         return put
 
     async def delete(self, tenant: str, cut_id: str) -> bool:
-        """See `RevocationStore`."""
+        """Delete a revocation durably; return whether there was one."""
         which = {"its_tenant": tenant, "its_id": cut_id}
         there = await self._database.change(_DELETE, which) == 1
         await self._tell()

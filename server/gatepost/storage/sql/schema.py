@@ -1,4 +1,4 @@
-"""Which revision a database has, and the way from there to ours."""
+"""Read the revision of a database, and migrate it."""
 
 import importlib
 from pathlib import Path
@@ -24,7 +24,7 @@ MIGRATIONS = "gatepost.storage.migrations.steps"
 """Loaded by name: Alembic costs a tenth of a second, and most starts do not need it."""
 SCRIPTS = Path(__file__).parents[1] / "migrations"
 MIGRATION_S = 3600.0
-"""What all steps together may take."""
+"""The deadline of all steps together, in seconds."""
 
 # Two that migrate at once take turns, and the second finds nothing left to do.
 _ALONE = {
@@ -54,7 +54,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 async def revision(database: Database) -> str | None:
-    """The database's revision; None when it is empty. Raises StoreUnavailable."""
+    """Return the revision of a database, None if it is empty; raises StoreUnavailable."""
     return await database.look(_revision)
 
 
@@ -73,7 +73,7 @@ async def check(database: Database) -> None:
 
 
 def behind(found: str | None) -> str:
-    """What is to be done about a database that lacks some steps."""
+    """Return the message for a database that must be migrated."""
     return (
         f"the database is at revision {found or 'none'} and this Gatepost needs {REVISION}: "
         "run `gatepost migrate`"
@@ -94,9 +94,9 @@ async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
 
 async def make(database: Database) -> Move:
     """
-    As `migrate`, but that an empty database gets the tables at once, which says nothing of steps.
+    Migrate a database; an empty one gets the current tables at once, without the steps.
 
-    They are those that all steps together make, without the wait for what runs the steps.
+    This saves importing Alembic.
     """
     if await revision(database) is not None:
         return await migrate(database)

@@ -39,7 +39,7 @@ class SqlSessions:
         self._database, self._tenant = database, tenant
 
     async def get(self, key: bytes) -> SessionRecord:
-        """See `SessionStore`."""
+        """Return the state of a session."""
         found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_key": key})
         if not found:
             return FRESH
@@ -47,7 +47,7 @@ class SqlSessions:
         return SessionRecord(**values | {"subscriptions": _decode(values["subscriptions"])})
 
     async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
-        """See `SessionStore`."""
+        """Replace the record that has the same ``revision`` (0: there is none), durably."""
         values: dict[str, Any] = {
             **msgspec.structs.asdict(record),
             "subscriptions": _encode(record.subscriptions),

@@ -38,7 +38,7 @@ PRAGMAS: Mapping[str, int | str] = {
 
 
 def database(url: str) -> Database:
-    """The file of a `sqlite:///` URL, made for this user alone; raises StoreRefused."""
+    """Open the file of a `sqlite:///` URL, readable by this user only; raises StoreRefused."""
     path = path_of(url)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
@@ -133,10 +133,10 @@ def check_file(path: str, opened: os.stat_result) -> None:
 
 
 def path_of(url: str) -> str:
-    """Where the file is."""
+    """Return the path of the file."""
     return unquote(url.removeprefix(SCHEME))
 
 
 def exists(url: str) -> bool:
-    """Whether the file is there."""
+    """Return whether the file exists."""
     return os.path.exists(path_of(url))

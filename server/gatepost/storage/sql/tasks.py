@@ -36,19 +36,19 @@ class SqlTasks:
         self._database, self._tenant = database, tenant
 
     async def create(self, task: TaskRecord) -> None:
-        """See `TaskRecords`."""
+        """Store a new task durably."""
         await self._database.change(
             _CREATE,
             {"tenant": self._tenant, **msgspec.structs.asdict(task), "bytes": task.weight},
         )
 
     async def get(self, task_id: str) -> TaskRecord | None:
-        """See `TaskRecords`."""
+        """Return a task, or None; it may have expired and not be removed yet."""
         found = await self._database.rows(_GET, {"its_tenant": self._tenant, "its_id": task_id})
         return TaskRecord(**found[0]._mapping) if found else None
 
     async def replace(self, task: TaskRecord) -> bool:
-        """See `TaskRecords`."""
+        """Replace the record that has the same id and ``revision``; its revision grows by one."""
         values: dict[str, Any] = msgspec.structs.asdict(task)
         which = {
             "its_tenant": self._tenant,
@@ -59,7 +59,7 @@ class SqlTasks:
         return await self._database.change(_REPLACE, {**values, **which}) == 1
 
     async def count(self, owner: bytes) -> int:
-        """See `TaskRecords`."""
+        """Return the number of the owner's tasks that have not ended."""
         which = {"its_tenant": self._tenant, "its_owner": owner}
         return int((await self._database.rows(_COUNT, which))[0][0])
 

@@ -76,26 +76,26 @@ class SqlTenantData:
         self._database = database
 
     async def tenants(self, *kinds: str) -> list[str]:
-        """See `TenantDataStore`."""
+        """Return the tenants that have records of these kinds, or of any kind, sorted."""
         looks = [_TENANTS[kind] for kind in kinds or _TENANTS]
         found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
         # The word of changes is kept where no tenant is.
         return sorted(found - {""})
 
     async def count(self, tenant: str) -> dict[str, int]:
-        """See `TenantDataStore`."""
+        """Return the number of records of each kind that has any, except those of `APART`."""
         return await self._count(_COUNTS, {"whose": tenant})
 
     async def clear(self, tenant: str) -> int:
-        """See `TenantDataStore`."""
+        """Remove some records durably and return their number; 0 means that none is left."""
         return await self._clear(_CLEARS, {"whose": tenant})
 
     async def count_of(self, tenant: str, person: ErasureSubject) -> dict[str, int]:
-        """See `TenantDataStore`."""
+        """Return the number of records of each kind that belong to a person."""
         return await self._count(_MY_COUNTS, _values(tenant, person))
 
     async def clear_of(self, tenant: str, person: ErasureSubject) -> int:
-        """See `TenantDataStore`."""
+        """Remove some records of a person durably and return their number; 0 if none is left."""
         return await self._clear(_MY_CLEARS, _values(tenant, person))
 
     async def _count(self, looks: Mapping[str, Executable], values: Values) -> dict[str, int]:

@@ -177,7 +177,7 @@ class ValkeySubscription:
             self._deliver(message)
 
     async def aclose(self) -> None:
-        """See `gatepost.storage.relay.Subscription`."""
+        """End the subscription."""
         self._deliver = None
         await self._channels.unfollow(self)
 

@@ -135,12 +135,12 @@ class ValkeyConcurrency:
             raise
 
     def hold(self, slots: Sequence[bytes]) -> None:
-        """See `TenantRelay`."""
+        """Take slots without checking that any is free; other processes learn of it soon."""
         self._count(slots)
         self._tell(slots)
 
     def leave(self, slots: Sequence[bytes]) -> None:
-        """See `TenantRelay`."""
+        """Release slots; other processes learn of it soon."""
         self._held.subtract(slots)
         for slot in slots:
             if self._held[slot] <= 0:

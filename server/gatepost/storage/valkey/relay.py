@@ -50,16 +50,16 @@ class ValkeyRelay:
         self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
 
     def of(self, tenant: str) -> "ValkeyTenantRelay":
-        """See `Relay`."""
+        """Return the relay of one tenant."""
         return ValkeyTenantRelay(self, tenant)
 
     async def ping(self) -> None:
-        """See `Relay`."""
+        """Raise StoreUnavailable unless the relay answers."""
         with answering():
             await self.client.ping()
 
     async def aclose(self) -> None:
-        """See `Relay`."""
+        """Close all connections; subscriptions end."""
         await self.channels.aclose()
         await self.places.aclose()
         with contextlib.suppress(RedisError, OSError):
@@ -87,49 +87,49 @@ class ValkeyTenantRelay:
         self._tenant = _bytes(tenant)
 
     async def publish(self, topic: str, message: bytes) -> None:
-        """See `TenantRelay`."""
+        """Send a message to all subscribers of a topic, in all processes."""
         with answering():
             await self._client.publish(self._key(self._topics, topic), message)
 
     async def follow(self, topic: str, deliver: Deliver) -> ValkeySubscription:
-        """See `TenantRelay`."""
+        """Subscribe to a topic; messages published after this returns are delivered."""
         return await self._channels.follow(self._key(self._topics, topic), deliver)
 
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
-        """See `TenantRelay`."""
+        """Store a note under a key."""
         with answering():
             await self._client.set(self._key(b"note", key), value, px=_milliseconds(ttl_s))
 
     async def take(self, key: str) -> bytes | None:
-        """See `TenantRelay`."""
+        """Return a note and delete it; of several concurrent callers, one gets it."""
         with answering():
             return cast("bytes | None", await self._client.getdel(self._key(b"note", key)))
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
-        """See `TenantRelay`."""
+        """Take a token from a bucket that gains *rate* tokens a second and holds *burst*."""
         denial = await self.spend_all((Spending(bucket, rate, burst),))
         return 0.0 if denial is None else denial.wait_s
 
     async def spend_all(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
     ) -> Denial | None:
-        """See `TenantRelay`."""
+        """Take one token from each bucket and one of each slot, or nothing."""
         buckets = [(self._key(b"bucket", one.bucket), one.rate, one.burst) for one in spendings]
         places = [(self._key(b"slot", slot.name), slot.most) for slot in slots]
         return await self._relay.places.take(buckets, places)
 
     def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """See `TenantRelay`."""
+        """Take slots without checking that any is free; other processes learn of it soon."""
         self._relay.places.hold([self._key(b"slot", slot.name) for slot in slots])
 
     def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
-        """See `TenantRelay`."""
+        """Release slots; other processes learn of it soon."""
         self._relay.places.leave([self._key(b"slot", slot.name) for slot in slots])
 
     async def levels(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
     ) -> list[float]:
-        """See `TenantRelay`."""
+        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
         keys = [self._key(b"bucket", one.bucket) for one in spendings]
         keys += [self._key(b"slot", slot.name) for slot in slots]
         levels = await self._relay.levels(keys, len(spendings))
@@ -137,7 +137,7 @@ class ValkeyTenantRelay:
         return [*held, *levels[len(spendings) :]]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
-        """See `TenantRelay`."""
+        """Append to a log and return the entry's number; only the *most* newest entries stay."""
         key = self._key(b"log", log)
         with answering():
             async with self._client.pipeline(transaction=True) as pipe:
@@ -148,7 +148,7 @@ class ValkeyTenantRelay:
         return _number(identity)
 
     async def read(self, log: str, after: int) -> list[LogEvent] | None:
-        """See `TenantRelay`."""
+        """Return the entries after a number; None if the log is unknown or has lost some."""
         if not 0 <= after < MOST_EVENTS:
             return None
         key = self._key(b"log", log)
@@ -163,12 +163,12 @@ class ValkeyTenantRelay:
         return events if len(events) == _number(newest[0][0]) - after else None
 
     async def forget(self, log: str) -> None:
-        """See `TenantRelay`."""
+        """Delete a log."""
         with answering():
             await self._client.delete(self._key(b"log", log))
 
     async def clear(self) -> None:
-        """See `TenantRelay`."""
+        """Delete all notes and logs of the tenant."""
         for kind in (b"note", b"log"):
             pattern = _GLOB.sub(rb"\\\g<0>", self._key(kind, "")) + b"*"
             with answering():

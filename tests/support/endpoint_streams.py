@@ -1,8 +1,9 @@
-"""Event streams that a test reads while they last, and two endpoints that are one server."""
+"""Event streams of an endpoint in this process, read while they last."""
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, EndpointLimits
@@ -10,16 +11,22 @@ from gatepost.storage.records import Records
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
-from tests.support.mcp import JSON, Client, Header, block_of, message
+from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, block_of, message
 
 WITHIN_S = 20
 
 
-class Live:
+class OpenExchange:
     """One exchange under way; what it sends is read piece by piece."""
 
     def __init__(
-        self, client: Client, verb: str, body: bytes, headers: Iterable[Header], *, slow: bool
+        self,
+        client: EndpointClient,
+        verb: str,
+        body: bytes,
+        headers: Iterable[Header],
+        *,
+        slow: bool,
     ) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -43,7 +50,7 @@ class Live:
             "gatepost.request_id": "request-1",
         }
         work = client.endpoint(scope, self._receive, self._send)
-        self.task = asyncio.get_running_loop().create_task(_whole(work))
+        self.task = asyncio.get_running_loop().create_task(_run(work))
 
     async def _receive(self) -> dict[str, Any]:
         if self._unread:
@@ -73,7 +80,7 @@ class Live:
         """A slow client reads at last."""
         self._reads.set()
 
-    async def opened(self) -> "Live":
+    async def opened(self) -> "OpenExchange":
         """Wait for the head of the answer."""
         await asyncio.wait_for(self._head.wait(), WITHIN_S)
         return self
@@ -114,11 +121,11 @@ class Live:
         await asyncio.wait_for(asyncio.shield(self.task), WITHIN_S)
 
 
-async def _whole(work: Any) -> None:
+async def _run(work: Any) -> None:
     await work
 
 
-class House:
+class EndpointPair:
     """Two processes behind one name: what one keeps, the other finds."""
 
     def __init__(
@@ -131,8 +138,8 @@ class House:
         **more: Any,
     ) -> None:
         tools = [*tools]
-        self.one = Client(tools, limits=limits, records=records, **more)
-        self.two = Client(
+        self.one = EndpointClient(tools, limits=limits, records=records, **more)
+        self.two = EndpointClient(
             tools,
             limits=limits,
             relay=self.one.relay,
@@ -143,7 +150,7 @@ class House:
         self.version = version
         self.session = ""
 
-    async def open(self, **capabilities: Any) -> "House":
+    async def open(self, **capabilities: Any) -> "EndpointPair":
         """Begin a session at the first process."""
         self.session = await self.one.open(self.version, capabilities=capabilities)
         return self
@@ -153,44 +160,52 @@ class House:
         self.one.caller = self.two.caller = caller
 
     def call(
-        self, client: Client, tool: str, *, identity: Any = 7, slow: bool = False, **arguments: Any
-    ) -> Live:
+        self,
+        client: EndpointClient,
+        tool: str,
+        *,
+        identity: Any = 7,
+        slow: bool = False,
+        **arguments: Any,
+    ) -> OpenExchange:
         """Begin a `tools/call` at one of the two; it asks for progress."""
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}}
         return self.post(client, message("tools/call", params, identity=identity), slow=slow)
 
-    def post(self, client: Client, body: bytes, *headers: Header, slow: bool = False) -> Live:
+    def post(
+        self, client: EndpointClient, body: bytes, *headers: Header, slow: bool = False
+    ) -> OpenExchange:
         """Begin any POST of the session."""
-        return Live(client, "POST", body, [JSON, *self._named(), *headers], slow=slow)
+        return OpenExchange(client, "POST", body, [JSON, *self._named(), *headers], slow=slow)
 
-    def get(self, client: Client, *headers: Header, slow: bool = False) -> Live:
+    def get(self, client: EndpointClient, *headers: Header, slow: bool = False) -> OpenExchange:
         """Begin a GET of the session."""
         accept = ("accept", "text/event-stream")
-        return Live(client, "GET", b"", [accept, *self._named(), *headers], slow=slow)
+        return OpenExchange(client, "GET", b"", [accept, *self._named(), *headers], slow=slow)
 
-    def resume(self, client: Client, event_id: str) -> Live:
+    def resume(self, client: EndpointClient, event_id: str) -> OpenExchange:
         """Begin a GET for what came after an event."""
         return self.get(client, ("last-event-id", event_id))
 
-    async def tell(self, client: Client, method: str, params: Any = None) -> int:
+    async def tell(self, client: EndpointClient, method: str, params: Any = None) -> int:
         """Send a notification; the status."""
         sent = message(method, params, identity=None)
         return (await client.send(sent, [JSON, *self._named()])).status
 
-    async def answer(self, client: Client, identity: Any, **member: Any) -> int:
+    async def answer(self, client: EndpointClient, identity: Any, **member: Any) -> int:
         """Answer a question of the server's; the status."""
         sent = {"jsonrpc": "2.0", "id": identity, **member}
         return (await client.send(json.dumps(sent).encode(), [JSON, *self._named()])).status
 
-    async def cancel(self, client: Client, identity: Any) -> int:
+    async def cancel(self, client: EndpointClient, identity: Any) -> int:
         """Take a request back; the status."""
         return await self.tell(client, "notifications/cancelled", {"requestId": identity})
 
-    async def delete(self, client: Client) -> int:
+    async def delete(self, client: EndpointClient) -> int:
         """End the session; the status."""
         return (await client.send(b"", self._named(), verb="DELETE")).status
 
-    async def ping(self, client: Client) -> int:
+    async def ping(self, client: EndpointClient) -> int:
         """Use the session; the status."""
         return (await client.send(message("ping"), [JSON, *self._named()])).status
 
@@ -201,3 +216,102 @@ class House:
 
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]
+
+
+SOON = 10.0
+SUBSCRIPTION = META + "subscriptionId"
+COMMENT = "comment"
+
+
+class ListenStream:
+    """What has arrived on one stream; `next` waits for more, never longer than ten seconds."""
+
+    def __init__(self) -> None:
+        self.start: Mapping[str, Any] = {}
+        self.hung_up = asyncio.Event()
+        self.reading = asyncio.Event()
+        self.reading.set()
+        self.is_waiting = False
+        self._frames: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def send(self, message: Any) -> None:
+        """ASGI's send; waits while the client reads nothing."""
+        await self.reading.wait()
+        if message["type"] == "http.response.start":
+            self.start = message
+            return
+        for frame in message.get("body", b"").split(b"\n\n"):
+            if frame:
+                self._frames.put_nowait(_message_in(frame))
+        if not message.get("more_body"):
+            self._frames.put_nowait(None)
+
+    async def receive(self) -> dict[str, Any]:
+        """ASGI's receive."""
+        self.is_waiting = True
+        try:
+            await self.hung_up.wait()
+        finally:
+            self.is_waiting = False
+        return {"type": "http.disconnect"}
+
+    async def next(self) -> Any:
+        """The next message; COMMENT for a sign of life, None for the end of the stream."""
+        return await asyncio.wait_for(self._frames.get(), SOON)
+
+    async def acknowledged(self) -> Any:
+        """The filter as it is honoured, which comes first."""
+        first = await self.next()
+        assert first["method"] == "notifications/subscriptions/acknowledged"
+        return first["params"]["notifications"]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The fields of the answer."""
+        return {name.decode(): value.decode() for name, value in self.start["headers"]}
+
+
+def _message_in(frame: bytes) -> Any:
+    if frame.startswith(b":"):
+        return COMMENT
+    event, data = frame.split(b"\n")
+    assert event == b"event: message"
+    return json.loads(data.removeprefix(b"data: "))
+
+
+@asynccontextmanager
+async def listening(
+    client: EndpointClient,
+    wanted: Mapping[str, Any],
+    *,
+    identity: Any = 7,
+    caller: TenantContext | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> AsyncIterator[ListenStream]:
+    """A stream for *wanted* (`params.notifications`); hung up at the end of the block."""
+    known = {META + "protocolVersion": VERSION, META + "clientCapabilities": {}, **(meta or {})}
+    body = message(
+        "subscriptions/listen", {"notifications": wanted, "_meta": known}, identity=identity
+    )
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/mcp",
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"accept", b"application/json, text/event-stream"),
+            (b"mcp-protocol-version", VERSION.encode()),
+            (b"mcp-method", b"subscriptions/listen"),
+        ],
+        CALLER: caller or client.caller,
+        "gatepost.request_id": "request-1",
+        "gatepost.body": body,
+    }
+    stream = ListenStream()
+    task = asyncio.create_task(client.endpoint(scope, stream.receive, stream.send))
+    try:
+        yield stream
+    finally:
+        stream.hung_up.set()
+        stream.reading.set()
+        await asyncio.wait_for(task, SOON)

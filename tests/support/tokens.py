@@ -122,7 +122,7 @@ def compact(
     return f"{signed}.{b64(sign(signed.encode()))}"
 
 
-class Forge:
+class TokenFactory:
     """
     Makes tokens for one resource as one issuer would, and as an attacker would.
 

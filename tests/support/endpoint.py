@@ -125,7 +125,7 @@ def block_of(block: bytes) -> dict[str, str]:
     return fields
 
 
-class Client:
+class EndpointClient:
     """Talks to one endpoint in this process."""
 
     def __init__(
