@@ -55,11 +55,11 @@ class Measured(httpcore2.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """See httpcore2."""
+        """Write bytes, as httpcore2 asks for."""
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
-        """See httpcore2."""
+        """Close the stream."""
         await self._stream.aclose()
 
     async def start_tls(
@@ -68,9 +68,9 @@ class Measured(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """See httpcore2."""
+        """Start TLS, and return the stream above it."""
         return Measured(await self._stream.start_tls(ssl_context, server_hostname, timeout))
 
     def get_extra_info(self, info: str) -> Any:
-        """See httpcore2."""
+        """Return a property of the connection below."""
         return self._stream.get_extra_info(info)

@@ -46,7 +46,7 @@ def build_app(
     development_issuer: Sequence[Route] = (),
 ) -> Edge:
     """
-    Everything that serves a request, in the order a request meets it.
+    Return the application: all layers that serve a request, in order.
 
     *development_issuer* are the routes that only `gatepost dev` adds.
     """
@@ -86,7 +86,7 @@ def build_app(
 def dashboard_of(
     config: Config, services: Services, resource: Resource
 ) -> tuple[Sequence[Route], RenderRefusal]:
-    """The dashboard's routes, and how its refusals look; nothing where there is none."""
+    """Return the dashboard's routes and its error pages; empty if it is not configured."""
     if not is_on(config):
         return (), lambda path, refusal, request_id: None
     # By name: a server without one does not wait for its pages.
@@ -95,7 +95,7 @@ def dashboard_of(
 
 
 def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> HeadRules:
-    """What every request meets first; paths below *own_origin_rules* judge origins themselves."""
+    """Return the rules of the edge; paths below *own_origin_rules* check origins themselves."""
     return HeadRules(
         origin=resource.origin,
         development=config.development,
@@ -108,7 +108,7 @@ def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> H
 
 
 def challenge_of(config: Config) -> Challenge:
-    """How refusals demand credentials."""
+    """Return the challenge that refusals send."""
     return Challenge(
         baseline=config.scopes.baseline,
         error_without_credentials=config.challenge.error_without_credentials,
@@ -158,7 +158,7 @@ def mcp(
     *,
     mirrors: bool = True,
 ) -> Endpoint:
-    """The endpoint at the resource; *mirrors* as in `Endpoint`."""
+    """Return the MCP endpoint; *mirrors* as in `Endpoint`."""
     server = McpServer(
         runner=services.runner,
         registry=services.registry,
@@ -197,7 +197,7 @@ def mcp(
 def tool_routes(
     config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
 ) -> list[Route]:
-    """The REST tool protocol, beside the endpoint and behind the same gate."""
+    """Return the routes of the REST tool protocol, which has the same gate."""
     limits, beside = config.limits, Beside(resource)
     traced = None
     if (tracer := services.exporter.tracer) is not None:
@@ -225,7 +225,7 @@ def tool_routes(
 def metadata_routes(
     config: Config, services: Services, resource: Resource, *, unknown: ASGIApp
 ) -> list[Route]:
-    """The protected-resource metadata, which needs no token."""
+    """Return the routes of the protected-resource metadata, which need no token."""
     documents = MetadataRoutes(
         resource,
         authorization_servers=services.issuers.for_tenant,
@@ -237,7 +237,7 @@ def metadata_routes(
 
 
 def pages(config: Config, resource: Resource) -> list[Route]:
-    """The other documents that need no token; a test holds the list to exactly this."""
+    """Return the other documents that need no token; a test lists exactly these."""
     start, openapi = start_page(config), document(resource, version())
     routes = [
         Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"])
@@ -248,7 +248,7 @@ def pages(config: Config, resource: Resource) -> list[Route]:
 
 
 def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
-    """What clients may ask for: what every request needs, then whatever else an offer needs."""
+    """Return the scopes that clients may request: the baseline first, then those of offers."""
     baseline = config.scopes.baseline
     return (*baseline, *sorted((registry.declared & registry.obtainable).difference(baseline)))
 
@@ -298,7 +298,7 @@ class RouteTable:
         return next(matching, OTHER)
 
     def allow(self, path: str) -> bytes:
-        """What `Allow` says of a path; of an unknown one as of most that there are."""
+        """Return the methods for `Allow`; for an unknown path, those of most paths."""
         for route in self.routes:
             if route.methods and route.path_regex.fullmatch(path):
                 # Starlette adds HEAD to every GET, and a stream has none.
@@ -308,7 +308,7 @@ class RouteTable:
         return b"GET, HEAD" if path in PROBES else b"POST"
 
     def first_matches(self, path: str) -> bool:
-        """Whether the path is the endpoint's."""
+        """Return whether the path is the endpoint's."""
         return self.routes[0].path_regex.fullmatch(path) is not None
 
 
@@ -334,7 +334,7 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def health() -> tuple[int, bytes]:
-    """What `/health` says."""
+    """Return the answer of `/health`."""
     return 200, _HEALTH
 
 

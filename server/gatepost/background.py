@@ -48,7 +48,7 @@ async def during(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> As
 
 def reason_of(task: "asyncio.Task[None]") -> dict[str, str]:
     """
-    What ended a task, for the log: the error's type and where it was raised.
+    Describe for the log why a task ended: the error's type and where it was raised.
 
     Not the error's text, which may quote whatever was at hand there.
     """

@@ -31,5 +31,5 @@ def close_to_others(handle: int, shown: str) -> None:
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """Whether a file belongs to another user than this process runs as."""
+    """Return whether a file belongs to another user than this process runs as."""
     return os.geteuid() not in (0, status.st_uid)

@@ -212,7 +212,7 @@ def _name_of(task: "asyncio.Task[object]") -> str:
 
 
 def deadlines(config: Config) -> Deadlines:
-    """The socket's limits out of the settings."""
+    """Return the deadlines of connections from the settings."""
     return Deadlines(
         head_s=config.limits.header_timeout_s,
         drain_s=config.listen.drain_s,
@@ -226,7 +226,7 @@ def deadlines(config: Config) -> Deadlines:
 
 
 def tls_of(config: Config) -> Certificate | None:
-    """What the server speaks TLS with, if it does."""
+    """Return the TLS context, or None if the server does not serve TLS."""
     listen = config.listen
     return Certificate(listen.tls_certificate, listen.tls_key) if listen.tls_key else None
 

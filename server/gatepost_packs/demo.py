@@ -194,7 +194,7 @@ async def count_slowly(
     ttl_s=3600,
 )
 async def invoice_format(ctx: CallContext) -> str:
-    """How `save_csv` wants the lines of an invoice."""
+    """Return instructions for the lines of an invoice, as `save_csv` takes them."""
     return INVOICE_FORMAT
 
 
@@ -216,7 +216,7 @@ Each line of an invoice is one row with up to three members:
     untrusted="workspace files",
 )
 async def workspace_file(ctx: CallContext, path: str) -> Contents:
-    """A file of the caller's own workspace."""
+    """Return a file of the caller's own workspace."""
     data = await ctx.workspace.read(path, limit=LARGEST_FILE)
     kind, coding = mimetypes.guess_type(path, strict=False)
     if coding is None:
@@ -229,7 +229,7 @@ async def workspace_file(ctx: CallContext, path: str) -> Contents:
 
 @workspace_file.list
 async def workspace_files(ctx: CallContext) -> list[ListedResource]:
-    """Every file of the workspace, with its size and age."""
+    """Yield every file of the workspace, with its size and age."""
     return [
         ListedResource(
             variables={"path": file.path},
@@ -242,7 +242,7 @@ async def workspace_files(ctx: CallContext) -> list[ListedResource]:
 
 @workspace_file.complete("path")
 async def workspace_paths(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
-    """The paths that begin with what is typed."""
+    """Return the paths that begin with the typed text."""
     files = await ctx.workspace.files(limit=MOST_FILES)
     return [file.path for file in files if file.path.startswith(value)]
 

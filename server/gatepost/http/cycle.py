@@ -32,7 +32,7 @@ class EncodedFields:
         self.lines = b""
 
     def of(self, fields: Fields) -> bytes | None:
-        """The lines of these, kept until there are others; None when uvicorn must judge them."""
+        """Return the encoded lines of these fields, cached; None if uvicorn must check them."""
         if fields is self.fields:
             return self.lines
         lines = lines_of(fields)
@@ -52,7 +52,7 @@ class NeverAwaited:
     """Stands for the event of a request whose application never waits, as most never do."""
 
     def set(self) -> None:
-        """Nobody to wake."""
+        """Do nothing, because no task waits."""
 
 
 NEVER_AWAITED = NeverAwaited()
@@ -107,20 +107,20 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.message_event.set()
 
     def complete(self) -> None:
-        """The body is whole."""
+        """Mark the body as complete."""
         if self.message_event is NEVER_AWAITED:
             self.scope[WHOLE_BODY] = bytes(self.body)
         else:
             self.message_event.set()
 
     def abandon(self) -> None:
-        """The client is gone: what it asked, and nobody has looked at yet, is not done."""
+        """Handle a client that left; a request that has not begun is not carried out."""
         self.disconnected = True
         self.scope.pop(WHOLE_BODY, None)
         self.message_event.set()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message; ASGI's way to the body also where that stands in the scope."""
+        """Return the next ASGI message, even if the body is already in the scope."""
         if self.message_event is NEVER_AWAITED:
             self.message_event = asyncio.Event()
             if self.body or not self.more_body:
@@ -186,7 +186,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self._break_off("The application returned without completing the answer.")
 
     def ended(self, task: "asyncio.Task[None]") -> None:
-        """The task that ran the application has ended."""
+        """Handle the end of the task that ran the application."""
         self.connection.tasks.discard(task)
         if task.cancelled():
             self._break_off("The application was stopped.")
@@ -202,7 +202,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.connection.hang_up()
 
     def _sent_whole(self, start: Any, message: Any) -> bool:
-        """Whether these were an answer that one write can hold, and it is on its way."""
+        """Return whether the messages were a complete response and were sent in one write."""
         if message["type"] != "http.response.body" or message.get("more_body"):
             return False
         body: bytes = message.get("body", b"")
@@ -211,7 +211,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
 
 
 def lines_of(fields: Fields) -> bytes | None:
-    """The fields of an answer as they are written; None when uvicorn must judge them."""
+    """Encode the header lines of a response; None if uvicorn must check them."""
     lines = [*map(b": ".join, fields), b""]
     head = b"\r\n".join(lines)
     if len(head.translate(None, CONTROLS)) != len(head) - 2 * (len(lines) - 1):
@@ -221,7 +221,7 @@ def lines_of(fields: Fields) -> bytes | None:
 
 
 def undeclared(fields: Fields, size: int) -> list[tuple[bytes, bytes]] | None:
-    """The fields but for the length, which must be *size*; None when uvicorn must judge them."""
+    """Return the fields without the length, which must be *size*; None if uvicorn must check."""
     kept = []
     length = None
     for field in fields:

@@ -126,11 +126,11 @@ class IdleWatch:
         """The loop's time when the last answer was out; None while a request is under way."""
 
     def arm(self) -> None:
-        """The connection is made."""
+        """Start the timer of a new connection."""
         self._timer = self._loop.call_later(self._limit_s, self._look)
 
     def disarm(self) -> None:
-        """The connection is lost."""
+        """Stop the timer of a closed connection."""
         if self._timer is not None:
             self._timer.cancel()
 

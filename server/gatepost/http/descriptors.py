@@ -39,18 +39,18 @@ class DescriptorLimits(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, limit: int, *, share: int = 2) -> "DescriptorLimits":
-        """The room below a limit; all but one part in *share* of the spare ones is kept free."""
+        """Return the limits; `full` leaves 1/*share* of the spare descriptors free."""
         spare = min(max(limit // 8, LEAST_SPARE), MOST_SPARE)
         return cls(max(limit - spare, 1), max(limit - spare // share, 1))
 
     @classmethod
     def here(cls, *, share: int = 2) -> "DescriptorLimits":
-        """The room that this process has now."""
+        """Return the limits for this process."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls.of(MOST if soft == resource.RLIM_INFINITY else soft, share=share)
 
     def is_full(self, any_open: int) -> bool:
-        """Whether a connection would not fit; *any_open* is a descriptor to ask the system with."""
+        """Return whether no connection fits; *any_open* is a descriptor to query the system."""
         try:
             number = os.dup(any_open)
         except OSError:

@@ -242,7 +242,7 @@ async def respond_page(send: Send, status: int, body: bytes, headers: Headers) -
 
 
 def refusal_of(raised: BaseException, request_id: str) -> EdgeRefusal:
-    """A refusal as it is; our own outage, stop and mistakes without detail, which the log has."""
+    """Return a refusal as it is; for outages and bugs, one without details, which the log has."""
     if isinstance(raised, EdgeRefusal):
         return raised
     if isinstance(raised, asyncio.CancelledError):

@@ -45,7 +45,7 @@ class FailedTokenLimit:
             raise refusal
 
     def refusal(self, scope: Scope) -> EdgeRefusal | None:
-        """The refusal for a peer whose credentials were too often no good; None for any other."""
+        """Return the refusal for a peer with too many failed tokens, or None."""
         bucket = self._peers.get(peer_key(scope)) if self._peers else None
         wait_s = 0.0 if bucket is None else bucket.wait_s(self._monotonic())
         if not wait_s:
@@ -80,5 +80,5 @@ class FailedTokenLimit:
 
 
 def peer_key(scope: Scope) -> str:
-    """The address failures are counted under; everybody of an IPv6 /64 is one peer."""
+    """Return the key for counting failures: the address, or the /64 of an IPv6 address."""
     return network_of_peer(peer_of(scope))

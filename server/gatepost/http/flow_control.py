@@ -22,7 +22,7 @@ class Writes(Protocol):
         """Whose answer is being written."""
 
     def drained(self) -> None:
-        """The client has read what was kept for it."""
+        """Go on after the client has read all buffered bytes."""
 
     def hang_up(self) -> None:
         """Close the connection behind what has been written."""
@@ -72,7 +72,7 @@ class ResponseFlow(FlowControl):
             self._transport.writelines(lines)
 
     def is_closing(self) -> bool:
-        """Whether nothing more is read or written, but for what is kept."""
+        """Return whether the connection only sends what is buffered."""
         return self._ending or self._transport.is_closing()
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class ResponseFlow(FlowControl):
         self._transport.abort()
 
     def forget(self) -> None:
-        """The connection is lost: nothing is kept for it."""
+        """Drop the buffered bytes of a closed connection."""
         self._rest.clear()
         self._whole = 0
         if self._timer is not None:
@@ -155,6 +155,6 @@ class ResponseFlow(FlowControl):
 
 
 def owner_of(scope: Any) -> Hashable:
-    """The caller of a request; the address that it came from, where there is none."""
+    """Return the caller of a request, or its address if it has no caller."""
     caller = scope.get(CALLER)
     return peer_of(scope) if caller is None else caller.principal_key

@@ -34,19 +34,19 @@ class StrictH11Protocol(H11Protocol):
         return owner_of(self.scope)
 
     def idle_since(self) -> float | None:
-        """See `IdleConnection`; nobody serves so many with it."""
+        """Return None, because connections of this protocol are not closed when idle."""
         return None
 
     def finish(self) -> None:
-        """See `HttptoolsProtocol`; the answer under way is told at the end."""
+        """Do nothing: `shutdown` makes the current response the last one."""
 
     def is_busy(self) -> bool:
-        """Whether there is a request to answer, or an answer to be read."""
+        """Return whether a request waits for its response, or a response is unread."""
         cycle = cast("Any", self.cycle)
         return cycle is not None and not cycle.response_complete
 
     def drained(self) -> None:
-        """See `Writes`; h11 takes one request at a time."""
+        """Do nothing, because h11 takes one request at a time."""
 
     def hang_up(self) -> None:
         """Close the connection behind what has been written."""
@@ -87,10 +87,10 @@ class StrictH11Protocol(H11Protocol):
         )
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: an Upgrade header is a client's choice and no news to the operator."""
+        """Do nothing: an Upgrade header is a client's choice."""
 
 
 def is_folded(data: bytes) -> bool:
-    """Whether the request head at the beginning of *data* has a line that continues another."""
+    """Return whether the request head in *data* has a folded line."""
     end = HEAD_OR_FOLD.search(data)
     return end is not None and end[0][-1:] in b" \t"

@@ -232,11 +232,11 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._watch.arm()
 
     def idle_since(self) -> float | None:
-        """See `IdleConnection`; one on which nothing was ever asked is idle, too."""
+        """Return when the connection became idle; None while a request is in progress."""
         return self._made_at if cast("Any", self.cycle) is None else self._idle.since
 
     def _current(self) -> Cycle:
-        """The request that is being answered, or was last."""
+        """Return the request that is being answered, or was last."""
         return self._answering if self.pipeline and self._answering is not None else self.cycle
 
     def owner(self) -> Hashable:
@@ -245,24 +245,24 @@ class HttptoolsProtocol(HttpToolsProtocol):
         return None if cycle is None else owner_of(cycle.scope)
 
     def drained(self) -> None:
-        """The client has read what was kept for it."""
+        """Go on after the client has read all buffered bytes."""
         if self._current().response_complete and not self.transport.is_closing():
             self.on_response_complete()
 
     def finish(self) -> None:
-        """The server stops: the answer under way, or the next one, is the connection's last."""
+        """Make the current or next response the last one of the connection."""
         self._stopping = True
         cycle = cast("Any", self.cycle)
         if cycle is not None and not cycle.response_complete:
             cycle.keep_alive = False
 
     def is_busy(self) -> bool:
-        """Whether there is a request to answer, or an answer to be read."""
+        """Return whether a request waits for its response, or a response is unread."""
         cycle = cast("Any", self.cycle)
         return cycle is not None and (not cycle.response_complete or self.flow.write_paused)
 
     def shutdown(self) -> None:
-        """See `HttpToolsProtocol`: the server stops, and what is being answered is the last."""
+        """Close the connection after the current response, because the server stops."""
         self._stopping = True
         cycle = cast("Any", self.cycle)
         if cycle is None or cycle.response_complete:
@@ -277,7 +277,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
         self._finish_closing()
 
     def _finish_closing(self) -> None:
-        """A stop waits for what a client still reads, and not for its word that it has read all."""
+        """Close a TLS connection after its bytes are sent, without waiting for the client."""
         if not (self._stopping and self.scheme == "https" and self.transport.is_closing()):
             return
         if self not in self.connections:
@@ -324,7 +324,7 @@ def drop_body(cycle: Cycle) -> None:
 
 def without_upgrade(data: bytes) -> bytes:
     """
-    A request head whose offer to speak another protocol is not heard (RFC 9110 section 7.8).
+    Return a request head without its Upgrade header (RFC 9110 section 7.8).
 
     The parser would stop at the head and lose the body, and Java's HTTP client makes the offer
     with every call over plain HTTP.

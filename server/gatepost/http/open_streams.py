@@ -25,7 +25,7 @@ class OpenStream(Protocol):
         """Whether it tells of something that this caller was allowed to watch."""
 
     def wake(self) -> None:
-        """There is something to say; called on the event loop, in turn with other streams."""
+        """Let the stream send, in turn with other streams; call it on the event loop."""
 
     def beat(self) -> None:
         """Show the client that the connection lives; called on the event loop."""
@@ -143,7 +143,7 @@ class OpenStreams:
         self.end(lambda caller: True)
 
     def is_over(self, caller: TenantContext) -> bool:
-        """Whether the caller's token is no longer good."""
+        """Return whether the caller's token has expired."""
         return caller.expires_at <= self._clock()
 
     def _wake_some(self) -> None:
@@ -162,7 +162,7 @@ class OpenStreams:
         return len(self._ring)
 
     def look(self) -> None:
-        """The next few streams show that they live, or end with their token."""
+        """Send a heartbeat on the next few streams, or end those whose token has expired."""
         self._turn = (self._turn + 1) % len(self._ring)
         for stream in tuple(self._ring[self._turn]):
             if self.is_over(stream.caller):

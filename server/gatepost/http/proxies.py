@@ -68,7 +68,7 @@ def _listing(values: list[bytes]) -> list[str]:
 
 
 def _address(entry: str) -> str | None:
-    """An entry of X-Forwarded-For as an address: proxies write it bare, bracketed, or with port."""
+    """Parse an entry of X-Forwarded-For: an address, perhaps with brackets or a port."""
     if entry.startswith("["):
         entry = entry[1:].partition("]")[0]
     elif entry.count(":") == 1:

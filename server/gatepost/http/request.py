@@ -56,7 +56,7 @@ class EdgeRequest(msgspec.Struct):
     answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def values(self, name: bytes) -> list[bytes]:
-        """Every value of a header, in the order of arrival; *name* in lower case."""
+        """Return every value of a header in order; *name* is in lower case."""
         if self.repeated:
             return [value for key, value in self.scope["headers"] if key == name]
         value = self.headers.get(name)
@@ -68,7 +68,7 @@ Allow = Callable[[str], bytes]
 
 
 def only_post(path: str) -> bytes:
-    """What is allowed where nothing but the endpoint is served."""
+    """Return the methods of a server that serves only the endpoint."""
     return b"POST"
 
 

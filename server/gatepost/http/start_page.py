@@ -28,7 +28,7 @@ POLICY = (
 
 
 def start_page(config: Config) -> bytes:
-    """The page at `/`, as UTF-8."""
+    """Return the page at `/` in UTF-8."""
     resource = Resource(config.resource)
     url = html.escape(config.resource)
     parts = [
@@ -72,7 +72,7 @@ def _other_host(url: str) -> str:
 
 
 def document_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of a JSON document that is the same for everybody."""
+    """Return the headers of a public JSON document."""
     return [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode("ascii")),
@@ -82,7 +82,7 @@ def document_headers(body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def page_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers that any HTML of ours goes out with."""
+    """Return the headers of an HTML page."""
     return [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(body)).encode("ascii")),

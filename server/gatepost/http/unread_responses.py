@@ -83,7 +83,7 @@ class UnreadResponses:
         self.total += more
 
     def _most(self) -> Hashable | None:
-        """The caller that keeps the most; None when only one connection is left."""
+        """Return the caller with the most unread bytes; None if only one connection is left."""
         if len(self._kept) < 2 and all(len(kept) < 2 for kept in self._kept.values()):
             return None
         return max(self._sums, key=self._sums.__getitem__)

@@ -195,7 +195,7 @@ class Dispatch:
     def _refuse(
         self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params
     ) -> ExchangeResponse:
-        """The answer to what the table does not serve, or serves only a session that is not."""
+        """Return the error for a method that is unknown, or that needs a session."""
         if ruling in LEGACY_REFUSALS:
             return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
         meta = NO_META if params.meta is UNSET else params.meta

@@ -79,17 +79,17 @@ class SseResponse:
 
 
 def reads_events(accept: bytes) -> bool:
-    """Whether a client can be answered with events; one that does not say so can."""
+    """Return whether a client accepts events, also if it has no Accept header."""
     return not accept or b"text/event-stream" in accept or b"*/*" in accept
 
 
 def accepts_events(accept: bytes) -> bool:
-    """Whether a client names events among what it accepts."""
+    """Return whether a client's Accept header names events."""
     return b"text/event-stream" in accept
 
 
 def frame(data: bytes, event_id: str = "") -> bytes:
-    """One message as one event: it has no line breaks, so it is one `data:` line."""
+    """Encode a message as an event; it has no line breaks, so it is one `data:` line."""
     named = b"id: %b\n" % event_id.encode() if event_id else b""
     return b"%bevent: message\ndata: %b\n\n" % (named, data)
 

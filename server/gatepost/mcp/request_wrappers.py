@@ -140,7 +140,7 @@ class RequestTracing:
     def _described(
         self, exchange: Exchange, message: IncomingMessage, identity: bytes, params: Params
     ) -> tuple[str, dict[str, str | int]]:
-        """The span's name and attributes."""
+        """Return the span's name and attributes."""
         method = message.method if message.method in KNOWN else None
         told = method or OTHER
         attributes: dict[str, str | int] = {
@@ -157,7 +157,7 @@ class RequestTracing:
         return told + self._target(method, params, attributes), attributes
 
     def _target(self, method: str | None, params: Params, attributes: dict[str, str | int]) -> str:
-        """What the span is called by beside its method: a name that is offered here."""
+        """Return the second part of the span's name: the name of an offer."""
         name = params.name
         if method == "tools/call":
             attributes["gen_ai.operation.name"] = "execute_tool"
@@ -171,7 +171,7 @@ class RequestTracing:
 
 
 def context_of(params: Params) -> TraceContext | None:
-    """The trace context in a request's `_meta` (SEP-414); None for what is none."""
+    """Return the trace context in a request's `_meta` (SEP-414), or None."""
     meta = params.meta
     if meta is UNSET or meta.traceparent is UNSET:
         return None
@@ -188,7 +188,7 @@ def _text(raw: Raw | UnsetType) -> str | None:
 
 
 def failure_of(answer: ExchangeResponse | EventStream | None) -> str | None:
-    """A JSON-RPC error's code, `tool_error`, or None for what went well or went out as a stream."""
+    """Return the code of a JSON-RPC error, `tool_error`, or None for a success or a stream."""
     if not isinstance(answer, ExchangeResponse) or not answer.body:
         return None
     try:

@@ -167,5 +167,5 @@ def _retry_after(seconds: int) -> Header:
 
 
 def unrecorded(request_id: str | None) -> RestRefusal:
-    """The answer to a call that was carried out and whose record could not be written."""
+    """Return the answer to a call that was carried out but not recorded."""
     return RestRefusal(500, "internal_error", UNRECORDED, third={"request_id": request_id})

@@ -125,7 +125,7 @@ class RestRoutes:
         await send({"type": "http.response.body", "body": body})
 
     async def _noted(self, work: Awaitable[RestResponse]) -> RestResponse:
-        """What the work answers; who asks in another tenant's name is put on record first."""
+        """Return the answer of *work*; a request in another tenant's name is recorded first."""
         try:
             return await work
         except TenantDiffers as refusal:
@@ -185,7 +185,7 @@ class RestRoutes:
             raise responses.rate_limited(limited.failure)
 
     def _admit(self, scope: Scope) -> tuple[TenantContext, RestRequest]:
-        """Who calls, and the marks of the request; raises Refusal."""
+        """Return the caller and the request's identifiers; raises Refusal."""
         caller = caller_of(scope)
         self._check(caller)
         return caller, read_envelope(scope, caller)
@@ -239,7 +239,7 @@ class RestRoutes:
 
 
 def suspended() -> RestRefusal:
-    """What every caller of a suspended tenant hears."""
+    """Return the answer to every caller of a suspended tenant."""
     return RestRefusal(403, "tenant_suspended", "This tenant is suspended.")
 
 

@@ -373,7 +373,7 @@ def streams_of(config: Config, cutoffs: Revocations) -> OpenStreams:
 
 
 def workspaces_of(config: Config) -> Workspaces:
-    """The files of all tenants."""
+    """Return the workspaces of all tenants."""
     settings = config.workspace
     quota = Quota(settings.quota_bytes, settings.quota_files)
     return Workspaces(Path(settings.root), quota=quota)

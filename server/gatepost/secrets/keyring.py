@@ -83,7 +83,7 @@ class KeyRing:
 
     def find(self, key_id: str) -> RingKey | None:
         """
-        The key of that id, if the ring holds it.
+        Return the key with an id, or None.
 
         An id never heard of may belong to a key that a replica took up already, so the file is
         looked at again, once a second at most: strangers choose ids.
@@ -104,12 +104,12 @@ class KeyRing:
                 _log.warning("The key ring stays as it was: %s", error)
 
     def sign(self, purpose: str, payload: bytes) -> str:
-        """The payload with its proof, in letters that fit a header (base64url, `.`)."""
+        """Return the payload with its MAC, in characters that fit a header (base64url, `.`)."""
         mac = self._mac(self.current, purpose, payload)
         return f"{self.current.id}.{_encode(payload + mac)}"
 
     def verify(self, purpose: str, token: str) -> bytes | None:
-        """The payload that `sign` was given for the same purpose; None for anything else."""
+        """Return the payload that `sign` got for the same purpose, or None."""
         if len(token) > MOST_TOKEN_CHARACTERS:
             return None
         key_id, _, encoded = token.partition(".")
@@ -122,7 +122,7 @@ class KeyRing:
 
     def seal(self, purpose: str, payload: bytes, *, context: bytes = b"") -> str:
         """
-        The payload, unreadable and unchangeable for whoever carries it (AES-256-GCM).
+        Encrypt a payload (AES-256-GCM).
 
         *context* is not inside: `open` must be given the same again. Letters as in `sign`.
         """
@@ -131,7 +131,7 @@ class KeyRing:
         return f"{self.current.id}.{_encode(nonce + sealed)}"
 
     def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
-        """The payload that `seal` was given for this purpose and context; None for the rest."""
+        """Return the payload that `seal` got for the same purpose and context, or None."""
         if len(token) > MOST_SEALED_CHARACTERS:
             return None
         key_id, _, encoded = token.partition(".")
@@ -171,12 +171,12 @@ class KeyRing:
 
     @classmethod
     def ephemeral(cls) -> "KeyRing":
-        """A ring that ends with the process: what it signed does not survive a restart."""
+        """Return a ring in memory; its signatures are not valid after a restart."""
         return cls((_new_key(),))
 
     @classmethod
     def load(cls, reference: str) -> "KeyRing":
-        """The ring of a `file:PATH` reference; raises KeyRingError with a sentence."""
+        """Load the ring of a `file:PATH` reference; raises KeyRingError."""
         path = path_of(reference)
         return cls(_to_keys(_read(path)), path=path)
 
@@ -186,7 +186,7 @@ def _derived(key: RingKey, info: str) -> bytes:
 
 
 def path_of(reference: str) -> Path:
-    """The file that a ring's reference names; raises KeyRingError."""
+    """Return the path in a key ring's reference; raises KeyRingError."""
     kind, _, path = reference.partition(":")
     if kind != "file" or not path:
         raise KeyRingError('A key ring is a reference to a file, as in "file:keyring.json".')
@@ -226,7 +226,7 @@ def rotate(path: Path, *, keep: int) -> str:
 
 
 def key_ids(path: Path) -> tuple[str, ...]:
-    """The ids of a ring's keys, the newest first; raises KeyRingError."""
+    """Return the ids of a ring's keys, the newest first; raises KeyRingError."""
     return tuple(key.id for key in _read(path).keys)
 
 

@@ -61,7 +61,7 @@ class Records(Protocol):
     """The durable stores; `of` costs nothing and keeps tenants apart."""
 
     def of(self, tenant: str) -> TenantRecords:
-        """The stores of one tenant."""
+        """Return the stores of one tenant."""
 
     @property
     def revocations(self) -> RevocationStore:

@@ -134,7 +134,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.kit
 
     def entries(self, subject: str) -> Entries:
-        """What the tenant keeps of a subject, durably and at every replica; see Entries."""
+        """Return the tenant's durable entries of a subject."""
         return self._kit.entries(self, subject)
 
     @property
@@ -143,7 +143,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return self._kit.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """A pack's own table of the configuration, by its type."""
+        """Return the pack's own settings, by their type."""
         return self._kit.settings(kind)
 
     async def secret(
@@ -156,7 +156,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         fixed: bool = False,
     ) -> str:
         """
-        What the argument *field* means: `secret:NAME` is that secret of the tenant, else itself.
+        Return the tenant's secret if the argument is `secret:NAME`, else the argument itself.
 
         *to* is the URL that it will be sent to: a secret goes to the hosts that it is bound to
         only, and one that is bound to none where the configuration or your code *fixed* the host.
@@ -216,7 +216,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         await self.client.log(level, data, logger)
 
     def can(self, ability: Ability) -> bool:
-        """Whether the client of this call can be asked that."""
+        """Return whether the client has this capability."""
         feature, _, part = ability.partition(".")
         return not lacking(self.client.capabilities, {feature: {part: {}} if part else {}})
 

@@ -104,14 +104,14 @@ class Interruptible(ABC, Generic[T]):
 
     @abstractmethod
     def begin(self, stop: Stop) -> None:
-        """The work waits: arrange for *stop* to be pulled."""
+        """Register *stop*, because the work waits."""
 
     @abstractmethod
     def end(self) -> None:
-        """The work is over: undo what `begin` arranged."""
+        """Undo what `begin` registered."""
 
     def raised(self) -> type[Exception]:
-        """What to raise, the stop having been pulled."""
+        """Return the exception to raise after the stop."""
         return self.stopped
 
     def endable(self, stop: Stop, waiting: Any) -> Any:
@@ -136,11 +136,11 @@ class Interruptible(ABC, Generic[T]):
         return waiting if type(waiting) is PLAIN else self.endable(self._stop, waiting)
 
     def send(self, value: Any) -> Any:
-        """As a generator; the loop sends nothing but None."""
+        """Resume, as a generator; the event loop sends only None."""
         return self.__next__() if value is None else self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """As a generator; this is how a cancellation arrives."""
+        """Raise in the work, as a generator; a cancellation arrives this way."""
         try:
             if self._stop is None:
                 return self._work.throw(*error)
@@ -151,7 +151,7 @@ class Interruptible(ABC, Generic[T]):
             del error
 
     def close(self) -> None:
-        """As a generator: the work is dropped."""
+        """Close the work, as a generator."""
         self._work.close()
         if self._stop is not None:
             self._stop.settle()
@@ -356,7 +356,7 @@ class WaitForTask(asyncio.Future[None]):
         return self
 
     def cancel(self, msg: Any = None) -> bool:
-        """As a future; the task is asked to end first."""
+        """Cancel, as a future; the task is cancelled first."""
         if self.done():
             return False
         if not self._stop.insisted:

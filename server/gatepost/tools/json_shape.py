@@ -30,7 +30,7 @@ _LONG_NUMBER = b"0" * (MOST_DIGITS + 1)
 
 def decoded(body: bytes) -> Any:
     """
-    The JSON as Python's own values; raises DecodeError, ValueError or RecursionError.
+    Decode JSON to Python values; raises DecodeError, ValueError or RecursionError.
 
     msgspec's own way to read a number like `1e308` takes a hundred times as long as Python's.
     """
@@ -52,12 +52,12 @@ def levels_of(value: Any) -> Iterator[list[Any]]:
 
 
 def outside_strings(body: bytes) -> bytes:
-    """What of well-formed JSON stands outside of its strings."""
+    """Return the parts of well-formed JSON outside of its strings."""
     return _between(_bare(body))
 
 
 def most_values(body: bytes) -> int:
-    """How many values well-formed JSON holds at most: what stands in its strings counts."""
+    """Return an upper bound for the number of values in well-formed JSON."""
     return body.count(b",") + body.count(b"[") + body.count(b"{") + 1
 
 
@@ -81,7 +81,7 @@ def excess(body: bytes, most: int) -> str | None:
 
 
 def too_deep(body: bytes) -> bool:
-    """Whether well-formed JSON is nested deeper than the limit."""
+    """Return whether well-formed JSON is nested deeper than the limit."""
     if body.count(b"{") + body.count(b"[") <= NESTING:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
@@ -98,7 +98,7 @@ def too_deep(body: bytes) -> bool:
 
 
 def _bare(body: bytes) -> bytes:
-    """The body without escaped quotation marks: outside of strings there are no backslashes."""
+    """Remove escaped quotation marks and backslashes, which occur only in strings."""
     if b"\\" not in body:
         return body
     return body.replace(rb"\\", b"").replace(rb"\"", b"")

@@ -222,8 +222,9 @@ class Runner:
 
     def allowed(self, call: Call) -> Offer:
         """
-        What the call is for, which its caller may use; raises Unknown, InsufficientScope or
-        InsufficientAuthentication. Whoever tells what calls would meet asks here, too.
+        Return the offer that the call names, if its caller may use it.
+
+        Raises Unknown, InsufficientScope or InsufficientAuthentication.
         """
         try:
             offer = self.registry.offer(call.kind, call.name, call.caller)
@@ -237,7 +238,7 @@ class Runner:
         return offer
 
     def may(self, caller: TenantContext, offer: Offer) -> bool:
-        """Whether the caller's token is enough for an offer within its reach."""
+        """Return whether the caller's token is sufficient for an offer."""
         try:
             self._require(caller, offer)
         except (InsufficientScope, InsufficientAuthentication):
@@ -278,7 +279,7 @@ class Runner:
 
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
-    """What a call answers that ended with *error*; raises it when the protocol has to answer."""
+    """Return the outcome of a call that raised; reraise what the protocol answers."""
     if isinstance(error, BaseExceptionGroup) and (needed := all_needed(error)):
         # It asks in tasks of its own, all at once.
         raise needed from None
@@ -306,7 +307,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
 
 
 def _is_ours() -> bool:
-    """Whether the running task itself was asked to stop."""
+    """Return whether the running task itself was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -26,7 +26,7 @@ class Recorder(Protocol):
         ending: Failure | BaseException | None,
     ) -> CommitFuture:
         """
-        A call that began at that time of `perf_counter` has ended; None is a success.
+        Record the end of a call that began at a `perf_counter` time; None means success.
 
         *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
         whoever does not wait for it loses nothing.
@@ -41,7 +41,7 @@ def remark(name: str, value: str) -> None:
 
 
 def peer_here() -> str:
-    """Where the call comes from that this code runs for; empty outside of calls."""
+    """Return the address of the current call's client; empty outside of calls."""
     here = HERE.get()
     return here.call.peer if isinstance(here, RedactedCall) else ""
 

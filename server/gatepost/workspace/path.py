@@ -83,7 +83,7 @@ def folder_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
 
 
 def relative_of(path: str, root: str) -> str:
-    """The path without the *root* that it is written with; `.` where it names no more than that."""
+    """Return the path relative to its *root*; `.` for the root itself."""
     if not root or (path != root[:-1] and not path.startswith(root)):
         return path
     # `/workspace//a` is `/workspace/a`: slashes that come twice lead nowhere.

@@ -192,7 +192,7 @@ def use_connections(client: ConnectionClient, ca: str) -> None:
 
 def forbid() -> None:
     """
-    From here on, refuse programs, connections except the client's, and files except Python's own.
+    Forbid programs, foreign connections and files that are not Python's own, from now on.
     """
     readable = tuple(os.path.realpath(path) + os.sep for path in (*sys.path, sys.base_prefix))
 

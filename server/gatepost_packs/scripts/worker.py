@@ -138,7 +138,7 @@ def resident_bytes() -> int:
 
 def confine(limits: dict[str, Any], launch: Any) -> None:
     """
-    From here on, allow no file, socket or process, and limited memory and time.
+    Forbid files, sockets and processes, and limit memory and time, from now on.
 
     Two measures: Landlock takes the rights where the kernel has it, and resource limits make them
     unavailable on other systems as well.

@@ -87,7 +87,7 @@ class MemoryTrail:
         self.take(*link(self.tenant, self.end, drafts))
 
     async def prune(self, through: int, drafts: Sequence[AuditDraft], link: Link) -> None:
-        """See `TenantTrail`."""
+        """Remove the records up to a number and older checkpoints, and add the drafts."""
         if self.end is None or through not in self.signed:
             raise LookupError(through)
         self.held = deque(left for one in self.held for left in remainder(one, through))

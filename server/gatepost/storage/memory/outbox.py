@@ -40,7 +40,7 @@ class MemoryOutbox:
         return gone
 
     def due(self, now: float) -> list[OutboxMessage]:
-        """Those that may be taken."""
+        """Return the messages that may be leased."""
         alive = [one for one in self.held.values() if one.expires_at > now]
         first: dict[str, int] = {}
         for one in alive:

@@ -30,7 +30,7 @@ class MemoryRecords:
         self.audit = MemoryAuditStore(lambda tenant: self.of(tenant).trail)
 
     def of(self, tenant: str) -> "MemoryTenant":
-        """The stores of one tenant."""
+        """Return the stores of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
             kept = self._tenants[tenant] = MemoryTenant(tenant)
@@ -115,7 +115,7 @@ class MemoryTenant:
         )
 
     def kept(self) -> Iterator[Kept]:
-        """What it keeps, by kind; not the record of what happened, which outlives the tenant."""
+        """Return the records by kind, without the audit records, which outlive the tenant."""
         for kind, store in vars(self).items():
             if isinstance(held := getattr(store, "held", None), dict):
                 yield TABLES.get(kind, kind), held
@@ -177,7 +177,7 @@ class MemoryIdempotency:
         self.held: dict[bytes, IdempotencyRecord] = {}
 
     async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
-        """See `IdempotencyStore`."""
+        """Store a record, or return the one that already holds the key."""
         kept = self.held.get(record.key)
         if kept is not None and kept.expires_at > now:
             return kept

@@ -18,7 +18,7 @@ class MemoryRelay:
         self._tenants: dict[str, MemoryTenantRelay] = {}
 
     def of(self, tenant: str) -> "MemoryTenantRelay":
-        """The relay of one tenant."""
+        """Return the relay of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
             kept = self._tenants[tenant] = MemoryTenantRelay(self._clock)

@@ -14,7 +14,7 @@ class Holder(Protocol):
     """One tenant's records."""
 
     def kept(self) -> Iterable[Kept]:
-        """What it keeps, but for what is removed in its own way."""
+        """Return the records of a tenant, except the kinds of `APART`."""
 
 
 class MemoryTenantData:
@@ -68,7 +68,7 @@ class MemoryTenantData:
 
 
 def _mine(records: MutableMapping[Any, Any], person: ErasureSubject) -> list[Any]:
-    """The keys of one person's records."""
+    """Return the keys of one person's records."""
     named = (person.issuer, person.subject)
     return [
         key

@@ -26,5 +26,5 @@ def upgrade(connection: Connection, scripts: Path) -> list[str]:
 
 
 def knows(scripts: Path, revision: str) -> bool:
-    """Whether the revision is one of ours."""
+    """Return whether the revision is one of these migrations."""
     return revision in {one.revision for one in ScriptDirectory(scripts).walk_revisions()}

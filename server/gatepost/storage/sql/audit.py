@@ -293,7 +293,7 @@ class SqlAuditStore:
         return sorted(row.tenant for row in await self._database.rows(_TENANTS, {}))
 
     async def aclose(self) -> None:
-        """There is nothing of its own to close."""
+        """Do nothing, because the database is closed with the records."""
 
     async def _write(self, batch: Batch, link: Link) -> None:
         async with self._database.transaction() as connection:

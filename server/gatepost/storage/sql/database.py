@@ -224,7 +224,7 @@ def answering(errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """An error by its name and code: its text might repeat a row or an address."""
+    """Describe an error by its name and code, because its text may contain values."""
     cause = error.__cause__ or error
     code = getattr(cause, "sqlstate", None) or getattr(cause, "sqlite_errorname", None)
     name = type(cause).__name__

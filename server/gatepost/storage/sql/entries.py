@@ -104,5 +104,5 @@ class SqlEntries:
 
 
 async def tenants(database: Database, subject: str) -> list[str]:
-    """Every tenant that keeps an entry of that subject."""
+    """Return the tenants that have an entry of a subject."""
     return sorted(row.tenant for row in await database.rows(_TENANTS, {"its_subject": subject}))

@@ -60,7 +60,7 @@ class SqlIdempotency:
         self._database, self._tenant = database, tenant
 
     async def begin(self, record: IdempotencyRecord, *, now: float) -> IdempotencyRecord | None:
-        """See `IdempotencyStore`."""
+        """Store a record durably, or return the one that already holds the key."""
         statement = _begin(self._database.dialect)
         values = {"tenant": self._tenant, **_columns(record), "now": now}
         for _ in range(ATTEMPTS):

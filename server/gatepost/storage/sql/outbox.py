@@ -67,12 +67,12 @@ _CLAIM = (
 
 @cache
 def adding(dialect: str) -> Any:
-    """The statement that keeps one, whose values `values_of` makes."""
+    """Return the statement that adds a message; `values_of` returns its values."""
     return insert_into(OUTBOX_MESSAGES, dialect).on_conflict_do_nothing(index_elements=[*_KEY])
 
 
 def values_of(tenant: str, message: OutboxMessage) -> dict[str, Any]:
-    """See `adding`."""
+    """Return the values of a message for the statement of `adding`."""
     return {"tenant": tenant, **msgspec.structs.asdict(message)}
 
 

@@ -88,7 +88,7 @@ class SqlRecords:
             self.audit = SqliteAuditStore(database, path)
 
     def of(self, tenant: str) -> "SqlTenant":
-        """The stores of one tenant."""
+        """Return the stores of one tenant."""
         return SqlTenant(self.database, tenant)
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ class SqlTenant:
 
 async def opened(url: str) -> SqlRecords:
     """
-    The records behind a URL, with the schema this code needs.
+    Open the records at a URL; the database must have the current schema.
 
     A SQLite file is brought up to date; PostgreSQL is the operator's. Raises StoreRefused and
     StoreUnavailable.
@@ -224,7 +224,7 @@ async def migrate(url: str) -> schema.Move:
 
 
 def database_of(url: str) -> Database:
-    """The database behind a URL, whatever its schema."""
+    """Return the database at a URL, whatever its schema is."""
     if url.startswith(sqlite.SCHEME):
         return sqlite.database(url)
     # By name: its driver is an extra.

@@ -24,7 +24,7 @@ REVISION = "0001"
 
 
 def insert_into(table: Table, dialect: str) -> Any:
-    """An INSERT that knows ON CONFLICT, as that dialect writes it."""
+    """Return an INSERT of the dialect, with support for ON CONFLICT."""
     # By name: a start need not wait for the dialect of the other database.
     return importlib.import_module(f"sqlalchemy.dialects.{dialect}").insert(table)
 
@@ -52,7 +52,7 @@ class Exact(TypeDecorator[str]):
 
 
 def escaped(value: str) -> str:
-    """The text as such a column keeps it."""
+    """Encode a text for such a column."""
     if value.isascii() and "\\" not in value and "\0" not in value:
         return value
     doubled = value.replace("\\", "\\\\").replace("\0", "\\0")

@@ -66,7 +66,7 @@ class Channels:
         return following
 
     async def unfollow(self, following: "ValkeySubscription") -> None:
-        """One follower less."""
+        """Remove one subscriber."""
         channel = self._followed.get(following.name)
         if channel is None or following not in channel.followers:
             return

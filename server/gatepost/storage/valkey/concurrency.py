@@ -123,7 +123,7 @@ class ValkeyConcurrency:
         self._till = ValkeyRateLimits(self._ask, self._taken)
 
     async def take(self, buckets: Sequence[Bucket], slots: Sequence[Place]) -> Denial | None:
-        """See `TenantRelay.spend_all`; the names are the server's own keys."""
+        """Take slots, as `TenantRelay.spend_all` does; the names are keys of Valkey."""
         wish = RateLimitRequest(buckets, slots, asyncio.get_running_loop().create_future())
         self._till.put(wish)
         try:
@@ -192,7 +192,7 @@ class ValkeyConcurrency:
 
 
 def came_true(answer: "asyncio.Future[Denial | None]") -> bool:
-    """Whether a wish was granted, whoever still waits for it."""
+    """Return whether slots were granted, even if their caller has left."""
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
     return answer.result() is None

@@ -81,7 +81,7 @@ class ValkeyRateLimits:
         self._task = None
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        """Nobody may be left waiting, whatever the server did."""
+        """Wake all waiters, whatever the server answered."""
         if task.cancelled():
             failure: BaseException | None = StoreUnavailable("the relay was closed")
         else:

@@ -67,7 +67,7 @@ class ValkeyRelay:
             await self._pool.aclose()
 
     async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
-        """What is missing in each bucket, in seconds, then the places in use of each slot."""
+        """Return the seconds missing in each bucket, then the number of slots in use."""
         with answering():
             return [float(level) for level in await self._levels(keys=keys, args=[buckets])]
 
@@ -192,7 +192,7 @@ def answering() -> Iterator[None]:
 
 
 async def opened(url: str) -> ValkeyRelay:
-    """The relay behind a URL; connects when it is first used."""
+    """Return the relay at a URL; it connects when it is first used."""
     return ValkeyRelay(url)
 
 
@@ -205,5 +205,5 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _number(identity: bytes) -> int:
-    """The second half of a stream entry's id."""
+    """Return the second half of a stream entry's id."""
     return int(identity.partition(b"-")[2])
