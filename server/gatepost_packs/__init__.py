@@ -18,7 +18,7 @@ BUILT_IN: dict[str, PackRegistration] = {
     "git": PackRegistration(
         "gatepost_packs.git.tools",
         settings="gatepost_packs.git.settings:GitSettings",
-        problems="gatepost_packs.git.system_check:problems",
+        problems="gatepost_packs.git.environment:problems",
     ),
     "github": PackRegistration(
         "gatepost_packs.github.tools", settings="gatepost_packs.github.settings:GithubSettings"

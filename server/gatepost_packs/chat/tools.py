@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 
 from gatepost import CallContext, FailureKind, Pack, ToolFailure
 from gatepost_authz import Network
-from gatepost_packs.chat.address import refusal
-from gatepost_packs.chat.settings import ChatSettings
+from gatepost_packs.chat.settings import ChatSettings, refusal
 from gatepost_packs.child.connections import WorkerConnections
 from gatepost_packs.child.process import WorkerFailed, ask
 

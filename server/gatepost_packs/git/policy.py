@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gatepost_packs.git.command_rules import (
+from gatepost_packs.git.rules import (
+    RULES,
     ArgumentsRefused,
+    CommandRule,
     Settled,
     configuration,
     reads_only,
     relative,
     remotes,
 )
-from gatepost_packs.git.rules import RULES, CommandRule
 from gatepost_packs.git.url import RemoteUrl, problem_of, remote_of
 
 SPECIAL = ";|&$`<>\\"

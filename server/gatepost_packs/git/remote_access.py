@@ -12,8 +12,8 @@ from gatepost_authz import Network
 from gatepost_packs.git.environment import Ground, pinned, ssh_command, ssh_configuration
 from gatepost_packs.git.settings import GitSettings
 from gatepost_packs.git.url import USUAL_PORTS, RemoteUrl, Scheme
-from gatepost_packs.ssh.key import key_of
 from gatepost_packs.ssh.settings import SshSettings
+from gatepost_packs.ssh.tools import key_of
 
 TIMES = 8
 """How often git may ask for the same credentials; all copies fit into a pipe."""

@@ -1,17 +1,152 @@
-"""Sends any request to GitLab's REST API (`gitlab_request`)."""
+"""Sends requests to the REST API of GitLab and reads the responses (`gitlab_request`)."""
 
+import base64
+import binascii
+import codecs
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NotRequired
 
-from pydantic import Field
+import msgspec
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
-from gatepost import CallContext, Secret, Sending, ToolFailure
-from gatepost_packs.gitlab.address import address_of
-from gatepost_packs.gitlab.form import FormFile, flattened, uploads_of
+from gatepost import CallContext, OutboundReply, Secret, Sending, ToolFailure, Upload
+from gatepost_packs.gitlab.address import CREDENTIALS, address_of, credential
 from gatepost_packs.gitlab.pack import pack
-from gatepost_packs.gitlab.response import GitlabResponse, shown
 from gatepost_packs.gitlab.settings import GitlabSettings
+
+MOST_FORM_DEPTH = 4
+
+
+class FormFile(TypedDict):
+    """One file of a multipart form."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's own way
+
+    name: NotRequired[Annotated[str, Field(description="Of the form's field; default `file`")]]
+    filename: Annotated[str, Field(description="What the file is called", min_length=1)]
+    data_base64: Annotated[str, Field(description="Its bytes, as base64")]
+    content_type: NotRequired[Annotated[str, Field(description="Its media type")]]
+
+
+def flattened(values: Mapping[str, Any] | None, field: str) -> dict[str, Any]:
+    """
+    Return values by GitLab's names: `labels[]=a`, `filter[state]=b`.
+
+    ToolFailure for a value that this notation cannot express, and for a token, which has its own
+    argument.
+    """
+    found: dict[str, Any] = {}
+    for name, value in _leaves(values or {}, field):
+        if field == "params" and name.lower() in CREDENTIALS:
+            raise credential(name, field)
+        found.setdefault(name, []).append(value)
+    return {name: many if len(many) > 1 else many[0] for name, many in found.items()}
+
+
+def uploads_of(files: Sequence[FormFile] | None) -> list[Upload]:
+    """Return the files with their bytes; ToolFailure if one is not base64."""
+    found: list[Upload] = []
+    for at, file in enumerate(files or ()):
+        try:
+            # Many tools write base64 with line breaks.
+            data = base64.b64decode("".join(file["data_base64"].split()), validate=True)
+        except (binascii.Error, ValueError):
+            field = f"files[{at}].data_base64"
+            message = f"`{field}` is not base64 (RFC 4648, with `+`, `/` and `=`)."
+            raise ToolFailure("validation", message, field=field) from None
+        kind = file.get("content_type", "application/octet-stream")
+        found.append(Upload(file.get("name", "file"), file["filename"], data, kind))
+    return found
+
+
+def _leaves(
+    values: Mapping[str, Any], field: str, before: str = "", depth: int = 1
+) -> Iterator[tuple[str, Any]]:
+    if depth > MOST_FORM_DEPTH:
+        raise ToolFailure("validation", f"`{field}` is nested too deeply for a form.", field=field)
+    for name, value in values.items():
+        key = f"{before}[{name}]" if before else name
+        if isinstance(value, Mapping):
+            yield from _leaves(value, field, key, depth + 1)
+        elif isinstance(value, list):
+            for one in value:
+                if isinstance(one, Mapping | list):
+                    message = f"`{field}.{name}` holds lists within lists; send it as `json_body`."
+                    raise ToolFailure("validation", message, field=f"{field}.{name}")
+                yield key if key.endswith("[]") else f"{key}[]", _said(one)
+        elif value is not None:
+            yield key, value
+
+
+def _said(value: Any) -> Any:
+    return "" if value is None else value
+
+
+UNSHOWN = frozenset({"set-cookie", "set-cookie2", "connection", "keep-alive", "transfer-encoding"})
+"""Headers that hold credentials or concern only the connection."""
+
+CHARSETS = {"utf-8": "utf-8", "utf8": "utf-8", "us-ascii": "ascii", "iso-8859-1": "latin-1"}
+MOST_ANSWER_DEPTH = 60
+
+
+class GitlabResponse(TypedDict):
+    """What GitLab answered, whatever its status."""
+
+    status_code: int
+    headers: dict[str, str]
+    text: Annotated[str | None, Field(description="The body, where it is text and was asked for")]
+    json: Annotated[Any, Field(description="The body as a value, where it is whole JSON")]
+    truncated: Annotated[bool, Field(description="Whether there is more than `max_bytes`")]
+    base64: NotRequired[Annotated[str, Field(description="The body's bytes, where asked for")]]
+
+
+def shown(reply: OutboundReply, *, text: bool, data: bool) -> GitlabResponse:
+    """Return the result; *text* and *data* say in which forms the body is wanted."""
+    kind = reply.headers.get("content-type", "")
+    answered = GitlabResponse(
+        status_code=reply.status,
+        headers={name: value for name, value in reply.headers.items() if name not in UNSHOWN},
+        text=_text(kind, reply.body, whole=not reply.truncated) if text else None,
+        json=None if reply.truncated else _value(kind, reply.body),
+        truncated=reply.truncated,
+    )
+    if data:
+        answered["base64"] = base64.b64encode(reply.body).decode()
+    return answered
+
+
+def _value(kind: str, body: bytes) -> Any:
+    media = kind.partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        return None
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return value if _is_shallow(value) else None
+
+
+def _is_shallow(value: Any, depth: int = 0) -> bool:
+    """Return whether every parser on the way to the model can read it: many limit the depth."""
+    if depth > MOST_ANSWER_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all(_is_shallow(one, depth + 1) for one in value.values())
+    return not isinstance(value, list) or all(_is_shallow(one, depth + 1) for one in value)
+
+
+def _text(kind: str, body: bytes, *, whole: bool) -> str | None:
+    """Return the body as text, cut between two characters; None if it is not text."""
+    _, _, told = kind.lower().partition("charset=")
+    charset = CHARSETS.get(told.split(";")[0].strip(' "'), "utf-8")
+    try:
+        text = codecs.getincrementaldecoder(charset)().decode(body, final=whole)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Secret, ToolFailure
-from gatepost_packs.openapi import credential, source, store
+from gatepost_packs.openapi import credential, store
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, checked_base
 from gatepost_packs.openapi.pack import pack
@@ -108,13 +108,13 @@ async def _document(
     most = ctx.settings(OpenapiSettings).document_bytes
     if url is not None:
         await ctx.progress(0, 3, "Fetching the description")
-        found = await source.fetched(ctx, url, most=most)
+        found = await store.fetched(ctx, url, most=most)
         field = "spec_url"
     else:
-        found = source.FetchedDescription(_encoded(content or "", most), "")
+        found = store.FetchedDescription(_encoded(content or "", most), "")
         field = "spec_content"
     await ctx.progress(1, 3, "Reading the description")
-    return await source.read(found.data, field=field), found.url
+    return await store.read(found.data, field=field), found.url
 
 
 def _check_name(name: str) -> None:

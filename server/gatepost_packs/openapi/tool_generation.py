@@ -21,13 +21,16 @@ from gatepost import (
 from gatepost_authz import origin_of
 from gatepost_packs.openapi import credential
 from gatepost_packs.openapi.credential import Credential
-from gatepost_packs.openapi.description.arguments import OperationArguments, arguments_of
+from gatepost_packs.openapi.description.arguments import (
+    OperationArguments,
+    arguments_of,
+    tool_names,
+)
 from gatepost_packs.openapi.description.document import (
     ApiDescription,
     OperationSummary,
     Unresolvable,
 )
-from gatepost_packs.openapi.description.naming import tool_names
 from gatepost_packs.openapi.description.operation import Operation, answer_schema, read_operation
 from gatepost_packs.openapi.description.reading import MOST_BYTES, DescriptionUnreadable
 from gatepost_packs.openapi.description.request import (
@@ -41,7 +44,7 @@ from gatepost_packs.openapi.description.schema import Simplified
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from gatepost_packs.openapi.errors import refusal_of
 from gatepost_packs.openapi.settings import Api, OpenapiSettings
-from gatepost_packs.openapi.source import described
+from gatepost_packs.openapi.store import described
 
 Fetch = Callable[[str], bytes]
 """Return the bytes at a URL; raise ToolFailure."""

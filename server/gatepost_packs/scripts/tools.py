@@ -7,10 +7,8 @@ import msgspec
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Script, ScriptApprovals, ToolFailure
-from gatepost_packs.scripts.catalog import ScriptCatalog
-from gatepost_packs.scripts.concurrency import queue
 from gatepost_packs.scripts.errors import failure_of
-from gatepost_packs.scripts.folders import ScriptFolders, from_code, is_allowed
+from gatepost_packs.scripts.folders import ScriptCatalog, ScriptFolders, from_code, is_allowed
 from gatepost_packs.scripts.outline import outline_of
 from gatepost_packs.scripts.process import (
     MOST_DEPTH,
@@ -19,6 +17,7 @@ from gatepost_packs.scripts.process import (
     ScriptJob,
     depth_of,
     perform,
+    queue,
 )
 from gatepost_packs.scripts.settings import LONGEST_S, ScriptsSettings
 from gatepost_packs.scripts.worker import HOST_FUNCTIONS

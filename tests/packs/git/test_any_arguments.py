@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gatepost_packs.git.command_rules import ArgumentsRefused
 from gatepost_packs.git.policy import decide
-from gatepost_packs.git.rules import RULES
+from gatepost_packs.git.rules import RULES, ArgumentsRefused
 
 pytestmark = pytest.mark.requirement("X2")
 

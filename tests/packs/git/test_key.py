@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.workspace import Workspaces
-from gatepost_packs.ssh.key import key_of
+from gatepost_packs.ssh.tools import key_of
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.hosts import fine, git
 from tests.packs.harness import Agent

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost.sandbox.launch import landlock_version
-from gatepost_packs.git import system_check
+from gatepost_packs.git import environment
 from gatepost_packs.ssh.settings import OFFICIAL, SshSettings
 from tests.support.cases import each
 from tests.support.idp import Idp
@@ -75,12 +75,12 @@ def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> No
 @pytest.mark.requirement("X2")
 def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each problem by its id; without the pack there is none."""
-    monkeypatch.setattr(system_check, "confines", lambda: False)
-    monkeypatch.setattr(system_check.shutil, "which", lambda name: None)
+    monkeypatch.setattr(environment, "confines", lambda: False)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
     said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]
 
     assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
     with Idp() as idp:
         assert not [one for one in judged([issuer(idp)]) if one.id.endswith(("070", "071", "072"))]
-    monkeypatch.setattr(system_check, "git_version", lambda: (2, 37))
+    monkeypatch.setattr(environment, "git_version", lambda: (2, 37))
     assert ("config.E070", "tools.packs") in found()

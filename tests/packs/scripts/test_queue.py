@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from gatepost.tools.api import ToolFailure
-from gatepost_packs.scripts.concurrency import ScriptQueue
+from gatepost_packs.scripts.process import ScriptQueue
 from gatepost_packs.scripts.settings import ScriptsSettings
 
 pytestmark = pytest.mark.requirement("P10")
