@@ -11,8 +11,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.storage.sql.records import migrate
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
+from tests.support.stores import Postgres, Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])

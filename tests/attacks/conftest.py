@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,9 +16,8 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost_authz import keyset
 from tests.attacks import issuers
 from tests.attacks.site import Site
-from tests.support import witness
-from tests.support.idp import Idp
-from tests.support.inside import Inside
+from tests.support.issuers import Idp
+from tests.support.server import SAMPLE_TOOLS, Server
 
 PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 
@@ -46,7 +44,7 @@ def serving(
         "mode": "development",
         "issuers": issuers.configure(idp),
         "tenancy": {"create_on_first_use": False},
-        "tools": {"packs": [], "load": [str(Path(witness.__file__))]},
+        "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
         "storage": {"database": "memory:"},
         "limits": {"failures_per_second": 0, "requests_per_second": 0},
@@ -54,7 +52,7 @@ def serving(
     config = msgspec.convert(tree, Config)
     toolbox = load(config.tools, config.packs, config.network)
     assert toolbox.problems == ()
-    inside = Inside(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
+    inside = Server(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
     with inside.running():
         yield Site(idp, resource, inside.log)
 

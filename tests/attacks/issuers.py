@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support import tokens as f
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 from tests.support.tokens import ABSENT, ec_key, ed448_key, ed_key, number, rsa_key
 
 SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}

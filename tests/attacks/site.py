@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gatepost_authz.caller import TenantContext
-from tests.support.calls import CALLS
 from tests.support.client import RawAnswer, exchange, request
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.sample_tools import CALLS
 from tests.support.tokens import Signer, TokenFactory, ec_key, signer
 
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -77,7 +77,7 @@ class Site(NamedTuple):
         text: str = self.read_log()
         return text
 
-    def forge(self, issuer: str = "main") -> TokenFactory:
+    def tokens(self, issuer: str = "main") -> TokenFactory:
         return TokenFactory(self.idp.issuer(issuer), self.resource)
 
     def signs(self, issuer: str) -> Signer:

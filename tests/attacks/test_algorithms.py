@@ -22,11 +22,11 @@ Make = Callable[[Site], str]
 
 
 def unsigned(alg: Any) -> Make:
-    return lambda site: site.forge("offline").token(header={"alg": alg}, sign=lambda data: b"")
+    return lambda site: site.tokens("offline").token(header={"alg": alg}, sign=lambda data: b"")
 
 
 def resigned(alg: Any) -> Make:
-    return lambda site: site.forge("offline").token(header={"alg": alg})
+    return lambda site: site.tokens("offline").token(header={"alg": alg})
 
 
 def hmac_with(form: str) -> Make:
@@ -39,14 +39,14 @@ def hmac_with(form: str) -> Make:
         "jwk": json.dumps(f.jwk(rsa_key())).encode(),
         "ssh": public.public_bytes(*openssh),
     }
-    return lambda site: site.forge().token(
+    return lambda site: site.tokens().token(
         header={"alg": "HS256"}, sign=signer(forms[form], "HS256")
     )
 
 
 def by(issuer: str, alg: str, key: Any, kid: str | None = "main", as_alg: str = "") -> Make:
     """Signed by *key* under *alg*; the header says *as_alg*."""
-    return lambda site: site.forge(issuer).token(
+    return lambda site: site.tokens(issuer).token(
         header={"alg": as_alg or alg, "kid": kid or ABSENT}, sign=signer(key, alg)
     )
 
@@ -57,7 +57,7 @@ def der_signature(data: bytes) -> bytes:
 
 def spoiled(change: Callable[[str], str]) -> Make:
     def make(site: Site) -> str:
-        head, body, signature = site.forge().token().split(".")
+        head, body, signature = site.tokens().token().split(".")
         return f"{head}.{body}.{change(signature)}"
 
     return make
@@ -119,12 +119,12 @@ REFUSED = [
         case("A17", n, by(n, "RS256", rsa_key(), kid="bad"))
         for n in ("no-kty", "akp", "bad-base64")
     ],
-    case("A19", "der", lambda s: s.forge("ec").token(header={"alg": "ES256"}, sign=der_signature)),
+    case("A19", "der", lambda s: s.tokens("ec").token(header={"alg": "ES256"}, sign=der_signature)),
     *[
         case(
             "A19",
             name,
-            lambda s, raw=raw: s.forge("ec").token(header={"alg": "ES256"}, sign=lambda data: raw),
+            lambda s, raw=raw: s.tokens("ec").token(header={"alg": "ES256"}, sign=lambda data: raw),
         )
         for name, raw in (("zeros", bytes(64)), ("short", b"\x01" * 63), ("long", b"\x01" * 65))
     ],
@@ -151,7 +151,7 @@ ACCEPTED = [
     case("A16", "good-key-beside-leaked", by("private", "RS256", rsa_key("other"), kid="other")),
     case("A18", "second-of-two", by("twins", "RS256", rsa_key("twin"))),
     case("A18", "other-type-of-two", by("twins", "ES256", ec_key("twin"))),
-    case("A08", "plain", lambda site: site.forge().token()),
+    case("A08", "plain", lambda site: site.tokens().token()),
 ]
 
 
@@ -179,8 +179,8 @@ def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
 def test_a_token_signed_with_a_published_secret_is_not_even_tried(site: Site) -> None:
     """A symmetric key in a public set is no key: the same bytes under another name do not open."""
     token = compact(
-        site.forge("oct").header(alg="HS256", kid="octet"),
-        site.forge("oct").claims(),
+        site.tokens("oct").header(alg="HS256", kid="octet"),
+        site.tokens("oct").claims(),
         signer(b"k" * 32, "HS256"),
     )
 

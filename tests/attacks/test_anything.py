@@ -60,21 +60,21 @@ def test_any_token(site: Site, parts: list[str]) -> None:
 @given(member=st.sampled_from(MEMBERS), value=ANY_JSON)
 def test_any_value_of_a_header_member(site: Site, member: str, value: Any) -> None:
     """A signed token whose header says anything is refused, or was harmless."""
-    documented(site.call(site.forge().token(header={member: value})), 200, 401, 503)
+    documented(site.call(site.tokens().token(header={member: value})), 200, 401, 503)
 
 
 @EXAMPLES
 @given(claim=st.sampled_from(CLAIMS), value=ANY_JSON | st.just(ABSENT))
 def test_any_value_of_a_claim(site: Site, claim: str, value: Any) -> None:
     """A signed token that claims anything is refused, or was harmless."""
-    documented(site.call(site.forge().token(**{claim: value})), 200, 401)
+    documented(site.call(site.tokens().token(**{claim: value})), 200, 401)
 
 
 @EXAMPLES
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_signed_payload(site: Site, payload: bytes) -> None:
     """Signed by the right key, and still not a set of claims."""
-    token = compact(site.forge().header(), payload, SIGN)
+    token = compact(site.tokens().header(), payload, SIGN)
     if not payload:
         return
     with site.nothing_runs():
@@ -85,7 +85,7 @@ def test_any_signed_payload(site: Site, payload: bytes) -> None:
 @given(body=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_body(site: Site, body: bytes) -> None:
     """From a caller who may come in: JSON-RPC errors, or nothing to answer."""
-    credential = ("Authorization", f"Bearer {site.forge().token()}")
+    credential = ("Authorization", f"Bearer {site.tokens().token()}")
     with site.nothing_runs():
         documented(site.raw([credential], body=body), 200, 202, 400, 404)
 
@@ -102,6 +102,6 @@ def test_any_body(site: Site, body: bytes) -> None:
 def test_any_message(site: Site, method: str, params: Any, identity: Any) -> None:
     """Known methods with parameters of any shape, in either era."""
     message = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
-    credential = ("Authorization", f"Bearer {site.forge().token()}")
+    credential = ("Authorization", f"Bearer {site.tokens().token()}")
     with site.nothing_runs():
         documented(site.raw([credential], body=json.dumps(message).encode()), 200, 202, 400, 404)

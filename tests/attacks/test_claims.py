@@ -19,33 +19,33 @@ DEEP = "[" * 20_000 + "]" * 20_000
 
 
 def claim(**claims: Any) -> Make:
-    return lambda site: site.forge().token(**claims)
+    return lambda site: site.tokens().token(**claims)
 
 
 def literal(member: str, raw: str) -> Make:
     """The member's value as exactly this JSON text, which Python's encoder would not write."""
-    return lambda site: site.forge().text(member, raw)
+    return lambda site: site.tokens().text(member, raw)
 
 
 def spliced(text: str) -> Make:
     """This text before the usual members of the payload."""
-    return lambda site: site.forge().text("pad", f'"",{text}"pad2":""')
+    return lambda site: site.tokens().text("pad", f'"",{text}"pad2":""')
 
 
 def ahead(member: str, seconds: int) -> Make:
-    return lambda site: site.forge().token(**{member: int(time.time()) + seconds})
+    return lambda site: site.tokens().token(**{member: int(time.time()) + seconds})
 
 
 def issuer(change: Callable[[str], Any]) -> Make:
-    return lambda site: site.forge().token(iss=change(site.forge().issuer))
+    return lambda site: site.tokens().token(iss=change(site.tokens().issuer))
 
 
 def audience(change: Callable[[str], Any]) -> Make:
-    return lambda site: site.forge().token(aud=change(site.resource))
+    return lambda site: site.tokens().token(aud=change(site.resource))
 
 
 def typed(typ: str, **claims: Any) -> Make:
-    return lambda site: site.forge().token(header={"typ": typ}, **claims)
+    return lambda site: site.tokens().token(header={"typ": typ}, **claims)
 
 
 def case(identifier: str, name: str, make: Make) -> Any:
@@ -154,7 +154,7 @@ def test_a_token_that_lies_or_is_for_somebody_else_never_reaches_a_tool(
 
 
 ACCEPTED = [
-    case("C05", "fraction", lambda site: site.forge().text("exp", f"{time.time() + 100:.3f}")),
+    case("C05", "fraction", lambda site: site.tokens().text("exp", f"{time.time() + 100:.3f}")),
     case("C05", "within-the-leeway", ahead("exp", -20)),
     case("C06", "past", ahead("nbf", -60)),
     case("C15", "several", audience(lambda aud: ["https://other.example/mcp", aud])),
@@ -174,17 +174,17 @@ def test_what_the_profile_allows_is_accepted(site: Site, make: Make) -> None:
 @pytest.mark.requirement("C11", "N16")
 def test_the_keys_of_one_issuer_never_open_for_another(site: Site) -> None:
     """Both issuers are trusted; each for its own tokens only, even under the same key id."""
-    site.accepted(site.forge("ec").token(header={"alg": "ES256"}, sign=site.signs("ec")))
+    site.accepted(site.tokens("ec").token(header={"alg": "ES256"}, sign=site.signs("ec")))
 
-    site.refused(site.forge("main").token(header={"alg": "ES256"}, sign=site.signs("ec")))
-    site.refused(site.forge("ec").token(sign=signer(rsa_key(), "RS256")))
+    site.refused(site.tokens("main").token(header={"alg": "ES256"}, sign=site.signs("ec")))
+    site.refused(site.tokens("ec").token(sign=signer(rsa_key(), "RS256")))
 
 
 @pytest.mark.requirement("C18")
 def test_a_machine_named_like_a_person_is_somebody_else(site: Site) -> None:
     """A client that registers under a person's id must not reach what is that person's."""
-    person = site.accepted(site.forge().token(sub="alice", client_id="client-1"))
-    machine = site.accepted(site.forge().token(sub="alice", client_id="alice"))
+    person = site.accepted(site.tokens().token(sub="alice", client_id="client-1"))
+    machine = site.accepted(site.tokens().token(sub="alice", client_id="alice"))
 
     assert (person.subject_kind, machine.subject_kind) == ("user", "client")
     assert person.principal_key != machine.principal_key
@@ -194,7 +194,7 @@ def test_a_machine_named_like_a_person_is_somebody_else(site: Site) -> None:
 def test_a_scope_is_compared_whole(site: Site) -> None:
     """`files:writer` is not `files:write`."""
     site.refused(
-        site.forge().token(scope="files:writer xfiles:write files:writ"),
+        site.tokens().token(scope="files:writer xfiles:write files:writ"),
         tool="witness_write",
         status=403,
         error="insufficient_scope",
@@ -204,7 +204,7 @@ def test_a_scope_is_compared_whole(site: Site) -> None:
 @pytest.mark.requirement("C23")
 def test_two_scope_claims_never_add_up(site: Site) -> None:
     """The preset says which claim holds the scopes; another one beside it grants nothing."""
-    token = site.forge().token(scope="files:read", scp="files:write")
+    token = site.tokens().token(scope="files:read", scp="files:write")
 
     site.refused(token, tool="witness_write", status=403, error="insufficient_scope")
     site.accepted(token, tool="witness_read")
@@ -217,8 +217,8 @@ def test_only_the_outermost_actor_counts(site: Site) -> None:
     for _ in range(50):
         act = {"sub": "agent", "act": act}
 
-    site.refused(site.forge().token(act=act))
-    caller = site.accepted(site.forge().token(act={"sub": "agent", "act": {"sub": "admin"}}))
+    site.refused(site.tokens().token(act=act))
+    caller = site.accepted(site.tokens().token(act={"sub": "agent", "act": {"sub": "admin"}}))
     assert caller.actor == "agent"
     assert caller.roles == frozenset()
 
@@ -228,7 +228,7 @@ def test_the_token_alone_names_the_tenant(site: Site) -> None:
     """No header, query or argument moves a caller to another tenant."""
     headers = {"X-Tenant-Id": "globex", "X-Org-Id": "globex", "X_Tenant": "globex"}
 
-    caller = site.accepted(site.forge().token(), headers=headers)
+    caller = site.accepted(site.tokens().token(), headers=headers)
 
     assert caller.tenant_id == "acme"
 
@@ -236,7 +236,7 @@ def test_the_token_alone_names_the_tenant(site: Site) -> None:
 @pytest.mark.requirement("C29")
 def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(site: Site) -> None:
     """A second trusted issuer that claims somebody else's tenant gets nowhere."""
-    site.accepted(site.forge("rival").token(org_id="rival-org"))
+    site.accepted(site.tokens("rival").token(org_id="rival-org"))
 
-    site.refused(site.forge("rival").token(org_id="acme"))
-    site.refused(site.forge("rival").token(org_id="globex"))
+    site.refused(site.tokens("rival").token(org_id="acme"))
+    site.refused(site.tokens("rival").token(org_id="globex"))

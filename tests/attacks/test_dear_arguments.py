@@ -13,8 +13,16 @@ from pydantic import AfterValidator, BaseModel, Field, Json, create_model
 from gatepost import CallContext, Pack
 from tests.support.client import modern
 from tests.support.endpoint import JSON, EndpointClient
-from tests.support.held import HOLD_S, bringing, holds_nobody_up, named, site_of, taking
-from tests.support.turns import collected, shortest_hold
+from tests.support.measuring import (
+    HOLD_S,
+    bringing,
+    collected,
+    endpoint_of,
+    holds_nobody_up,
+    object_of,
+    shortest_hold,
+    taking,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +66,7 @@ DEAR_TYPES = {
     "pattern": (list[Annotated[str, Field(pattern="^[a-z]+$")]], _listing(iter([b'"1"'] * 39_000))),
     "bounds": (list[Annotated[int, Field(ge=5)]], _listing(iter([b"1"] * 39_000))),
     "networks": (list[IPv6Network], _listing(iter([b'"zz"'] * 39_000))),
-    "networks by name": (dict[str, IPv6Network], b'{"value":%b}' % named(b'"zz"', 39_000)),
+    "networks by name": (dict[str, IPv6Network], b'{"value":%b}' % object_of(b'"zz"', 39_000)),
     "networks of models": (list[_Route], _listing(iter([b'{"to":["zz"]}'] * 19_000))),
     "JSON in a text": (Json[list[int]], b'{"value":"[%b"}' % (b"null," * 780_000)),
     "good JSON in a text": (Json[list[int]], b'{"value":"[%b1]"}' % (b"1," * 1_900_000)),
@@ -82,7 +90,7 @@ async def test_what_takes_pydantic_long_holds_nobody_up(hint: Any, body: bytes) 
     if b"%b" in body:
         body %= b"{" + b",".join(b'"%b":1' % number for number in _multiples(13_000)) + b"}"
     tool = taking(hint)
-    await holds_nobody_up(site_of([tool]), tool.name, body)
+    await holds_nobody_up(endpoint_of([tool]), tool.name, body)
 
 
 def _items(**schema: Any) -> dict[str, Any]:
@@ -116,7 +124,7 @@ async def test_what_takes_a_validator_long_holds_nobody_up(
 ) -> None:
     """Options and bounds that are compared one by one, and mistakes without end."""
     tool = bringing(schema)
-    await holds_nobody_up(site_of([tool]), tool.name, _listing(iter(items)))
+    await holds_nobody_up(endpoint_of([tool]), tool.name, _listing(iter(items)))
 
 
 @pytest.mark.parametrize("members", [90, 300, 900])
@@ -133,13 +141,15 @@ async def test_mistakes_that_each_copy_an_object_hold_nobody_up(
 ) -> None:
     """Their number times what each of them copies would grow with the square of the object."""
     tool = bringing({"type": "object", **schema})
-    await holds_nobody_up(site_of([tool]), tool.name, b'{"value":%b}' % named(b"1", members))
+    await holds_nobody_up(
+        endpoint_of([tool]), tool.name, b'{"value":%b}' % object_of(b"1", members)
+    )
 
 
 async def test_many_long_bodies_at_once_hold_the_loop_no_longer_than_one() -> None:
     """Threads that compute side by side would each keep the interpreter for a while, in turn."""
     tool = taking(list[Annotated[str, Field(pattern="^[a-z]+$")]])
-    client = site_of([tool])
+    client = endpoint_of([tool])
     fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
     body = body.replace(b'"HERE"', _listing(iter([b'"1111"'] * 39_000)))
 
@@ -166,7 +176,7 @@ async def test_nothing_of_refused_arguments_is_left(count: int) -> None:
     No collector saw that: every refused call stayed, with all that its caller had sent.
     """
     tool = taking(list[Annotated[str, AfterValidator(_never)]])
-    client = site_of([tool])
+    client = endpoint_of([tool])
     fields, body = modern("tools/call", {"name": tool.name, "arguments": "HERE"})
     body = body.replace(b'"HERE"', _listing(iter([b'"no"'] * count)))
 

@@ -32,7 +32,7 @@ from tests.http.exchange import HOST, ask
 from tests.http.front import Front
 from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"witness"}}'
 OPEN = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'
@@ -46,7 +46,7 @@ def post(site: Site, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
     """A message of the older revisions with a good token."""
     head = [
         ("Host", site.authority),
-        ("Authorization", f"Bearer {site.forge().token()}"),
+        ("Authorization", f"Bearer {site.tokens().token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         ("Connection", "close"),
@@ -57,7 +57,7 @@ def post(site: Site, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
 
 def modern(site: Site, message: bytes, *fields: tuple[str, str], tool: str) -> RawAnswer:
     """A 2026-07-28 call of *tool* with a good token and exactly this body."""
-    token = ("Authorization", f"Bearer {site.forge().token()}")
+    token = ("Authorization", f"Bearer {site.tokens().token()}")
     return site.raw([token, *fields], body=message, tool=tool)
 
 
@@ -118,7 +118,7 @@ def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
     """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
     fields, body = tools_call("witness")
     fields += [("Host", site.authority), ("Content-Type", "application/json")]
-    fields += [("Authorization", f"Bearer {site.forge().token()}"), ("Connection", "close")]
+    fields += [("Authorization", f"Bearer {site.tokens().token()}"), ("Connection", "close")]
     late = next(f"{name}: {value!s}" for name, value in fields if name == field)
     head = [pair for pair in fields if pair[0] != field] + [("Transfer-Encoding", "chunked")]
     chunked = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, late.encode())
@@ -132,7 +132,7 @@ def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
 def test_fields_behind_the_body_fill_no_memory(site: Site) -> None:
     """They count neither as head nor as body, and a value without end was gathered whole."""
     head = [("Host", site.authority), ("Content-Type", "application/json")]
-    head += [("Authorization", f"Bearer {site.forge().token()}"), ("Transfer-Encoding", "chunked")]
+    head += [("Authorization", f"Bearer {site.tokens().token()}"), ("Transfer-Encoding", "chunked")]
     sent = 0
 
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:

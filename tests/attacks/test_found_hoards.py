@@ -13,9 +13,9 @@ from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.relay import MemoryRelay
 from tests.policy.idempotency.deployment import come
+from tests.support.asking_tools import ACCEPTED, opened, question, said_in_session
 from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
-from tests.support.questions import ACCEPTED, opened, question, said
 
 WITHIN_S = 10
 
@@ -40,7 +40,7 @@ async def test_answers_are_taken_to_questions_that_wait() -> None:
     house = await opened()
     live, once = await asked(house)
     assert await house.answer(house.two, once, result=ACCEPTED) == 202
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
     live, never = await asked(house)
     await house.cancel(house.two, 7)
     await live.over()
@@ -62,7 +62,7 @@ async def test_a_question_is_answered_once() -> None:
     answers = [house.answer(house.two, identity, result=one) for one in (ACCEPTED, refused)]
 
     assert await asyncio.gather(*answers) == [202, 202]
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
     assert notes(house, "answer") == notes(house, "asked") == []
 
 

@@ -14,7 +14,7 @@ from gatepost_packs.vault.front_matter import merged, split
 from gatepost_packs.vault.full_text import query_of
 from gatepost_packs.vault.index import TABLES
 from gatepost_packs.vault.note import NoteLink
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 AT_ONCE = 1_000
 

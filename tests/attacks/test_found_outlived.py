@@ -16,8 +16,8 @@ from gatepost.runtime.services import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import JSON, EndpointClient, a_caller, message
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer, tree
+from tests.support.issuers import Idp
+from tests.support.server import configuration, issuer_settings
 
 WITHIN_S = 10
 NUMBERS = range(1, 6)
@@ -109,18 +109,18 @@ async def test_a_batch_within_its_time_is_served_whole() -> None:
 
 
 def main(idp: Idp, **settings: Any) -> dict[str, Any]:
-    return issuer(idp, tenants={"acme": "acme", "globex": "globex"}, **settings)
+    return issuer_settings(idp, tenants={"acme": "acme", "globex": "globex"}, **settings)
 
 
 CHANGES = [
     ("nothing", lambda idp: {"issuers": [main(idp)]}, False),
     ("suspended", lambda idp: {"tenancy": {"suspended": ["acme"]}}, True),
     ("another suspended", lambda idp: {"tenancy": {"suspended": ["globex"]}}, False),
-    ("issuer removed", lambda idp: {"issuers": [issuer(idp, "other")]}, True),
+    ("issuer removed", lambda idp: {"issuers": [issuer_settings(idp, "other")]}, True),
     ("issuer disabled", lambda idp: {"issuers": [main(idp, enabled=False)]}, True),
     (
         "tenant removed",
-        lambda idp: {"issuers": [issuer(idp, tenants={"globex": "globex"})]},
+        lambda idp: {"issuers": [issuer_settings(idp, tenants={"globex": "globex"})]},
         True,
     ),
 ]
@@ -136,7 +136,7 @@ async def test_tasks_end_with_the_trust_in_their_caller(
     """
     with Idp() as idp:
         settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
-        before = tree(8000, [main(idp)], **settings)
+        before = configuration(8000, [main(idp)], **settings)
         toolbox = load(msgspec.convert(before, Config).tools)
         caller: TenantContext = a_caller(issuer=idp.issuer("main"))
         stranger = a_caller(issuer="https://never.example.com")

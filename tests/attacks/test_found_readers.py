@@ -9,7 +9,7 @@ from gatepost_packs.openapi import lookup
 from gatepost_packs.openapi.description.document import ApiDescription
 from gatepost_packs.openapi.description.reading import canonical
 from gatepost_packs.web.page_worker import answer
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 DICE = random.Random(4)  # the same words in every run
 

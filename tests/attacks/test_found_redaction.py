@@ -23,8 +23,7 @@ from gatepost.tools.secret import KEYWORD
 from gatepost_packs.openapi.description.reading import DEPTH, DescriptionUnreadable, canonical
 from tests.support.cases import each
 from tests.support.endpoint import a_caller
-from tests.support.held import taken
-from tests.support.steps import steps
+from tests.support.measuring import steps, taken
 
 
 class Row(BaseModel):

@@ -8,7 +8,7 @@ from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
 from tests.authz.opaque_tokens import TARGET, OpaqueTokenGate
 from tests.keys.client import Walk
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 from tests.support.tokens import b64
 
 

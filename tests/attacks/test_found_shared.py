@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.attacks.site import Fields, Site, tools_call
-from tests.support.calls import CALLS
 from tests.support.client import RawAnswer, read_answer, request
+from tests.support.sample_tools import CALLS
 
 
 class Proxy:
@@ -42,7 +42,7 @@ def proxy(site: Site) -> Iterator[Proxy]:
 @pytest.mark.requirement("P3")
 def test_whoever_calls_on_a_connection_is_who_the_token_says(site: Site, proxy: Proxy) -> None:
     """Tokens of the same length for others of the same place, in turn and several times each."""
-    forge = site.forge()
+    forge = site.tokens()
     tokens = {name: forge.token(sub=name) for name in ("user-a", "user-b", "user-c")}
     assert len({len(token) for token in tokens.values()}) == 1
     order = [name for name in tokens for _ in range(3)] * 2 + [*tokens] * 3
@@ -69,7 +69,7 @@ def test_what_is_refused_is_refused_behind_what_passed(
     site: Site, proxy: Proxy, status: int, field: tuple[str, str]
 ) -> None:
     """One more field, behind a head that has passed three times."""
-    token = site.forge().token()
+    token = site.tokens().token()
     for _ in range(3):
         assert proxy.call(token).status == 200
     with site.nothing_runs():
@@ -80,7 +80,7 @@ def test_what_is_refused_is_refused_behind_what_passed(
 @pytest.mark.requirement("P3")
 def test_another_host_is_refused_behind_our_own(site: Site, proxy: Proxy) -> None:
     """Each time, and our own passes again (DNS rebinding)."""
-    token = site.forge().token()
+    token = site.tokens().token()
     for _ in range(3):
         for _ in range(3):
             assert proxy.call(token).status == 200
@@ -101,7 +101,7 @@ def test_a_bad_token_is_refused_behind_a_good_one(
     site: Site, proxy: Proxy, changed: dict[str, object]
 ) -> None:
     """On its connection, each time that it comes, and the good one passes again."""
-    good, bad = site.forge().token(), site.forge().token(**changed)
+    good, bad = site.tokens().token(), site.tokens().token(**changed)
     for _ in range(3):
         for _ in range(3):
             assert proxy.call(good).status == 200

@@ -47,7 +47,7 @@ def statuses(connection: socket.socket) -> list[int]:
 
 
 def token_field(site: Site) -> str:
-    return f"Authorization: Bearer {site.forge().token()}"
+    return f"Authorization: Bearer {site.tokens().token()}"
 
 
 def settled(site: Site) -> None:

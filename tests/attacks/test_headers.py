@@ -20,11 +20,11 @@ SIGN = signer(rsa_key(), "RS256")
 
 
 def with_header(**members: Any) -> Make:
-    return lambda site: site.forge().token(header=members)
+    return lambda site: site.tokens().token(header=members)
 
 
 def raw_header(data: bytes) -> Make:
-    return lambda site: site.forge().token(header=data)
+    return lambda site: site.tokens().token(header=data)
 
 
 def text_header(text: str) -> Make:
@@ -34,17 +34,19 @@ def text_header(text: str) -> Make:
 
 def embedded(site: Site) -> str:
     stranger = rsa_key("stranger")
-    return site.forge().token(header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256"))
+    return site.tokens().token(
+        header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256")
+    )
 
 
 def by_stranger(**members: Any) -> Make:
-    return lambda site: site.forge().token(
+    return lambda site: site.tokens().token(
         header=members, sign=signer(rsa_key("stranger"), "RS256")
     )
 
 
 def reshaped(change: Callable[[str, str, str], str]) -> Make:
-    return lambda site: change(*site.forge().token().split("."))
+    return lambda site: change(*site.tokens().token().split("."))
 
 
 def flattened(head: str, body: str, signature: str) -> str:
@@ -57,7 +59,7 @@ def encrypted(site: Site) -> str:
 
 
 def detached(site: Site) -> str:
-    head, _, signature = site.forge().token().split(".")
+    head, _, signature = site.tokens().token().split(".")
     return f"{head}..{signature}"
 
 
@@ -65,8 +67,8 @@ def unencoded(size: int) -> Make:
     """RFC 7797: the payload as it is, signed over the raw bytes."""
 
     def make(site: Site) -> str:
-        claims = json.dumps(site.forge().claims(pad="x" * size)).encode()
-        header = site.forge().header(b64=False, crit=["b64"])
+        claims = json.dumps(site.tokens().claims(pad="x" * size)).encode()
+        header = site.tokens().header(b64=False, crit=["b64"])
         return compact(header, claims, SIGN)
 
     return make
@@ -74,7 +76,7 @@ def unencoded(size: int) -> Make:
 
 def padded(part: int) -> Make:
     def make(site: Site) -> str:
-        parts = site.forge().token(pad="xx").split(".")
+        parts = site.tokens().token(pad="xx").split(".")
         parts[part] += "=" * (-len(parts[part]) % 4 or 1)
         return ".".join(parts)
 
@@ -82,7 +84,7 @@ def padded(part: int) -> Make:
 
 
 def standard_alphabet(site: Site) -> str:
-    head, body, signature = site.forge().token().split(".")
+    head, body, signature = site.tokens().token().split(".")
     plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
     return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
 
@@ -163,17 +165,17 @@ def test_a_trick_in_the_header_never_reaches_a_tool(site: Site, make: Make, stat
 @each("typ", ["at+jwt", "APPLICATION/AT+JWT", "application/at+jwt", "AT+JWT"])
 def test_the_type_of_an_access_token_is_read_as_a_media_type(site: Site, typ: str) -> None:
     """Media types compare without regard to case, and `application/` may be left out (RFC 7515)."""
-    site.accepted(site.forge().token(header={"typ": typ}))
+    site.accepted(site.tokens().token(header={"typ": typ}))
 
 
 @pytest.mark.requirement("H01")
 def test_a_header_never_makes_the_server_fetch(site: Site) -> None:
     """Key addresses in a token are an attacker's way to make us call somebody."""
-    site.accepted(site.forge().token())
+    site.accepted(site.tokens().token())
     before = site.idp.hits.copy()
     lure = f"{site.idp.base}/lure"
 
-    site.accepted(site.forge().token(header={"jku": lure, "x5u": lure}))
+    site.accepted(site.tokens().token(header={"jku": lure, "x5u": lure}))
     site.refused(by_stranger(jku=lure, x5u=lure)(site))
 
     assert site.idp.hits["/lure"] == before["/lure"] == 0

@@ -22,8 +22,17 @@ from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import MOST_VALUES
 from gatepost_packs import BUILT_IN
 from tests.rest.inner import Inner
-from tests.support.held import HOLD_S, bringing, holds_nobody_up, listed, named, site_of, taking
-from tests.support.turns import collected, shortest_hold
+from tests.support.measuring import (
+    HOLD_S,
+    bringing,
+    collected,
+    endpoint_of,
+    holds_nobody_up,
+    list_of,
+    object_of,
+    shortest_hold,
+    taking,
+)
 
 LARGEST = LimitsSettings().max_body_bytes
 ROOM = LARGEST - 1_000
@@ -43,7 +52,7 @@ def _nested(around: bytes, inner: bytes, depth: int) -> bytes:
 def _too_large() -> Iterator[bytes]:
     """What no tool is asked about, or what holds as much as it may."""
     for item in (b'""', b"{}", b"[]", b"1e308", rb'"\"\\"', b'{"a":1}'):
-        yield listed(item, ROOM)
+        yield list_of(item, ROOM)
     yield b"1" * ROOM
     yield b"[" + b",".join([b"1" * 300] * (ROOM // 301)) + b"]"
     yield b"[" + b",".join([b"0." + b"1" * 4000] * (ROOM // 4003)) + b"]"
@@ -54,10 +63,10 @@ def hostile(almost: bytes) -> Iterator[bytes]:
     """Values that are wrong everywhere; *almost* is what would nearly fit."""
     for item in (b'""', b"{}", b"1e308", almost):
         values = max(len(item.split(b",")), 1) + 1
-        yield listed(item, (len(item) + 1) * (MOST_VALUES // values - 100))
-        yield listed(item, 800 * (len(item) + 1))
-        yield named(item, MOST_VALUES // values - 100)
-        yield named(item, 400)
+        yield list_of(item, (len(item) + 1) * (MOST_VALUES // values - 100))
+        yield list_of(item, 800 * (len(item) + 1))
+        yield object_of(item, MOST_VALUES // values - 100)
+        yield object_of(item, 400)
     yield b'"' + rb",\"" * (ROOM // 3) + b'"'
     for depth in (8, 30, 52):
         yield _nested(b'{"inner":[?]}', almost, depth // 2)
@@ -88,8 +97,8 @@ def _instance(schema: Any, depth: int = 0) -> Any:
 def _bodies(schema: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
     """Arguments that are wrong in one property after another, and in members that are none."""
     good = _instance({"type": "object", **schema}) or {}
-    yield named(b"1", MOST_VALUES - 100)
-    yield named(b"1", 900)
+    yield object_of(b"1", MOST_VALUES - 100)
+    yield object_of(b"1", 900)
     for name, wanted in schema.get("properties", {}).items():
         if (kind := _kind(wanted)) in seen:
             continue
@@ -119,7 +128,7 @@ def _built_in() -> list[Tool]:
 @pytest.mark.requirement("P12")
 async def test_what_holds_too_much_is_refused_for_little() -> None:
     """Whatever the body is made of, before any tool hears of it."""
-    client = site_of(_built_in())
+    client = endpoint_of(_built_in())
     rest = Inner(client.runner, client.registry)
     for body in _too_large():
         await holds_nobody_up(client, "echo", b'{"text":%b}' % body)
@@ -140,7 +149,7 @@ async def test_no_built_in_tool_is_kept_busy() -> None:
     tried with members that it does not know.
     """
     tools = _built_in()
-    client = site_of(tools)
+    client = endpoint_of(tools)
     seen: set[str] = set()
     tried: set[str] = set()
     for tool in tools:
@@ -207,7 +216,7 @@ def types(draw: st.DrawFn, depth: int = 3) -> Any:
 async def test_no_tool_of_an_author_is_kept_busy(hint: Any) -> None:
     """Lists, dictionaries, unions of models and models within models, of any kind."""
     tool = taking(hint)
-    client = site_of([tool])
+    client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
         await holds_nobody_up(client, tool.name, body)
 
@@ -246,6 +255,6 @@ RAW = st.recursive(
 async def test_no_schema_of_another_server_is_kept_busy(schema: dict[str, Any]) -> None:
     """Alternatives of lists, of objects and of themselves."""
     tool = bringing(schema)
-    client = site_of([tool])
+    client = endpoint_of([tool])
     for body in _bodies(tool.input_schema, set()):
         await holds_nobody_up(client, tool.name, body)

@@ -49,7 +49,7 @@ MALFORMED = [
 @each("values", MALFORMED)
 def test_a_malformed_credential_is_never_guessed_at(site: Site, values: list[bytes]) -> None:
     """Two parsers that read one header differently are how a proxy and a server come to differ."""
-    token = site.forge().token().encode()
+    token = site.tokens().token().encode()
     fields = [("Authorization", value.replace(b"GOOD", token)) for value in values]
 
     with site.nothing_runs():
@@ -81,7 +81,7 @@ def test_a_control_character_never_gets_through(site: Site, byte: bytes) -> None
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
 def test_the_scheme_compares_without_regard_to_case(site: Site, scheme: str) -> None:
     """RFC 9110 section 11.1."""
-    answer = site.raw([("Authorization", f"{scheme} {site.forge().token()}")])
+    answer = site.raw([("Authorization", f"{scheme} {site.tokens().token()}")])
 
     assert answer.status == 200
 
@@ -89,19 +89,19 @@ def test_the_scheme_compares_without_regard_to_case(site: Site, scheme: str) -> 
 @pytest.mark.requirement("W05")
 def test_several_spaces_before_the_token_are_allowed(site: Site) -> None:
     """RFC 9110 section 11.4 allows more than one."""
-    assert site.raw([("Authorization", f"Bearer    {site.forge().token()}")]).status == 200
+    assert site.raw([("Authorization", f"Bearer    {site.tokens().token()}")]).status == 200
 
 
 @pytest.mark.requirement("W06")
 def test_spaces_behind_the_token_are_no_part_of_it(site: Site) -> None:
     """One parser strips them and one keeps them: the answer is the same."""
-    assert site.raw([("Authorization", f"Bearer {site.forge().token()}  ")]).status in (200, 400)
+    assert site.raw([("Authorization", f"Bearer {site.tokens().token()}  ")]).status in (200, 400)
 
 
 @pytest.mark.requirement("W07")
 def test_a_folded_header_is_refused(site: Site) -> None:
     """Obsolete line folding (RFC 9112 section 5.2) hides a second value from some parsers."""
-    token = site.forge().token().encode()
+    token = site.tokens().token().encode()
     with site.nothing_runs():
         answer = site.raw([("Authorization", b"Bearer\r\n " + token)])
 
@@ -121,7 +121,7 @@ def test_an_oversized_credential_is_refused_before_it_is_read(site: Site, size: 
 @pytest.mark.requirement("W10")
 def test_a_token_in_the_query_or_the_form_is_no_token(site: Site) -> None:
     """Queries end up in logs (RFC 9700 section 4.3.2); it is neither used nor written down."""
-    token = site.forge().token()
+    token = site.tokens().token()
     form = f"access_token={token}".encode()
     with site.nothing_runs():
         query = site.raw([], target=f"{site.path}?access_token={token}")
@@ -152,7 +152,7 @@ def test_a_header_that_names_an_identity_has_no_effect(site: Site, name: str) ->
     """The tenant comes from the token, whatever else is claimed, once or twice."""
     fields = [(name, "globex"), (name, "initech")]
 
-    caller = site.accepted(site.forge().token(), fields=fields)
+    caller = site.accepted(site.tokens().token(), fields=fields)
 
     assert (caller.tenant_id, caller.subject) == ("acme", "alice")
 
@@ -167,7 +167,7 @@ def test_a_foreign_host_is_refused(site: Site, hosts: list[str], status: int) ->
     """Nothing about us is derived from the request, and a rebound name gets no further."""
     with site.nothing_runs():
         answer = site.raw(
-            [("Authorization", f"Bearer {site.forge().token()}")],
+            [("Authorization", f"Bearer {site.tokens().token()}")],
             hosts=[host.replace("HERE", site.authority) for host in hosts],
         )
 
@@ -209,7 +209,7 @@ def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(site: Site, target
 def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target: str) -> None:
     """With a token too, only the configured path is the endpoint."""
     with site.nothing_runs():
-        answer = site.raw([("Authorization", f"Bearer {site.forge().token()}")], target=target)
+        answer = site.raw([("Authorization", f"Bearer {site.tokens().token()}")], target=target)
 
     assert answer.status == 404
 
@@ -236,7 +236,7 @@ def test_a_preflight_needs_no_token(site: Site) -> None:
         ("Origin", site.origin),
         ("Access-Control-Request-Method", "POST"),
         ("Access-Control-Request-Headers", "authorization, content-type, mcp-protocol-version"),
-        ("Authorization", f"Bearer {site.forge('offline').token()}"),
+        ("Authorization", f"Bearer {site.tokens('offline').token()}"),
     ]
 
     answer = site.raw(fields, method="OPTIONS", body=b"")
@@ -268,7 +268,7 @@ def test_metadata_ignores_credentials(site: Site) -> None:
     documents = {
         site.raw([("Authorization", value)], method="GET", target=path).body
         for path in (site.metadata_path, site.inserted_metadata_path)
-        for value in ("Bearer garbage", "Basic x", f"Bearer {site.forge('offline').token()}")
+        for value in ("Bearer garbage", "Basic x", f"Bearer {site.tokens('offline').token()}")
     }
 
     assert len(documents) == 1
@@ -283,7 +283,7 @@ def test_another_method_does_not_run_anything(site: Site, method: str) -> None:
     """The endpoint is POST; an override header changes nothing."""
     with site.nothing_runs():
         answer = site.raw(
-            [("Authorization", f"Bearer {site.forge().token()}"),
+            [("Authorization", f"Bearer {site.tokens().token()}"),
              ("X-HTTP-Method-Override", "POST"), ("X-Method-Override", "POST")],
             method=method,
         )  # fmt: skip
@@ -321,7 +321,7 @@ def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
     site: Site, name: str
 ) -> None:
     """A certificate-bound token (RFC 8705) is refused as Bearer, whatever a header says."""
-    token = site.forge().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
+    token = site.tokens().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
 
     site.refused(token, fields=[(name, ":MIIB:")])
 
@@ -331,4 +331,4 @@ def test_an_offer_to_speak_another_protocol_is_not_heard(site: Site, offer: str)
     """Java's HTTP client makes it with every call over plain HTTP (RFC 9110 section 7.8)."""
     fields = [("Connection", "Upgrade, HTTP2-Settings"), ("UPGRADE", offer)]
 
-    site.accepted(site.forge().token(), fields=[*fields, ("HTTP2-Settings", "AAEAAEAA")])
+    site.accepted(site.tokens().token(), fields=[*fields, ("HTTP2-Settings", "AAEAAEAA")])

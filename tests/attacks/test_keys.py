@@ -12,9 +12,9 @@ from tests.attacks.site import Site, tools_call
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, request
-from tests.support.idp import Receive, Scope, Send, answer
+from tests.support.issuers import Receive, Scope, Send, answer
+from tests.support.measuring import eventually
 from tests.support.tokens import rsa_key, signer
-from tests.support.waiting import eventually
 
 OTHER = signer(rsa_key("other"), "RS256")
 one_parser = pytest.mark.parametrize("site", ["httptools"], indirect=True)
@@ -58,12 +58,12 @@ def test_a_slow_issuer_costs_the_others_nothing(
     """Its callers hear 503 within a bounded time; everybody else is served meanwhile."""
     monkeypatch.setattr(keyset, "WAIT_S", 2.0)
     site.idp.replace(f"/{issuer}/jwks", fault)
-    site.accepted(site.forge().token())
+    site.accepted(site.tokens().token())
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(site.call, site.forge(issuer).token())
+        waiting = pool.submit(site.call, site.tokens(issuer).token())
 
         for _ in range(20):
-            site.accepted(site.forge().token())
+            site.accepted(site.tokens().token())
 
         assert not waiting.done()
         assert waiting.result(timeout=9).status == 503
@@ -84,13 +84,13 @@ def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
     """503 and not 401, so that no client throws its token away."""
     site.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
 
-    unavailable(site, site.forge(issuer).token())
+    unavailable(site, site.tokens(issuer).token())
 
 
 @pytest.mark.requirement("N02")
 def test_a_recovered_issuer_is_noticed(site: Site) -> None:
     """The next good answer of the issuer ends the outage; nobody has to restart anything."""
-    token = site.forge("recovers").token()
+    token = site.tokens("recovers").token()
     site.idp.replace("/recovers/jwks", answer(500))
     unavailable(site, token)
     site.idp.replace("/recovers/jwks", None)
@@ -101,13 +101,13 @@ def test_a_recovered_issuer_is_noticed(site: Site) -> None:
 @pytest.mark.requirement("N03", "H06")
 def test_the_last_good_keys_outlive_an_outage(site: Site) -> None:
     """With its keys known, an issuer may be down; what we cannot know meanwhile is 503."""
-    site.accepted(site.forge("outage").token())
+    site.accepted(site.tokens("outage").token())
     site.idp.replace("/outage/jwks", answer(500))
 
-    unknown = site.forge("outage").token(header={"kid": "rotated"}, sign=OTHER)
+    unknown = site.tokens("outage").token(header={"kid": "rotated"}, sign=OTHER)
 
     unavailable(site, unknown)
-    site.accepted(site.forge("outage").token())
+    site.accepted(site.tokens("outage").token())
 
 
 ODD = {
@@ -129,7 +129,7 @@ def test_a_document_that_is_no_key_set_is_no_key_set(site: Site, issuer: str) ->
     """It is not half-read: the issuer counts as unavailable."""
     site.idp.replace(f"/{issuer}/jwks", ODD[issuer])
 
-    unavailable(site, site.forge(issuer).token())
+    unavailable(site, site.tokens(issuer).token())
 
 
 @pytest.mark.requirement("N06")
@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed(site: Site) -> None:
     target = f"{site.idp.base}/redirect-target"
     site.idp.replace("/redirects/jwks", answer(302, location=target))
 
-    unavailable(site, site.forge("redirects").token())
+    unavailable(site, site.tokens("redirects").token())
 
     assert site.idp.hits["/redirect-target"] == 0
 
@@ -150,18 +150,18 @@ def test_metadata_of_another_issuer_is_refused(site: Site) -> None:
     path = "/.well-known/oauth-authorization-server/lies"
     site.idp.replace(path, answer(body=json.dumps(document).encode()))
 
-    unavailable(site, site.forge("lies").token())
+    unavailable(site, site.tokens("lies").token())
 
 
 @pytest.mark.requirement("N11", "N12")
 def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> None:
     """The new key opens as soon as a fetch is allowed; the old one is gone at once."""
-    old = site.forge("rotates").token()
+    old = site.tokens("rotates").token()
     site.accepted(old)
     site.accepted(old)
     site.idp.issuer("rotates", [f.jwk(rsa_key("other"), "other")])
 
-    site.accepted(site.forge("rotates").token(header={"kid": "other"}, sign=OTHER))
+    site.accepted(site.tokens("rotates").token(header={"kid": "other"}, sign=OTHER))
 
     site.refused(old)
 
@@ -169,10 +169,10 @@ def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> N
 @pytest.mark.requirement("N13")
 def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
     """Some issuers keep the id; a signature that does not fit is the only sign."""
-    site.accepted(site.forge("replaces").token())
+    site.accepted(site.tokens("replaces").token())
     site.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
 
-    token = site.forge("replaces").token(sign=OTHER)
+    token = site.tokens("replaces").token(sign=OTHER)
 
     eventually(lambda: opens(site, token), within=20)
 
@@ -180,7 +180,7 @@ def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
 @pytest.mark.requirement("N14")
 def test_a_crowd_at_the_door_causes_one_fetch(site: Site) -> None:
     """However many tokens come while nothing is known, the issuer is asked once."""
-    tokens = [site.forge("crowd").token() for _ in range(64)]
+    tokens = [site.tokens("crowd").token() for _ in range(64)]
     with ThreadPoolExecutor(64) as pool:
         answers = list(pool.map(site.call, tokens))
 
@@ -194,7 +194,7 @@ def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
     fields, body = tools_call("witness")
     head = [
         ("Host", site.authority),
-        ("Authorization", f"Bearer {site.forge('leaver').token()}"),
+        ("Authorization", f"Bearer {site.tokens('leaver').token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         *fields,
@@ -202,7 +202,7 @@ def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=5) as connection:
         connection.sendall(request("POST", site.path, head, body))
 
-    site.accepted(site.forge("leaver").token())
+    site.accepted(site.tokens("leaver").token())
 
     assert site.idp.key_hits("leaver") == 1
 
@@ -210,8 +210,8 @@ def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
 @pytest.mark.requirement("N17", "N16")
 def test_two_issuers_with_one_key_set_stay_two(site: Site) -> None:
     """What one signed opens for its own tenant only."""
-    first = site.accepted(site.forge("shares-a").token())
-    second = site.accepted(site.forge("shares-b").token())
+    first = site.accepted(site.tokens("shares-a").token())
+    second = site.accepted(site.tokens("shares-b").token())
 
     assert (first.tenant_id, second.tenant_id) == ("shares-a", "shares-b")
 
@@ -219,13 +219,13 @@ def test_two_issuers_with_one_key_set_stay_two(site: Site) -> None:
 @pytest.mark.requirement("N19", "N20")
 def test_a_verdict_belongs_to_the_whole_token(site: Site) -> None:
     """A token that shares its beginning, key id or `jti` with a good one, or all but one byte."""
-    victim = site.forge().token(jti="shared")
+    victim = site.tokens().token(jti="shared")
     site.accepted(victim)
     head, body, signature = victim.split(".")
 
     site.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
-    site.refused(site.forge().token(jti="shared", sign=OTHER))
-    forged = f.encode(site.forge().claims(jti="shared", sub="mallory"))
+    site.refused(site.tokens().token(jti="shared", sign=OTHER))
+    forged = f.encode(site.tokens().claims(jti="shared", sub="mallory"))
     site.refused(f"{head}.{forged}.{signature}")
 
     assert site.accepted(victim).subject == "alice"
@@ -239,15 +239,15 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
     """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
     # As shipped: the whole flood has to come within one interval.
     monkeypatch.setattr(keyset, "INTERVAL_S", 5.0)
-    known = site.forge("flood").token()
+    known = site.tokens("flood").token()
     site.accepted(known)
     names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]
-    tokens = [site.forge("flood").token(header={"kid": name}, sign=OTHER) for name in names]
+    tokens = [site.tokens("flood").token(header={"kid": name}, sign=OTHER) for name in names]
 
     with ThreadPoolExecutor(len(tokens)) as pool:
         answers = pool.map(site.call, tokens)
         assert opens(site, known)
-        assert opens(site, site.forge("flood").token())
+        assert opens(site, site.tokens("flood").token())
         statuses = [reply.status for reply in answers]
 
     assert set(statuses) == {401, 503}
@@ -259,8 +259,8 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
 def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(site: Site) -> None:
     """An unknown issuer, an unknown kind of token and a bad signature read the same."""
     refusals = [
-        site.refused(site.forge().token(iss="https://unknown.example")),
-        site.refused(site.forge().token(sign=OTHER)),
+        site.refused(site.tokens().token(iss="https://unknown.example")),
+        site.refused(site.tokens().token(sign=OTHER)),
         site.refused("opaque-token"),
     ]
 

@@ -12,8 +12,8 @@ from gatepost.storage.backends import open_records
 from tests.audit import toolset
 from tests.rest.octopus import Octopus
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 TOOLSET = str(Path(toolset.__file__))
 PASSWORD = "correct-horse-battery-staple"
@@ -22,7 +22,7 @@ PASSWORD = "correct-horse-battery-staple"
 class Desk:
     """A server and what is on its record; each test has a tenant of its own."""
 
-    def __init__(self, site: House, url: str) -> None:
+    def __init__(self, site: Server, url: str) -> None:
         self.site, self.url = site, url
 
     def records(self, tenant: str) -> list[AuditRecord]:
@@ -48,48 +48,48 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         "scopes": {"obtainable": ["files:write"]},
         "audit": {"max_argument_bytes": 200},
     }
-    with Idp() as idp, house(idp, [issuer(idp)], **settings) as site:
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as site:
         yield Desk(site, url)
 
 
-Ask = Callable[[House, str], object]
+Ask = Callable[[Server, str], object]
 
 ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
     # what is asked, and what its record says
     "success": (
-        lambda site, token: site.door.call(token, "write", {"text": "hello"}),
+        lambda site, token: site.client.call(token, "write", {"text": "hello"}),
         {"kind": "call", "tool": "write", "outcome": "success", "arguments": '{"text": "hello"}'},
     ),
     "reading": (
-        lambda site, token: site.door.call(token, "look"),
+        lambda site, token: site.client.call(token, "look"),
         {"kind": "call", "tool": "look", "outcome": "success"},
     ),
     "failure": (
-        lambda site, token: site.door.call(token, "refuse", {"why": "rain"}),
+        lambda site, token: site.client.call(token, "refuse", {"why": "rain"}),
         {"kind": "call", "tool": "refuse", "outcome": "denied", "reason": "Not today: rain"},
     ),
     "crash": (
-        lambda site, token: site.door.call(token, "crash"),
+        lambda site, token: site.client.call(token, "crash"),
         {"kind": "call", "tool": "crash", "outcome": "internal"},
     ),
     "timeout": (
-        lambda site, token: site.door.call(token, "linger"),
+        lambda site, token: site.client.call(token, "linger"),
         {"kind": "call", "tool": "linger", "outcome": "timeout"},
     ),
     "unknown tool": (
-        lambda site, token: site.door.call(token, "nothing"),
+        lambda site, token: site.client.call(token, "nothing"),
         {"kind": "refusal", "tool": "", "outcome": "unknown", "reason": "nothing"},
     ),
     "too few scopes": (
-        lambda site, token: site.door.call(token, "scoped"),
+        lambda site, token: site.client.call(token, "scoped"),
         {"kind": "refusal", "tool": "scoped", "outcome": "insufficient_scope"},
     ),
     "wrong arguments": (
-        lambda site, token: site.door.call(token, "write", {"text": 7}),
+        lambda site, token: site.client.call(token, "write", {"text": 7}),
         {"kind": "refusal", "tool": "write", "outcome": "validation", "arguments": '{"text": 7}'},
     ),
     "resource": (
-        lambda site, token: site.door.ask(token, "resources/read", {"uri": "deeds://log/monday"}),
+        lambda site, token: site.client.ask(token, "resources/read", {"uri": "deeds://log/monday"}),
         {"kind": "call", "offer": "document", "outcome": "success"},
     ),
     "REST": (
@@ -128,7 +128,7 @@ def test_however_a_call_ends_it_is_on_record(desk: Desk, name: str) -> None:
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
 def test_what_only_looks_is_not_on_record(desk: Desk, method: str) -> None:
     """Lists would bury what was done."""
-    desk.site.door.ask(desk.site.token(org_id="looker"), method)
+    desk.site.client.ask(desk.site.token(org_id="looker"), method)
 
     assert desk.records("looker") == []
 
@@ -150,7 +150,7 @@ def test_a_retry_is_on_record_as_a_replay(desk: Desk) -> None:
 
 def test_a_call_within_a_call_is_a_record_of_its_own(desk: Desk) -> None:
     """The inner one first, as it ended first, and both of the same request."""
-    desk.site.door.call(desk.site.token(org_id="within"), "both")
+    desk.site.client.call(desk.site.token(org_id="within"), "both")
     found = desk.records("within")
 
     assert [(one.tool, one.depth, one.outcome) for one in found] == [
@@ -176,7 +176,7 @@ def test_no_secret_is_in_a_record(desk: Desk, name: str) -> None:
     """Wherever a caller wrote it, and wherever the record of long arguments is cut."""
     tool, arguments = SECRETS[name]
     tenant = f"s{[*SECRETS].index(name)}"
-    desk.site.door.call(desk.site.token(org_id=tenant), tool, arguments)
+    desk.site.client.call(desk.site.token(org_id=tenant), tool, arguments)
     (found,) = desk.records(tenant)
     kept = repr(found)
 
@@ -185,7 +185,7 @@ def test_no_secret_is_in_a_record(desk: Desk, name: str) -> None:
 
 def test_long_arguments_are_cut(desk: Desk) -> None:
     """As much as is configured, and a mark that there was more."""
-    desk.site.door.call(desk.site.token(org_id="long"), "write", {"text": "y" * 9000})
+    desk.site.client.call(desk.site.token(org_id="long"), "write", {"text": "y" * 9000})
     (found,) = desk.records("long")
 
     assert found.arguments == '{"text": "' + "y" * 190 + "…"

@@ -21,7 +21,7 @@ from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
 from tests.audit.audit_log import NOW, person
 from tests.audit.toolset import pack
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 MOST_STEPS = 5
 RECORDS = 32

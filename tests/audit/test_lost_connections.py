@@ -18,11 +18,11 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.sql import database, sqlite
 from gatepost.storage.sql.records import SqlRecords
 from tests.support.client import Client, RawAnswer
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.tcp_proxy import tcp_proxy
-from tests.support.waiting import eventually
-from tests.tenancy.house import house, issuer
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.proxies import tcp_proxy
+from tests.support.server import issuer_settings, running_server
+from tests.support.stores import Postgres
 
 WITHIN_S = 30
 KILLS = """
@@ -56,14 +56,14 @@ def idp() -> Iterator[Idp]:
 class Site:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 
-    def __init__(self, door: Client, token: str, url: str, ring: Path) -> None:
-        self.door, self.token, self.url, self.ring = door, token, url, ring
+    def __init__(self, client: Client, token: str, url: str, ring: Path) -> None:
+        self.client, self.token, self.url, self.ring = client, token, url, ring
 
     def call(self) -> RawAnswer:
-        return self.door.call(self.token)
+        return self.client.call(self.token)
 
     def is_ready(self) -> bool:
-        return self.door.send("GET", "/readyz").status == 200
+        return self.client.send("GET", "/readyz").status == 200
 
     def recovers(self) -> None:
         """Without a call; then calls are served."""
@@ -96,8 +96,8 @@ def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterato
         "tenancy": {"create_on_first_use": True},
         "workspace": {"root": str(folder / "workspaces")},
     }
-    with house(idp, [issuer(idp)], **settings) as made:
-        site = Site(made.door, made.token(org_id="acme"), read_from or url, ring)
+    with running_server(idp, [issuer_settings(idp)], **settings) as made:
+        site = Site(made.client, made.token(org_id="acme"), read_from or url, ring)
         eventually(lambda: site.call().status == 200, within=WITHIN_S)
         yield site
 

@@ -19,8 +19,8 @@ from tests.rest.octopus import Octopus
 from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
 from tests.support.endpoint import EndpointClient
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 TOOLSET = str(Path(toolset.__file__))
 SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
@@ -36,7 +36,7 @@ def serving(folder: Path, **listen: Any) -> Iterator[Desk]:
         "tenancy": {"create_on_first_use": True},
         "listen": listen,
     }
-    with Idp() as idp, house(idp, [issuer(idp)], **settings) as site:
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as site:
         yield Desk(site, url)
 
 
@@ -59,28 +59,28 @@ def told(*values: str) -> Fields:
     return [("X-Forwarded-For", one) for one in values]
 
 
-def within_a_session(site: House, token: str, fields: Fields) -> object:
-    session = [("Mcp-Session-Id", site.door.open(token))]
-    return site.door.send("POST", fields=[*session, *fields], body=old_call(*WRITE), token=token)
+def within_a_session(site: Server, token: str, fields: Fields) -> object:
+    session = [("Mcp-Session-Id", site.client.open(token))]
+    return site.client.send("POST", fields=[*session, *fields], body=old_call(*WRITE), token=token)
 
 
-def with_progress(site: House, token: str, fields: Fields) -> object:
+def with_progress(site: Server, token: str, fields: Fields) -> object:
     params = {"name": "write", "arguments": {"text": "x"}}
     own, body = modern("tools/call", params, progress=1)
-    return site.door.send("POST", fields=[*own, *fields], body=body, token=token)
+    return site.client.send("POST", fields=[*own, *fields], body=body, token=token)
 
 
-Way = Callable[[House, str, Fields], object]
+Way = Callable[[Server, str, Fields], object]
 WAYS: dict[str, Way] = {
-    "MCP": lambda site, token, fields: site.door.call(token, *WRITE, fields=fields),
-    "MCP, refused": lambda site, token, fields: site.door.call(token, "none", fields=fields),
-    "MCP, scopes": lambda site, token, fields: site.door.call(token, "scoped", fields=fields),
+    "MCP": lambda site, token, fields: site.client.call(token, *WRITE, fields=fields),
+    "MCP, refused": lambda site, token, fields: site.client.call(token, "none", fields=fields),
+    "MCP, scopes": lambda site, token, fields: site.client.call(token, "scoped", fields=fields),
     "MCP, as a stream": with_progress,
     "MCP, of a session": within_a_session,
-    "MCP, a resource": lambda site, token, fields: site.door.ask(
+    "MCP, a resource": lambda site, token, fields: site.client.ask(
         token, "resources/read", {"uri": "deeds://log/monday"}, fields=fields
     ),
-    "MCP, one that calls another": lambda site, token, fields: site.door.call(
+    "MCP, one that calls another": lambda site, token, fields: site.client.call(
         token, "both", fields=fields
     ),
     "REST": lambda site, token, fields: Octopus(site, token).call(*WRITE, *fields),
@@ -169,24 +169,24 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: Desk, name: str) ->
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
     token = behind.site.token(org_id=tenant)
-    behind.site.door.call(token, *WRITE, fields=told(*values))
+    behind.site.client.call(token, *WRITE, fields=told(*values))
     Octopus(behind.site, token).call(*WRITE, *told(*values))
 
     assert peers(behind, tenant) == [on_record] * 2
 
 
-def mcp(site: House, token: str, peer: str) -> bytes:
+def mcp(site: Server, token: str, peer: str) -> bytes:
     own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
-    return posted(site, token, site.door.path, body, [*own, *told(peer)])
+    return posted(site, token, site.client.path, body, [*own, *told(peer)])
 
 
-def rest(site: House, token: str, peer: str) -> bytes:
+def rest(site: Server, token: str, peer: str) -> bytes:
     return posted(site, token, "/tool/write/call", b'{"text": "x"}', told(peer))
 
 
-def posted(site: House, token: str, path: str, body: bytes, fields: Fields) -> bytes:
+def posted(site: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
     head = [
-        ("Host", site.door.authority),
+        ("Host", site.client.authority),
         ("Authorization", f"Bearer {token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
@@ -198,13 +198,13 @@ def posted(site: House, token: str, path: str, body: bytes, fields: Fields) -> b
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
 def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
-    behind: Desk, ask: Callable[[House, str, str], bytes]
+    behind: Desk, ask: Callable[[Server, str, str], bytes]
 ) -> None:
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
     tenant = f"shared-{ask.__name__}"
     token = behind.site.token(org_id=tenant)
     asked = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
-    with socket.create_connection((SOCKET, behind.site.door.port), timeout=30) as connection:
+    with socket.create_connection((SOCKET, behind.site.client.port), timeout=30) as connection:
         for peer in asked:
             connection.sendall(ask(behind.site, token, peer))
             assert read_answer(connection).status == 200

@@ -18,14 +18,14 @@ from tests.audit.test_lost_connections import (
     name_of,
     request_id,
 )
-from tests.support import witness
+from tests.support import sample_tools
 from tests.support.client import Client, RawAnswer
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.stores import Postgres
 from tests.tenancy.conftest import idp
-from tests.tenancy.replicas import Replicas
 
 __all__ = ["idp"]
 
@@ -44,13 +44,13 @@ A machine that others use makes both longer; on an idle one a call takes some mi
 @contextlib.contextmanager
 def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Site]]:
     """So many `gatepost serve` on one database, each of which has served a call."""
-    replicas = Replicas(idp, folder, {"database": url}, tools=Path(witness.__file__))
+    replicas = Replicas(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
     token, sites = replicas.token(org_id="acme"), []
     for port in replicas.ports:
-        door = Client(replicas.url)
-        door.port = port
-        sites.append(Site(door, token, url, folder / "keyring.json"))
+        client = Client(replicas.url)
+        client.port = port
+        sites.append(Site(client, token, url, folder / "keyring.json"))
     with replicas.running():
         for site in sites:
             eventually(lambda: good(site.call()), within=WITHIN_S)  # noqa: B023  # at once

@@ -22,9 +22,9 @@ from gatepost_authz.errors import InsufficientScope
 from tests.audit.audit_log import AuditLog, audit_log, person
 from tests.audit.test_outage import context
 from tests.rest.octopus import Octopus
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy import toolset
-from tests.tenancy.house import House, house, issuer
 
 CALLS = 60
 WITHIN_S = 20.0
@@ -141,7 +141,7 @@ async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[House, str]]:
+def site(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
     monkeypatch.setattr(refusals, "GATHERED_S", 0.5)
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
@@ -151,7 +151,7 @@ def site(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         "scopes": {"obtainable": ["a"]},
         "limits": {"burst": 10},
     }
-    with house(idp, [issuer(idp)], **settings) as place:
+    with running_server(idp, [issuer_settings(idp)], **settings) as place:
         yield place, url
 
 
@@ -168,12 +168,12 @@ async def rows(url: str) -> list[AuditRecord]:
     return [read(row) for row in found]
 
 
-def test_a_token_without_scopes_fills_no_disk(site: tuple[House, str]) -> None:
+def test_a_token_without_scopes_fills_no_disk(site: tuple[Server, str]) -> None:
     """Through the front door, by both protocols: a hundred refused calls are a dozen records."""
     place, url = site
     token = place.token(org_id="acme")
     for _ in range(CALLS):
-        place.door.call(token, "needs_a")
+        place.client.call(token, "needs_a")
         Octopus(place, token).call("needs_a")
     until = time.monotonic() + WITHIN_S
     records = asyncio.run(rows(url))
@@ -185,7 +185,7 @@ def test_a_token_without_scopes_fills_no_disk(site: tuple[House, str]) -> None:
     assert {one.outcome for one in records} == {"insufficient_scope", "rate_limit"}
 
 
-def test_requests_for_another_tenant_are_counted(site: tuple[House, str]) -> None:
+def test_requests_for_another_tenant_are_counted(site: tuple[Server, str]) -> None:
     """The first ones as they are, then one record with their number and the last claim."""
     place, url = site
     agent = Octopus(place, place.token(org_id="acme"))

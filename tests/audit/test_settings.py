@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings
 
 SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "defaults": ({}, []),
@@ -22,7 +22,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.fixture(scope="module")
 def trusted() -> Any:
     with Idp() as idp:
-        yield [issuer(idp)]
+        yield [issuer_settings(idp)]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -30,11 +30,11 @@ def test_odd_settings_are_told(trusted: Any, name: str) -> None:
     """Each with its id, and nothing of those that are fine."""
     settings, found = SETTINGS[name]
 
-    assert [one.id for one in judged(trusted, audit=settings) if "E08" in one.id] == found
+    assert [one.id for one in check_problems(trusted, audit=settings) if "E08" in one.id] == found
 
 
 def test_production_without_a_record_is_worth_a_word(trusted: Any) -> None:
     """It serves, since somebody else may keep one."""
-    found = judged(trusted, mode="production", audit={"enabled": False})
+    found = check_problems(trusted, mode="production", audit={"enabled": False})
 
     assert "config.W085" in [one.id for one in found]

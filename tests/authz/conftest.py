@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.authz.opaque_tokens import OpaqueTokenGate
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
-from tests.support.idp import Idp, Receive, Scope, Send, respond
+from tests.support.issuers import Idp, Receive, Scope, Send, respond
 
 RESOURCE = "https://mcp.example.com/mcp"
 TARGET = Target(RESOURCE, f"{RESOURCE}/.well-known/oauth-protected-resource")

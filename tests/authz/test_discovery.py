@@ -16,7 +16,7 @@ from gatepost_authz.discovery import (
 )
 from gatepost_authz.fetch import Fetcher, FetchError
 from tests.authz.clock import Clock
-from tests.support.idp import Answer, Idp, Receive, Scope, Send, answer
+from tests.support.issuers import Answer, Idp, Receive, Scope, Send, answer
 
 OAUTH, OPENID = "oauth-authorization-server", "openid-configuration"
 ORDER = [

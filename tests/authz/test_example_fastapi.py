@@ -7,7 +7,7 @@ import pytest
 
 from examples.fastapi_app import create_app
 from gatepost_authz import Issuer, Resource, TenantRule
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 from tests.support.tokens import TokenFactory, jwk, rsa_key
 
 RESOURCE = "http://127.0.0.1:9000/invoices"

@@ -12,7 +12,7 @@ import pytest
 
 from gatepost_authz.fetch import Fetcher, FetchError, max_age_of
 from gatepost_authz.jwks import IssuerKeySets
-from tests.support.idp import Idp, Receive, Scope, Send, answer
+from tests.support.issuers import Idp, Receive, Scope, Send, answer
 
 
 @pytest.fixture(scope="module")

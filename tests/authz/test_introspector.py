@@ -10,7 +10,7 @@ import pytest
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import IssuerUnavailable, WrongAudience
 from tests.authz.opaque_tokens import NOW, SECRET, OpaqueTokenGate
-from tests.support.idp import answer
+from tests.support.issuers import answer
 
 
 async def test_the_secret_is_form_encoded_before_base64(opaque_gate: OpaqueTokenGate) -> None:

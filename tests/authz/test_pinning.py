@@ -22,8 +22,8 @@ from gatepost_authz.pinning import (
     alternated,
 )
 from tests.authz.certificates import Company
-from tests.support.idp import Receive, Scope, Send, respond
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import Receive, Scope, Send, respond
 
 NAME = "id.company.test"
 LOOPBACK = networks_of(["127.0.0.0/8"])
@@ -55,7 +55,7 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
 @pytest.fixture(scope="module")
 def port(company: Company) -> Iterator[int]:
     certificate, key = company.certify(NAME)
-    server = Server(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
+    server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
     yield server.port
     server.stop()
 

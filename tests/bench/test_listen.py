@@ -9,12 +9,12 @@ from bench.crowd import Crowd, Stuck, room_for
 from bench.listen import Cost, render, request
 from bench.servers.sse import routes
 from bench.workload import Place
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    running = Server(Starlette(routes=routes)).start()
+def server() -> Iterator[AsgiServer]:
+    running = AsgiServer(Starlette(routes=routes)).start()
     yield running
     running.stop()
 
@@ -23,7 +23,7 @@ def post(port: int, path: str) -> bytes:
     return request(Place(port, path), "subscriptions/listen", {}, "token")
 
 
-def test_every_stream_of_a_crowd_hears_an_announcement(server: Server) -> None:
+def test_every_stream_of_a_crowd_hears_an_announcement(server: AsgiServer) -> None:
     """As many moments as streams, in order."""
     with Crowd(server.port) as crowd, Crowd(server.port) as caller:
         crowd.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)

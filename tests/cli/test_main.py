@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gatepost.cli.main import COMMANDS
-from tests.support.gatepost import run
-from tests.support.process import Process, python_environment
+from tests.support.commands import run
+from tests.support.processes import Process, python_environment
 
 FIVE_MISTAKES = """
 resource = "http://mcp.example.com/mcp"

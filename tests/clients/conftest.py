@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.architecture.source import ROOT
-from tests.support import gatepost
-from tests.support.gatepost import Gatepost
+from tests.support import commands
+from tests.support.commands import Gatepost
 
 FIXTURES = [
     ROOT / "tests/clients/toolset.py",
@@ -32,7 +32,7 @@ class Stage(NamedTuple):
 
 @pytest.fixture(scope="package")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
-    with gatepost.dev(tmp_path_factory.mktemp("dev")) as running:
+    with commands.dev(tmp_path_factory.mktemp("dev")) as running:
         yield running
 
 
@@ -40,5 +40,5 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("stage")
     tools = [argument for file in FIXTURES for argument in ("--tools", str(file))]
-    with gatepost.dev(folder, *tools) as running:
-        yield Stage(running.url, gatepost.token(folder, "--tenant", "acme"), folder)
+    with commands.dev(folder, *tools) as running:
+        yield Stage(running.url, commands.token(folder, "--tenant", "acme"), folder)

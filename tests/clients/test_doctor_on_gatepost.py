@@ -1,13 +1,13 @@
 """The doctor, sent to Gatepost itself: a server that its own doctor faults is not finished."""
 
 from gatepost.doctor import DoctorCredentials, examine
-from tests.support import gatepost
-from tests.support.gatepost import Gatepost
+from tests.support import commands
+from tests.support.commands import Gatepost
 
 
 async def test_the_doctor_finds_nothing_wrong_with_gatepost_dev(dev: Gatepost) -> None:
     """No step fails or warns, with a token of the development issuer up to the first call."""
-    token = gatepost.token(dev.folder, "--tenant", "acme")
+    token = commands.token(dev.folder, "--tenant", "acme")
 
     report = await examine(dev.url, credentials=DoctorCredentials(token=token))
 

@@ -28,7 +28,7 @@ from mcp.shared.exceptions import MCPError
 from tests.clients.answering import FORM, Desk
 from tests.clients.conftest import Stage
 from tests.support.browser import Person
-from tests.support.gatepost import Gatepost
+from tests.support.commands import Gatepost
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]

@@ -2,7 +2,7 @@
 The Inspector's command line against `gatepost dev`, in each era it speaks.
 
 What the CLI cannot do, in any era: answer an elicitation or a sampling (it declares neither, and is
-told so), complete, subscribe, listen. `mcpdo`, which comes with it, keeps a connection and can do
+told so), complete, subscribe, listen. `node`, which comes with it, keeps a connection and can do
 all of that but samplings. Skills are of the modern era alone.
 """
 
@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Stage
-from tests.support import mcpdo
-from tests.support.inspector import Inspector
-from tests.support.mcpdo import Mcpdo
+from tests.support import node
+from tests.support.node import Inspector, Mcpdo
 
 ERAS = ["legacy", "modern"]
 """Where `auto` ends up is shown once; from there on it is the modern era."""
@@ -32,7 +31,7 @@ def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Inspect
 @pytest.fixture(scope="module")
 def connected(stage: Stage) -> Iterator[Mcpdo]:
     """Connections by the names of their eras."""
-    with mcpdo.running() as program:
+    with node.mcpdo_daemon() as program:
         for era in ERAS:
             shown = program.connect(era, stage.url, stage.bearer, era=era)
             assert shown["protocolEra"] == era

@@ -8,7 +8,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import ResourceTemplateReference
 
-from tests.support.gatepost import Gatepost, token
+from tests.support.commands import Gatepost, token
 
 WITHIN_S = 30
 

@@ -11,9 +11,8 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.clients.conftest import Stage
-from tests.support.inspector import PROGRAM
-from tests.support.node import FOLDER, NODE, environment, install
-from tests.support.process import python_environment
+from tests.support.node import FOLDER, INSPECTOR, NODE, environment, install
+from tests.support.processes import python_environment
 
 PAGE = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```(python|js|sh)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -27,7 +26,7 @@ def command(language: str, example: str) -> list[str]:
     if language == "js":
         return [str(NODE), "--input-type=module", "-e", example]
     assert NPX in example
-    return ["sh", "-c", example.replace(NPX, f'"{NODE}" "{PROGRAM}"')]
+    return ["sh", "-c", example.replace(NPX, f'"{NODE}" "{INSPECTOR}"')]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from tests.clients.journey import CSV, expect_all
 from tests.support import python_client
 from tests.support.browser import Person
-from tests.support.gatepost import Gatepost
+from tests.support.commands import Gatepost
 
 
 @pytest.mark.parametrize(

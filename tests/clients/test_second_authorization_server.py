@@ -10,8 +10,10 @@ import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
 from tests.clients.journey import CSV, expect_all
-from tests.support import gatepost, python_client, typescript
-from tests.support.authorization_server import (
+from tests.support import commands, node, python_client
+from tests.support.browser import Person
+from tests.support.commands import Gatepost
+from tests.support.issuers import (
     MACHINE,
     RESOURCE_SERVER,
     SECRET,
@@ -20,9 +22,7 @@ from tests.support.authorization_server import (
     TokenForm,
     authorization_server,
 )
-from tests.support.browser import Person
-from tests.support.gatepost import Gatepost
-from tests.support.sockets import free_port
+from tests.support.processes import free_port
 
 CONFIG = """
 resource = "{resource}"
@@ -53,7 +53,7 @@ SCOPES = [*BASELINE, "files:write"]
 class Pair(NamedTuple):
     """A Gatepost and the authorization server whose tokens it accepts."""
 
-    gatepost: Gatepost
+    commands: Gatepost
     issuer: AuthorizationServer
     form: TokenForm
 
@@ -80,7 +80,7 @@ def pair(
             introspection=INTROSPECTION if form == "opaque" else "",
         )
         folder = tmp_path_factory.mktemp(form)
-        running = stack.enter_context(gatepost.serve(config, folder, env={"TEST_SECRET": SECRET}))
+        running = stack.enter_context(commands.serve(config, folder, env={"TEST_SECRET": SECRET}))
         yield Pair(running, issuer, form)
 
 
@@ -102,7 +102,7 @@ def test_the_typescript_clients_go_all_the_way(pair: Pair, script: str, mode: st
     """The same journey as with the development issuer, with another issuer's tokens."""
     person = Person("alice")
 
-    report = typescript.walk(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
+    report = node.walk_typescript(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
 
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 

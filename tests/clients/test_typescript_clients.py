@@ -3,9 +3,9 @@
 import pytest
 
 from tests.clients.journey import CSV, expect_all
-from tests.support import typescript
+from tests.support import node
 from tests.support.browser import Person
-from tests.support.gatepost import Gatepost
+from tests.support.commands import Gatepost
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_the_typescript_clients_go_all_the_way(
     """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
     person = Person("bob")
 
-    report = typescript.walk(script, person, url=dev.url, mode=mode, csv=CSV)
+    report = node.walk_typescript(script, person, url=dev.url, mode=mode, csv=CSV)
 
     assert report["protocol"] == protocol
     # The metadata name every scope of the tools, and this client asks for all that it reads there.

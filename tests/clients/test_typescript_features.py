@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients.conftest import Stage
 from tests.support.browser import Person
-from tests.support.typescript import walk
+from tests.support.node import walk_typescript
 
 RUNS = {
     "1.x": ("features_v1.mjs", "legacy"),
@@ -29,7 +29,7 @@ def reports(stage: Stage) -> dict[str, dict[str, Any]]:
     """What each client has to tell, after one run of each."""
 
     def run(script: str, mode: str) -> dict[str, Any]:
-        return walk(script, Person(), url=stage.url, token=stage.token, mode=mode)
+        return walk_typescript(script, Person(), url=stage.url, token=stage.token, mode=mode)
 
     with ThreadPoolExecutor(len(RUNS)) as pool:
         return dict(zip(RUNS, pool.map(lambda each: run(*each), RUNS.values()), strict=True))

@@ -16,7 +16,7 @@ from gatepost.workspace import Workspaces
 from gatepost.workspace.ownership import LEDGER, PRIVATE
 from gatepost.workspace.resolver import Choice, resolver_of
 from tests.config.test_reading import GOOD, folder, found
-from tests.support.workspaces import recorded
+from tests.support.commands import tenant_folder
 
 __all__ = ["folder"]
 
@@ -80,7 +80,7 @@ async def test_an_operator_can_hand_a_folder_over(tmp_path: Path) -> None:
     spaces = Workspaces(tmp_path)
 
     await spaces.of("empty").write("note.txt", b"x")
-    recorded(tmp_path, "alice")
+    tenant_folder(tmp_path, "alice")
 
     assert await spaces.of("alice").read("diary.txt", limit=100) == b"of alice"
     assert (await spaces.of("alice").usage()).files == 1
@@ -126,7 +126,7 @@ async def test_an_erasure_leaves_what_gatepost_did_not_make(tmp_path: Path) -> N
 def test_the_check_names_folders_that_are_in_the_way(folder: Path) -> None:
     """Before a tenant's first call finds them, with what to do."""
     a_home(folder / "workspaces")
-    recorded(folder / "workspaces", "acme").mkdir()
+    tenant_folder(folder / "workspaces", "acme").mkdir()
     (folder / "workspaces" / "acme" / "note").touch()
 
     ((id_, setting, said),) = found(GOOD)

@@ -12,7 +12,7 @@ from gatepost.config.pack_registration import registrations
 from gatepost.policy.approvals.scripts import Script
 from tests.architecture.source import ROOT
 from tests.mcp.stdio.talk import talking, text
-from tests.support.gatepost import ended
+from tests.support.commands import ended
 
 SECTION = (
     (ROOT / "docs/tools.md")

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page
 from tests.architecture.source import ROOT
 from tests.dashboard.scenes import DARK, PHONE, scenes
 from tests.dashboard.studio import Studio, studio
-from tests.support.chromium import chromium
+from tests.support.browser import chromium
 
 FOLDER = ROOT / "docs" / "images"
 HERE = Path(__file__).parent

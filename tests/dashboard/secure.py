@@ -16,15 +16,14 @@ import httpx2
 from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
 from tests.dashboard.site import CLIENT, SECRET
+from tests.support.asgi_server import serving
 from tests.support.browser import forms_of
 from tests.support.client import Client
-from tests.support.gatepost import Gatepost, running
-from tests.support.idp import Idp, Receive, Scope, Send, respond
-from tests.support.proxy import Balancer
-from tests.support.sockets import free_port, serving
+from tests.support.commands import Gatepost, running, toml
+from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.processes import free_port
+from tests.support.proxies import Balancer, ConnectProxy
 from tests.support.tokens import TokenFactory, jwk, rsa_key
-from tests.support.tunnel import Tunnel
-from tests.tenancy.post import toml
 
 HOST, WITHIN_S = "id.company.test", 30
 BASE = "/dashboard"
@@ -93,14 +92,14 @@ class Vouching(Balancer):
 class Secure:
     """The running server: where people reach it, and where it listens itself."""
 
-    def __init__(self, process: Gatepost, port: int, provider: Provider, out: Tunnel) -> None:
+    def __init__(self, process: Gatepost, port: int, provider: Provider, out: ConnectProxy) -> None:
         self.process, self.port, self.provider, self.out = process, port, provider, out
         self.trusting: ssl.SSLContext
         self.origin = process.origin
         self.home = self.origin + BASE
 
     @property
-    def door(self) -> Client:
+    def client(self) -> Client:
         """Where agents come in."""
         return Client(f"{self.origin}/mcp", tls=self.trusting)
 
@@ -111,7 +110,7 @@ class Secure:
     def rest(self, tool: str, filename: str, **more: Any) -> int:
         """Status of one call of an agent."""
         body = json.dumps({"filename": filename, **more}).encode()
-        return self.door.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
+        return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
 
     @contextmanager
     def guest(self) -> Iterator["Guest"]:
@@ -160,7 +159,7 @@ def forms_free(page: str) -> str:
 
 
 @contextmanager
-def secure(folder: Path, provider: Provider, out: Tunnel, **listen: Any) -> Iterator[Secure]:
+def secure(folder: Path, provider: Provider, out: ConnectProxy, **listen: Any) -> Iterator[Secure]:
     """`gatepost serve` in production, at the address that *listen* and `at` say."""
     port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
     create(folder / "keyring.json")
@@ -188,7 +187,9 @@ def secure(folder: Path, provider: Provider, out: Tunnel, **listen: Any) -> Iter
 
 
 @contextmanager
-def direct(folder: Path, company: Company, provider: Provider, out: Tunnel) -> Iterator[Secure]:
+def direct(
+    folder: Path, company: Company, provider: Provider, out: ConnectProxy
+) -> Iterator[Secure]:
     """It speaks TLS itself."""
     certificate, key = company.certify("localhost")
     listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(company.bundle)}
@@ -198,7 +199,9 @@ def direct(folder: Path, company: Company, provider: Provider, out: Tunnel) -> I
 
 
 @contextmanager
-def behind(folder: Path, company: Company, provider: Provider, out: Tunnel) -> Iterator[Secure]:
+def behind(
+    folder: Path, company: Company, provider: Provider, out: ConnectProxy
+) -> Iterator[Secure]:
     """A proxy on this machine ends TLS."""
     certificate, key = company.certify("localhost")
     front = free_port()

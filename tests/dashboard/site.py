@@ -37,10 +37,10 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
+from tests.support.asgi_server import AsgiServer
 from tests.support.browser import Person
-from tests.support.inside import Inside
-from tests.support.serving import Server
-from tests.support.sockets import free_port
+from tests.support.processes import free_port
+from tests.support.server import Server
 
 SECRET = "known-to-this-test-run-only"
 CLIENT = "gatepost-dashboard"
@@ -128,7 +128,7 @@ def build(config: Config, services: Services) -> Edge:
 class Site:
     """The running server, its issuer, and what both hold."""
 
-    def __init__(self, inside: Inside, provider: Provider, origin: str, base: str) -> None:
+    def __init__(self, inside: Server, provider: Provider, origin: str, base: str) -> None:
         self.inside, self.provider, self.origin, self.base = inside, provider, origin, base
         self._cookies: dict[str, list[Cookie]] = {}
 
@@ -270,9 +270,9 @@ def site(
             ),
         )
     )
-    idp = Server(app(provider), port=issuer_port).start()
+    idp = AsgiServer(app(provider), port=issuer_port).start()
     sock = listening("127.0.0.1", port, "--port")
-    inside = Inside(config, load(config.tools, config.packs, config.network), sock, build=build)
+    inside = Server(config, load(config.tools, config.packs, config.network), sock, build=build)
     try:
         with inside.running():
             yield Site(inside, provider, origin, base.replace("{tenant}", "acme"))

@@ -21,8 +21,8 @@ from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
-from tests.support.chromium import WITHIN_MS
-from tests.support.waiting import eventually
+from tests.support.browser import WITHIN_MS
+from tests.support.measuring import eventually
 
 CLI_SECRET = "the-secret-of-this-test-run"
 USERS = (

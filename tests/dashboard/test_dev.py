@@ -12,7 +12,7 @@ import pytest
 from gatepost.dashboard.assets import Assets
 from tests.architecture.source import ROOT
 from tests.support.browser import Person
-from tests.support.gatepost import dev, run
+from tests.support.commands import dev, run
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard import hostile
 from tests.dashboard.site import site
 from tests.dashboard.studio import CLI_SECRET, Studio, Visitor
-from tests.support.chromium import chromium, in_a_browser
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
+from tests.support.browser import chromium, in_a_browser
 
 pytestmark = [pytest.mark.slow, *in_a_browser]
 
@@ -156,7 +156,7 @@ def test_no_page_can_be_put_into_another_ones_frame(
 ) -> None:
     """Clickjacking: a foreign page may frame what is public, and nothing of the dashboard."""
     body = f'<iframe src="{company.site.origin}{path}"></iframe>'
-    foreign = Server(HTMLResponse(body)).start()
+    foreign = AsgiServer(HTMLResponse(body)).start()
     context = browser.new_context()
     try:
         page = context.new_page()

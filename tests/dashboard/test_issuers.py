@@ -13,9 +13,9 @@ from gatepost.dashboard.security_headers import guards_of
 from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from tests.dashboard.site import CLIENT, SECRET, Site, issuer_of, parameters, site
-from tests.support.authorization_server import RESOURCE_SERVER, TokenForm, authorization_server
-from tests.support.authorization_server import SECRET as OTHER_SECRET
 from tests.support.browser import Person
+from tests.support.issuers import RESOURCE_SERVER, TokenForm, authorization_server
+from tests.support.issuers import SECRET as OTHER_SECRET
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 from tests.dashboard.scenes import PHONE, WIDE, scenes
 from tests.dashboard.studio import studio
 from tests.support import node
-from tests.support.chromium import chromium, in_a_browser
+from tests.support.browser import chromium, in_a_browser
 
 AXE = Path(os.environ.get("AXE", node.FOLDER / "node_modules" / "axe-core" / "axe.min.js"))
 """The checks that most of WCAG 2.2 AA can be made by, as far as a program can."""

@@ -13,7 +13,7 @@ from gatepost_authz.errors import InvalidToken
 from tests.dashboard.scenes import INVOICE, NOTES
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 
 @pytest.fixture(scope="module")

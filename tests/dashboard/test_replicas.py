@@ -24,11 +24,10 @@ from gatepost.policy.revocation.orders import revocation
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
-from tests.support.inside import Inside
-from tests.support.postgres import Postgres
-from tests.support.sockets import free_port
-from tests.support.valkey import Valkey
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.server import Server
+from tests.support.stores import Postgres, Valkey
 
 WITHIN_S = 30
 LIMITS = LimitsSettings(
@@ -42,7 +41,7 @@ PROCESSES = "Each process counts its own limits"
 class Pair:
     """A company with two replicas: agents call at the one, and people look at the other."""
 
-    def __init__(self, company: Studio, other: Inside, port: int) -> None:
+    def __init__(self, company: Studio, other: Server, port: int) -> None:
         self.company, self.other, self.port = company, other, port
 
     def page(self, guest: Guest, below: str) -> str:
@@ -84,7 +83,7 @@ def replica(company: Studio) -> Iterator[Pair]:
     """Another process of the same server, with a loop and connections of its own."""
     port, first = free_port(), company.site.inside
     sock = listening("127.0.0.1", port, "--port")
-    other = Inside(first.config, first.toolbox, sock, keyring=first.keyring)
+    other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
         yield Pair(company, other, port)
 

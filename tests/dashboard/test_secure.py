@@ -9,10 +9,10 @@ from playwright.sync_api import expect
 
 from tests.authz.certificates import Company
 from tests.dashboard.secure import BASE, WITHIN_S, Provider, Secure, behind, direct
+from tests.support.browser import WITHIN_MS, chromium, in_a_browser
 from tests.support.cases import each
-from tests.support.chromium import WITHIN_MS, chromium, in_a_browser
 from tests.support.client import RawAnswer, exchange, request
-from tests.support.tunnel import Tunnel, tunnel
+from tests.support.proxies import ConnectProxy, connect_proxy
 
 pytestmark = pytest.mark.requirement("A7", "O7")
 
@@ -31,8 +31,8 @@ def provider(company: Company) -> Iterator[Provider]:
 
 
 @pytest.fixture(scope="module")
-def out(provider: Provider) -> Iterator[Tunnel]:
-    with tunnel(provider.server.port) as proxy:
+def out(provider: Provider) -> Iterator[ConnectProxy]:
+    with connect_proxy(provider.server.port) as proxy:
         yield proxy
 
 
@@ -41,7 +41,7 @@ def site(
     request: pytest.FixtureRequest,
     company: Company,
     provider: Provider,
-    out: Tunnel,
+    out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Secure]:
     with request.param(tmp_path_factory.mktemp("site"), company, provider, out) as site:
@@ -137,7 +137,10 @@ def in_the_clear(site: Secure, below: str, fields: list[tuple[str, str]]) -> Raw
 
 @pytest.fixture(scope="module")
 def clear(
-    company: Company, provider: Provider, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+    company: Company,
+    provider: Provider,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Secure]:
     """One behind a proxy, which a stranger passes by."""
     with behind(tmp_path_factory.mktemp("clear"), company, provider, out) as site:
@@ -166,7 +169,10 @@ def test_a_session_is_no_use_in_the_clear(clear: Secure) -> None:
 
 
 def test_a_tls_port_answers_nobody_in_the_clear(
-    company: Company, provider: Provider, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+    company: Company,
+    provider: Provider,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Not even with a page."""
     with (

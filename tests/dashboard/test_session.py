@@ -17,7 +17,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 from tests.dashboard.site import Site
 from tests.support.client import exchange, read_answer, request
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")
 OTHER = Target("https://mcp.example.com/t/globex/mcp", "https://mcp.example.com/y", "globex")

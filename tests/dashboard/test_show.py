@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.dashboard import billing
 from tests.dashboard.agent import ANSWER_S, Agent, agent
 from tests.dashboard.studio import Studio, Visitor, studio, visiting
-from tests.support.chromium import chromium, in_a_browser
+from tests.support.browser import chromium, in_a_browser
 
 pytestmark = [pytest.mark.requirement("A7"), *in_a_browser]
 

@@ -18,7 +18,7 @@ from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
 from tests.redaction.aviary import overheard
 from tests.support.browser import Person
 from tests.support.cases import each
-from tests.support.sockets import free_port
+from tests.support.processes import free_port
 
 
 def test_somebody_signs_in_and_out(shared: Site) -> None:

@@ -9,8 +9,8 @@ import pytest
 from examples import function, pack
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
+from tests.support.asking_tools import accept, ask_again, go_on, questions, said
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.rounds import accept, ask_again, go_on, questions, said
 
 PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
 

@@ -11,9 +11,9 @@ import pytest
 
 from gatepost_authz import PRESETS
 from tests.architecture.source import ROOT
-from tests.support import gatepost
-from tests.support.gatepost import Gatepost
-from tests.support.process import python_environment
+from tests.support import commands
+from tests.support.commands import Gatepost
+from tests.support.processes import python_environment
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
@@ -32,7 +32,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost
     """`gatepost dev` with the README's own tool, where the README says to save it."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
-    with gatepost.dev(folder, "--tools", "greetings.py") as process:
+    with commands.dev(folder, "--tools", "greetings.py") as process:
         yield process, folder
 
 

@@ -11,8 +11,8 @@ import pytest
 from gatepost.rest.responses import RETRY_AFTER_S, TABLE
 from gatepost_authz.config import Beside, Resource
 from tests.architecture.source import ROOT
-from tests.support import gatepost
-from tests.support.process import python_environment
+from tests.support import commands
+from tests.support.processes import python_environment
 
 PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
 PLACES = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
@@ -42,7 +42,7 @@ def test_the_pasted_lines_work(tmp_path: Path) -> None:
     promised = re.search(r"^The last line prints `(.*)`\.$", PAGE, re.MULTILINE)
     assert block is not None
     assert promised is not None
-    with gatepost.dev(tmp_path) as process:
+    with commands.dev(tmp_path) as process:
         program = f'"{sys.executable}" -m gatepost'
         lines = block[1].replace("http://127.0.0.1:8000", process.origin)
         lines = lines.replace(".venv/bin/gatepost token", f"{program} token --state state")

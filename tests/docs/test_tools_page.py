@@ -14,10 +14,10 @@ from gatepost.tools.resource import ResourceOptions
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.mcp.tasking import Tasker
+from tests.support.asking_tools import accept, ask_again, go_on, questions, said
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import listening
-from tests.support.rounds import accept, ask_again, go_on, questions, said
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)

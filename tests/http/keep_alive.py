@@ -9,12 +9,11 @@ from typing import Any
 
 from tests.authz.certificates import Company
 from tests.support.client import RawAnswer, modern, request, result
-from tests.support.gatepost import ended
-from tests.support.idp import Idp
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
-from tests.tenancy.house import Tree, issuer
-from tests.tenancy.post import Post, post
+from tests.support.commands import ServerProcess, ended, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.server import Settings, issuer_settings
 
 WITHIN_S = 30
 TOOLS = '''
@@ -37,8 +36,8 @@ PAGE = "https://app.example.com"
 class KeptConnection:
     """One connection over TLS; what comes behind an answer is kept for the next one."""
 
-    def __init__(self, site: Post, tls: ssl.SSLContext, token: str, **fields: str) -> None:
-        plain = socket.create_connection(("127.0.0.1", site.door.port), timeout=WITHIN_S)
+    def __init__(self, site: ServerProcess, tls: ssl.SSLContext, token: str, **fields: str) -> None:
+        plain = socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S)
         self.socket = tls.wrap_socket(plain, server_hostname="localhost")
         self._site, self._token, self._fields = site, token, fields
         self._rest = b""
@@ -50,11 +49,11 @@ class KeptConnection:
         """A call of `again`; its head is the same each time, but for the length."""
         arguments = {"note": note} if note else {}
         named, body = modern("tools/call", {"name": "again", "arguments": arguments})
-        own = [("Host", self._site.door.authority), ("Origin", PAGE)]
+        own = [("Host", self._site.client.authority), ("Origin", PAGE)]
         own += [(name.replace("_", "-"), value) for name, value in self._fields.items()]
         own += [("Authorization", f"Bearer {self._token}"), ("Content-Type", "application/json")]
         own += [("Content-Length", str(len(body)))]
-        return request("POST", self._site.door.path, [*own, *named], body)
+        return request("POST", self._site.client.path, [*own, *named], body)
 
     def ask(self, note: str = "") -> RawAnswer:
         """Send it, and read the answer."""
@@ -103,7 +102,7 @@ class KeptConnection:
 class Secure:
     """The server, and the connections to it."""
 
-    def __init__(self, site: Post, company: Company, usual: Tree) -> None:
+    def __init__(self, site: ServerProcess, company: Company, usual: Settings) -> None:
         self.site, self.company, self._usual = site, company, usual
         self.tls = ssl.create_default_context(cafile=str(company.bundle))
 
@@ -153,15 +152,15 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
         "tools": {"packs": ["demo"], "load": ["./again.py"]},
         "storage": {"database": "sqlite:///gatepost.db"},
     }
-    with post(idp, folder, [main(idp), second(idp)], **usual) as site:
+    with server_process(idp, folder, [main(idp), second(idp)], **usual) as site:
         yield Secure(site, company, dict(site.configured))
 
 
-def main(idp: Idp, **settings: Any) -> Tree:
+def main(idp: Idp, **settings: Any) -> Settings:
     """The usual issuer, which gives no time to clocks."""
-    return issuer(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
+    return issuer_settings(idp, **{"tenants": {"acme": "acme"}, "leeway_s": 0} | settings)
 
 
-def second(idp: Idp, **settings: Any) -> Tree:
+def second(idp: Idp, **settings: Any) -> Settings:
     """Another one, with tenants of its own."""
-    return issuer(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)
+    return issuer_settings(idp, "second", **{"tenants": {"two": "two"}, "leeway_s": 0} | settings)

@@ -8,20 +8,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.rest.octopus import Octopus
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P15")
 PRIVATE = "glpat-nobody-may-read-this"
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[House]:
+def site() -> Iterator[Server]:
     with (
         Idp() as idp,
-        house(
+        running_server(
             idp,
-            [issuer(idp)],
+            [issuer_settings(idp)],
             log={"level": "debug"},
             tenancy={"create_on_first_use": True},
             tools={"packs": ["demo", "filesystem"]},
@@ -39,12 +39,12 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_request_is_told_with_its_duration_and_outcome(site: House, case: str) -> None:
+def test_a_request_is_told_with_its_duration_and_outcome(site: Server, case: str) -> None:
     """Method, id and tool as it comes; the same with how it ended; a call by its tool's name."""
     tool, arguments, outcome, ended = CALLS[case]
     token = site.token(org_id="acme", scope="files:read")
     with capture_logs() as events:
-        site.door.call(token, tool, arguments)
+        site.client.call(token, tool, arguments)
 
     told = [one for one in events if one["event"] in ("request_received", "response_made")]
     assert [(one["event"], one["method"], one["tool"]) for one in told] == [
@@ -59,7 +59,7 @@ def test_a_request_is_told_with_its_duration_and_outcome(site: House, case: str)
     assert token not in json.dumps(events, default=str)
 
 
-def test_a_call_by_rest_is_told_too(site: House) -> None:
+def test_a_call_by_rest_is_told_too(site: Server) -> None:
     """With what it is part of."""
     octopus = Octopus(site, site.token(org_id="acme"))
     with capture_logs() as events:
@@ -75,10 +75,10 @@ def test_nobody_else_pays_for_it() -> None:
     """Without that level nothing of it happens, not even unheard."""
     with (
         Idp() as idp,
-        house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}) as quiet,
+        running_server(idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}) as quiet,
         capture_logs() as events,
     ):
-        quiet.door.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
+        quiet.client.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
 
     told = {"request_received", "response_made", "call_completed"}
     assert [one for one in events if one["event"] in told] == []

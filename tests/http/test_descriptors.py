@@ -14,12 +14,12 @@ from gatepost.http.descriptors import DescriptorLimits
 from tests.http.exchange import ask
 from tests.http.front import Front
 from tests.support.client import RawAnswer, modern, read_answer, request, result
-from tests.support.idp import Idp
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
+from tests.support.commands import ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.server import issuer_settings
 from tests.telemetry.page import fetch
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
 
 WITHIN_S = 30
 LIMIT = 100
@@ -31,20 +31,20 @@ ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
 class Site:
     """A server with few descriptors, and the port of its numbers."""
 
-    def __init__(self, site: Post, metrics: int) -> None:
+    def __init__(self, site: ServerProcess, metrics: int) -> None:
         self.post, self.metrics = site, metrics
         self.token = site.token()
 
     def connected(self) -> socket.socket:
         """A connection that nothing was asked on."""
-        return socket.create_connection(("127.0.0.1", self.post.door.port), timeout=WITHIN_S)
+        return socket.create_connection(("127.0.0.1", self.post.client.port), timeout=WITHIN_S)
 
     def message(self, *, whole: bool = True) -> bytes:
         """A call of `whoami`; with half of its body, it goes on until the rest comes."""
         named, body = modern("tools/call", {"name": "whoami", "arguments": {}})
-        own = [("Host", self.post.door.authority), ("Authorization", f"Bearer {self.token}")]
+        own = [("Host", self.post.client.authority), ("Authorization", f"Bearer {self.token}")]
         own += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        message = request("POST", self.post.door.path, [*own, *named], body)
+        message = request("POST", self.post.client.path, [*own, *named], body)
         return message if whole else message[:-1]
 
     def ask(self, connection: socket.socket) -> RawAnswer:
@@ -68,8 +68,8 @@ def serving(
 ) -> Iterator[Site]:
     port = free_port()
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}", **more}
-    issuers = [issuer(idp, tenants={"acme": "acme"})]
-    with post(idp, folder, issuers, env=env, before=before) as site:
+    issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
+    with server_process(idp, folder, issuers, env=env, before=before) as site:
         yield Site(site, port)
 
 
@@ -142,7 +142,9 @@ def test_a_request_that_is_under_way_is_never_ended_for_another(site: Site) -> N
 def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
     """A module needs a descriptor: the first call near the limit failed for want of a codec."""
     env = {"PYTHONPROFILEIMPORTTIME": "1"}
-    with post(idp, tmp_path, [issuer(idp, tenants={"acme": "acme"})], env=env) as site:
+    with server_process(
+        idp, tmp_path, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
+    ) as site:
         warm = Site(site, 0)
 
         def imported() -> list[str]:
@@ -155,8 +157,8 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
         for _ in range(2):
             with warm.connected() as client:
                 assert warm.ask(client).status == 200
-            assert site.door.listed(warm.token)
-            assert site.door.call(warm.token[:-4] + "AAAA", "whoami").status == 401
+            assert site.client.listed(warm.token)
+            assert site.client.call(warm.token[:-4] + "AAAA", "whoami").status == 401
         assert imported()[len(before) :] == []
 
 

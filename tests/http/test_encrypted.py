@@ -17,7 +17,7 @@ from gatepost.http.edge import respond
 from gatepost.runtime import server as listen
 from tests.authz.certificates import Company
 from tests.http.encrypted import WITHIN_S, Encrypted, encrypted, rest_of, until
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 LARGE = b"x" * 8_000_000
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -10,7 +10,7 @@ from tests.http.keep_alive import Secure, main, second, secure
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, failure
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 from tests.support.tokens import TokenFactory, rsa_key, signer
 
 pytestmark = pytest.mark.requirement("P3", "N18")
@@ -210,7 +210,7 @@ def test_a_suspended_tenant_is_refused(site: Secure) -> None:
 def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(site: Secure, idp: Idp) -> None:
     """Once the server has seen the new keys, which a token signed by the new one makes it do."""
     fresh = rsa_key("fresh")
-    forge = TokenFactory(idp.issuer("second"), site.site.door.resource, kid="fresh")
+    forge = TokenFactory(idp.issuer("second"), site.site.client.resource, kid="fresh")
     new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
     with site.kept(site.site.token("second", org_id="two")) as kept, site.kept(new) as newcomer:
         kept.warm()

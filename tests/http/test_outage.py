@@ -16,7 +16,7 @@ from gatepost.storage.valkey import channels
 from tests.http.exchange import ask
 from tests.http.front import Front
 from tests.support.endpoint import EndpointClient, Response, message
-from tests.support.postgres import PASSWORD, Postgres
+from tests.support.stores import POSTGRES_PASSWORD, Postgres
 
 pack = Pack("told")
 
@@ -52,7 +52,7 @@ async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIte
 async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
     """A relay that nobody answers at, which is not waited for as long as in production."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
-    opened = await open_relay(f"redis://:{PASSWORD}@127.0.0.1:1/0")
+    opened = await open_relay(f"redis://:{POSTGRES_PASSWORD}@127.0.0.1:1/0")
     yield opened
     await opened.aclose()
 
@@ -62,7 +62,7 @@ def told(response: Response) -> dict[str, Any]:
     assert response.status == 503
     assert "www-authenticate" not in response.headers
     assert int(response.headers["retry-after"]) > 0
-    assert PASSWORD.encode() not in response.body
+    assert POSTGRES_PASSWORD.encode() not in response.body
     assert b"postgres" not in response.body.lower()
     document: dict[str, Any] = response.json
     return document
@@ -139,14 +139,14 @@ async def test_the_edge_answers_for_every_route(
     front: Front, path: str, shape: dict[str, Any] | None
 ) -> None:
     """Whoever raises it: 503 with the body of the route's protocol, and no traceback in the log."""
-    front.inner.raises = StoreUnavailable(f"the database at {PASSWORD} does not answer")
+    front.inner.raises = StoreUnavailable(f"the database at {POSTGRES_PASSWORD} does not answer")
     answer = await ask(front.edge, path)
     document = json.loads(answer.body)
 
     assert answer.status == 503
     assert int(answer.header("retry-after") or 0) > 0
     assert answer.header("www-authenticate") is None
-    assert PASSWORD.encode() not in answer.body
+    assert POSTGRES_PASSWORD.encode() not in answer.body
     if shape is None:
         assert (document["error"], document["message"]) == ("unavailable", ERROR["message"])
     else:

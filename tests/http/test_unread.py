@@ -16,7 +16,7 @@ from gatepost.http.unread_responses import UnreadLimits
 from gatepost_authz.sending import send_response
 from tests.authz.certificates import Company
 from tests.http.encrypted import WITHIN_S, Encrypted, encrypted
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 MEGABYTE = 1_000_000
 LARGE = bytes(range(250)) * 4 * 4000

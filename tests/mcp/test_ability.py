@@ -8,8 +8,8 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.tools.client import NOBODY, ProtocolError
 from tests.mcp import fixture_questions as fixture
+from tests.support.asking_tools import ROUNDS, YES, Ok, accept, ask_again, go_on, questions, said
 from tests.support.endpoint import EndpointClient
-from tests.support.rounds import YES, Ok, accept, ask_again, go_on, pack, questions, said
 
 odd = Pack("odd")
 
@@ -52,7 +52,7 @@ async def look_around(ctx: CallContext) -> str:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    packs = (pack, odd, fixture.pack)
+    packs = (ROUNDS, odd, fixture.pack)
     return EndpointClient(tool for one in packs for tool in one.tools.values())
 
 

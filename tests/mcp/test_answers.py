@@ -7,9 +7,15 @@ import pytest
 
 from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.sessions import client
+from tests.support.asking_tools import (
+    ACCEPTED,
+    SESSION_CAPABILITIES,
+    opened,
+    question,
+    said_in_session,
+)
 from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_streams import EndpointPair
-from tests.support.questions import ACCEPTED, EVERYTHING, opened, question, said
 
 
 @pytest.fixture
@@ -28,7 +34,7 @@ async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
 
     assert taken_back["method"] == "notifications/cancelled"
     assert taken_back["params"]["requestId"] == asked["id"]
-    assert await said(live) == (True, "No answer came within 0.05 seconds.")
+    assert await said_in_session(live) == (True, "No answer came within 0.05 seconds.")
     assert await house.answer(house.two, asked["id"], result=ACCEPTED) == 202
 
 
@@ -41,7 +47,7 @@ async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(house: EndpointP
     assert not done
     await house.answer(house.two, asked["id"], result=ACCEPTED)
 
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
 
 
 @pytest.mark.requirement("DE-10", "SEC-04", "E-09")
@@ -53,7 +59,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(house: EndpointPair)
     wrong = {"action": "accept", "content": {"name": "Eve"}}
     for identity in (asked["id"] + "x", asked["id"][:-3], "1", 1, 7, ""):
         assert await house.answer(house.two, identity, result=wrong) == 202
-    await house.open(**EVERYTHING)
+    await house.open(**SESSION_CAPABILITIES)
     assert await house.answer(house.two, asked["id"], result=wrong) == 202
     house.become(a_caller(subject="eve"))
     house.session = mine
@@ -63,7 +69,7 @@ async def test_de_10_only_the_client_that_was_asked_answers(house: EndpointPair)
     kept = vars(house.one.relay.of("acme"))["_notes"]
     assert [name for name in kept if "/answer/" in name] == []
     await house.answer(house.two, asked["id"], result=ACCEPTED)
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
     assert await house.answer(house.two, asked["id"], result=wrong) == 202
 
 
@@ -82,7 +88,7 @@ async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
     monkeypatch.setattr(house.one.relay.of("acme"), "publish", vanishes)
     await house.answer(house.two, asked["id"], result=ACCEPTED)
 
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
 
 
 @pytest.mark.requirement("SA-04", "S-12")
@@ -98,7 +104,7 @@ async def test_sa_04_a_question_is_found_again_after_a_lost_connection(house: En
     asked = await question(again)
     await house.answer(house.two, asked["id"], result=ACCEPTED)
 
-    assert await said(again) == (False, "accept Ann")
+    assert await said_in_session(again) == (False, "accept Ann")
 
 
 async def test_several_questions_go_out_at_once(house: EndpointPair) -> None:
@@ -108,7 +114,7 @@ async def test_several_questions_go_out_at_once(house: EndpointPair) -> None:
     await house.answer(house.two, second["id"], result={"action": "decline"})
     await house.answer(house.one, first["id"], result=ACCEPTED)
 
-    assert await said(live) == (False, "accept decline")
+    assert await said_in_session(live) == (False, "accept decline")
 
 
 async def test_a_failed_question_takes_the_others_back(house: EndpointPair) -> None:
@@ -119,7 +125,7 @@ async def test_a_failed_question_takes_the_others_back(house: EndpointPair) -> N
 
     _, taken_back = await live.event()
     assert taken_back["params"]["requestId"] == first["id"]
-    assert (await said(live))[0]
+    assert (await said_in_session(live))[0]
 
 
 @pytest.mark.requirement("S-21")
@@ -136,10 +142,10 @@ async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
         await house.answer(house.two, one["id"], result=ACCEPTED)
 
     assert refused.headers["content-type"] == "application/json"
-    assert (await said(live))[0] is False
+    assert (await said_in_session(live))[0] is False
     again = house.call(house.one, "ask_name")
     await house.answer(house.one, (await question(again))["id"], result=ACCEPTED)
-    assert (await said(again))[0] is False
+    assert (await said_in_session(again))[0] is False
 
 
 @pytest.mark.requirement("S-21")
@@ -165,7 +171,7 @@ async def test_de_09_answers_may_come_in_a_batch() -> None:
     taken = await house.two.within(house.session, json.dumps([answer]).encode())
 
     assert taken.status == 202
-    assert await said(live) == (False, "")
+    assert await said_in_session(live) == (False, "")
 
 
 @pytest.mark.requirement("DE-09")

@@ -6,9 +6,9 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import NONE
+from tests.mcp.offers import REVISIONS, ask, pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
-from tests.support.offers import REVISIONS, ask, pack
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 READ = {"uri": "library://rules"}
 KEPT: list[tuple[str, dict[str, Any]]] = [

@@ -4,9 +4,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.asking_tools import (
+    ACCEPTED,
+    SESSION_CAPABILITIES,
+    opened,
+    question,
+    said_in_session,
+)
 from tests.support.endpoint import message
 from tests.support.endpoint_streams import EndpointPair
-from tests.support.questions import ACCEPTED, EVERYTHING, opened, question, said
 
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
 
@@ -33,7 +39,7 @@ async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
     assert asked["params"].get("mode", "form") == "form"
     assert ("mode" in asked["params"]) <= (version == "2025-11-25")
     assert await house.answer(getattr(house, at), asked["id"], result=ACCEPTED) == 202
-    assert await said(live) == (False, "accept Ann")
+    assert await said_in_session(live) == (False, "accept Ann")
 
 
 @pytest.mark.requirement("E-12")
@@ -44,7 +50,7 @@ async def test_e_12_a_no_is_an_answer(house: EndpointPair, action: str) -> None:
     asked = await question(live)
     await house.answer(house.two, asked["id"], result={"action": action})
 
-    assert await said(live) == (False, f"{action} None")
+    assert await said_in_session(live) == (False, f"{action} None")
 
 
 @pytest.mark.requirement("SA-02", "SA-01", "RO-01", "RO-02")
@@ -59,13 +65,13 @@ async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: st
     assert (message_["role"], message_["content"]["text"]) == ("user", "Say hello")
     sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "hello"}}
     await house.answer(house.two, asked["id"], result=sampled)
-    assert await said(live) == (False, "m")
+    assert await said_in_session(live) == (False, "m")
 
     live = house.call(house.two, "roots")
     asked = await question(live)
     assert asked["method"] == "roots/list"
     await house.answer(house.one, asked["id"], result={"roots": [{"uri": "file:///work"}]})
-    assert await said(live) == (False, "file:///work")
+    assert await said_in_session(live) == (False, "file:///work")
 
 
 @pytest.mark.requirement("E-05", "E-12")
@@ -79,7 +85,7 @@ async def test_e_05_a_page_to_visit_has_an_id_of_its_own(house: EndpointPair) ->
         assert asked["params"]["url"] == "https://mcp.example.com/connect"
         ids.add(asked["params"]["elicitationId"])
         await house.answer(house.two, asked["id"], result={"action": "accept"})
-        assert await said(live) == (False, "accept")
+        assert await said_in_session(live) == (False, "accept")
     assert len(ids) == 2
 
 
@@ -104,13 +110,13 @@ async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(house: End
 @pytest.mark.parametrize(
     ("tool", "version", "declared"),
     [
-        ("ask_name", "2025-11-25", EVERYTHING),
-        ("ask_both", "2025-11-25", EVERYTHING),
-        ("sample", "2025-11-25", EVERYTHING),
+        ("ask_name", "2025-11-25", SESSION_CAPABILITIES),
+        ("ask_both", "2025-11-25", SESSION_CAPABILITIES),
+        ("sample", "2025-11-25", SESSION_CAPABILITIES),
         ("ask_page", "2025-11-25", {"elicitation": {}}),
         ("ask_page", "2025-11-25", {"elicitation": {"form": {}}}),
-        ("ask_page", "2025-06-18", EVERYTHING),
-        ("ask_page", "2025-03-26", EVERYTHING),
+        ("ask_page", "2025-06-18", SESSION_CAPABILITIES),
+        ("ask_page", "2025-03-26", SESSION_CAPABILITIES),
     ],
 )
 async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[str, Any]) -> None:
@@ -132,9 +138,9 @@ async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[s
     [
         ("ask_name", "2025-11-25", {"roots": {}}),
         ("ask_name", "2025-11-25", {"elicitation": {"url": {}}}),
-        ("ask_name", "2025-03-26", EVERYTHING),
+        ("ask_name", "2025-03-26", SESSION_CAPABILITIES),
         ("ask_page", "2025-11-25", {"elicitation": {}}),
-        ("ask_page", "2025-06-18", EVERYTHING),
+        ("ask_page", "2025-06-18", SESSION_CAPABILITIES),
         ("sample", "2025-11-25", {"elicitation": {}}),
         ("roots", "2025-06-18", {"elicitation": {}}),
     ],
@@ -158,7 +164,7 @@ async def test_e_01_an_empty_elicitation_capability_means_forms(house: EndpointP
     asked = await question(live)
     await house.answer(house.one, asked["id"], result=ACCEPTED)
 
-    assert (await said(live))[0] is False
+    assert (await said_in_session(live))[0] is False
 
 
 @pytest.mark.requirement("E-12", "CX-05")
@@ -182,7 +188,7 @@ async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
     asked = await question(live)
     await house.answer(house.two, asked["id"], **member)
 
-    failed, text = await said(live)
+    failed, text = await said_in_session(live)
 
     assert failed
     assert words in text

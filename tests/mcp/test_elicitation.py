@@ -8,9 +8,9 @@ from gatepost import CallContext, Pack, UrlElicitation
 from gatepost.mcp.client import projected
 from gatepost.tools.client import InputRequest, MissingCapability
 from tests.mcp import fixture_questions as fixture
+from tests.support.asking_tools import Trip, accept, ask_again, go_on, questions, said
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.rounds import Trip, accept, ask_again, go_on, questions, said
 
 pack = Pack("people")
 LINKED: set[tuple[str, ...]] = set()

@@ -13,7 +13,7 @@ from gatepost_authz.middleware import CALLER
 from tests.http.wire import SOON, serving
 from tests.support.client import modern
 from tests.support.endpoint import EndpointClient
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from gatepost import CallContext, Pack
-from tests.support import offers
+from tests.mcp import offers
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 pack = Pack("mirrored")

@@ -9,8 +9,8 @@ from gatepost.mcp.client import MOST_LOG_BYTES, StreamClient
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import LEVELS
 from tests.mcp import fixture_questions as fixture
+from tests.support.asking_tools import ask_again
 from tests.support.endpoint import META, EndpointClient, Response
-from tests.support.rounds import ask_again
 
 pack = Pack("talkative")
 LOG = META + "logLevel"

@@ -8,10 +8,9 @@ import pytest
 
 from tests.architecture.source import ROOT
 from tests.mcp import suite
-from tests.support import gatepost
-from tests.support.process import Process, python_environment
-from tests.support.proxy import with_token
-from tests.support.sockets import free_port
+from tests.support import commands
+from tests.support.processes import Process, free_port, python_environment
+from tests.support.proxies import with_token
 
 SELECTIONS = {
     # What is selected: how, and how many scenarios the pinned release has.
@@ -37,8 +36,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [str(ROOT / "tests/mcp/serve"), str(port), str(folder / "state")]
     server = Process(command, env=python_environment({"PYTHONPATH": ":".join(sys.path)}))
     try:
-        url = server.wait_for(gatepost.READY)["url"]
-        token = gatepost.token(folder, "--tenant", "acme")
+        url = server.wait_for(commands.READY)["url"]
+        token = commands.token(folder, "--tenant", "acme")
         with with_token(url, token) as proxied:
             yield proxied
         assert server.stop() == 0, server.output

@@ -8,9 +8,9 @@ import pytest
 from gatepost import CallContext, ListedResource, Pack
 from gatepost.mcp.listing import PURPOSE
 from gatepost.tools.api import Offer
+from tests.mcp.offers import REVISIONS, ask
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
-from tests.support.offers import REVISIONS, ask
 
 LISTS = {
     "tools/list": ("tools", "name"),

@@ -7,8 +7,8 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.support.proxy import with_token
-from tests.support.sockets import serving
+from tests.support.asgi_server import serving
+from tests.support.proxies import with_token
 
 WITHIN_S = 10
 

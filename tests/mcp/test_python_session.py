@@ -19,17 +19,18 @@ from gatepost.config.settings import Config
 from gatepost.runtime.server import bind
 from gatepost.secrets.keyring import KeyRing
 from tests.mcp import fixture_questions, fixture_sessions
-from tests.support import questions
+from tests.support import asking_tools
 from tests.support.endpoint import message
-from tests.support.idp import Idp
-from tests.support.inside import Inside
-from tests.support.proxy import balanced
-from tests.support.sockets import free_port
+from tests.support.issuers import Idp
+from tests.support.processes import free_port
+from tests.support.proxies import balanced
+from tests.support.server import Server, configuration, issuer_settings
 from tests.support.tokens import TokenFactory
-from tests.tenancy.house import issuer, tree
 
 WITHIN_S = 60
-TOOLS = [str(Path(str(one.__file__))) for one in (fixture_questions, fixture_sessions, questions)]
+TOOLS = [
+    str(Path(str(one.__file__))) for one in (fixture_questions, fixture_sessions, asking_tools)
+]
 
 
 class Site:
@@ -65,8 +66,8 @@ def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.chdir(tmp_path)
     port = free_port()
     with Idp() as idp, contextlib.ExitStack() as stack:
-        issuers = [issuer(idp, tenants={"acme": "acme"})]
-        settings = tree(
+        issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
+        settings = configuration(
             port,
             issuers,
             tools={"load": TOOLS},
@@ -79,7 +80,7 @@ def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
         for _ in range(2):
             sock = bind("127.0.0.1", 0)
             origins.append(f"http://127.0.0.1:{sock.getsockname()[1]}")
-            stack.enter_context(Inside(config, toolbox, sock, keyring=keyring).running())
+            stack.enter_context(Server(config, toolbox, sock, keyring=keyring).running())
         origin = stack.enter_context(balanced(origins, port))
         token = TokenFactory(issuers[0]["issuer"], config.resource).token(org_id="acme")
         yield Site(f"{origin}/mcp", token)

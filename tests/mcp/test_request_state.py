@@ -9,33 +9,33 @@ from hypothesis import strategies as st
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import STATE_LASTS_S
-from tests.support.endpoint import META, EndpointClient, Response, a_caller
-from tests.support.rounds import (
+from tests.support.asking_tools import (
     FILES,
     INVALID,
+    ROUNDS,
     RUNS,
     YES,
     Ok,
     accept,
     ask_again,
     go_on,
-    pack,
     questions,
     said,
 )
+from tests.support.endpoint import META, EndpointClient, Response, a_caller
 
 
 @pytest.fixture
 def client() -> EndpointClient:
     RUNS.clear()
     FILES["count"] = 3
-    return EndpointClient(pack.tools.values())
+    return EndpointClient(ROUNDS.tools.values())
 
 
 @pytest.mark.requirement("M-05", "M-13", "J-13")
 async def test_m_05_m_13_any_replica_goes_on(client: EndpointClient) -> None:
     """Nothing links two rounds but what the client brings, and the ring that replicas share."""
-    other = EndpointClient(pack.tools.values(), keyring=client.keyring)
+    other = EndpointClient(ROUNDS.tools.values(), keyring=client.keyring)
     first = await ask_again(client, "purge")
 
     assert said(await go_on(other, "purge", first, YES)) == "accept ok=True"

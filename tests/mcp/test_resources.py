@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
+from tests.mcp.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
-from tests.support.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
 
 pytestmark = pytest.mark.parametrize("revision", REVISIONS)
 

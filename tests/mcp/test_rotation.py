@@ -6,8 +6,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.secrets.keyring import KeyRing, create, rotate
+from tests.support.asking_tools import ROUNDS, YES, ask_again, go_on, said
 from tests.support.endpoint import EndpointClient
-from tests.support.rounds import YES, ask_again, go_on, pack, said
 
 listed = Pack("listed")
 
@@ -27,7 +27,7 @@ def ring(tmp_path: Path) -> Path:
 def replica(ring: Path) -> EndpointClient:
     """A replica that has read the ring as it is now."""
     keyring = KeyRing.load(f"file:{ring}")
-    return EndpointClient([*pack.tools.values(), *listed.offers], keyring=keyring, page_size=2)
+    return EndpointClient([*ROUNDS.tools.values(), *listed.offers], keyring=keyring, page_size=2)
 
 
 @pytest.mark.requirement("M-13")

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.round_trips import MOST_RESPONSES, MOST_ROUNDS
 from tests.mcp import fixture_questions as fixture
-from tests.support.endpoint import META, EndpointClient, Response
-from tests.support.rounds import (
+from tests.support.asking_tools import (
     FILES,
     INVALID,
     ROOTS,
+    ROUNDS,
     RUNS,
     SAMPLED,
     YES,
@@ -22,10 +22,10 @@ from tests.support.rounds import (
     accept,
     ask_again,
     go_on,
-    pack,
     questions,
     said,
 )
+from tests.support.endpoint import META, EndpointClient, Response
 
 more = Pack("more")
 
@@ -57,7 +57,7 @@ async def note(ctx: CallContext, name: str) -> str:
 def client() -> EndpointClient:
     RUNS.clear()
     FILES["count"] = 3
-    return EndpointClient([*pack.offers, *more.offers, *fixture.pack.offers])
+    return EndpointClient([*ROUNDS.offers, *more.offers, *fixture.pack.offers])
 
 
 @pytest.mark.requirement("M-01", "C-04")

@@ -7,9 +7,9 @@ import pytest
 from gatepost import CallContext, Pack, Sampling
 from gatepost.mcp.client import projected
 from gatepost.tools.client import MissingCapability
+from tests.support.asking_tools import ROOTS, SAMPLED, ask_again, go_on, questions, said
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient
-from tests.support.rounds import ROOTS, SAMPLED, ask_again, go_on, questions, said
 
 pack = Pack("models")
 WEATHER = {"name": "weather", "description": "Tell the weather", "inputSchema": {"type": "object"}}

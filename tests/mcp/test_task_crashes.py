@@ -9,10 +9,10 @@ import pytest
 
 from tests.mcp.tasking import DECLARED
 from tests.support.client import Client
+from tests.support.commands import Replicas
 from tests.support.endpoint import META, VERSION, message
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.replicas import Replicas
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
 
 TOOLS = '''
 import asyncio
@@ -65,9 +65,9 @@ class Site(Replicas):
         ]
         meta = {META + "protocolVersion": VERSION, **DECLARED}
         body = message(method, {**params, "_meta": meta})
-        door = Client(self.url)
-        door.port = self.ports[at]
-        answer = door.send("POST", None, fields, body, token=self.token())
+        client = Client(self.url)
+        client.port = self.ports[at]
+        answer = client.send("POST", None, fields, body, token=self.token())
         assert answer.status == 200, answer
         return json.loads(answer.body)["result"]
 

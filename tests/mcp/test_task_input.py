@@ -11,8 +11,8 @@ from gatepost import CallContext, Pack
 from tests.mcp import fixture_tasks
 from tests.mcp.fixture_tasks import Confirmation, Name
 from tests.mcp.tasking import DECLARED, Tasker
+from tests.support.asking_tools import accept
 from tests.support.endpoint import META
-from tests.support.rounds import accept
 
 pack = Pack("asking")
 

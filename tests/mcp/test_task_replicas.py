@@ -16,8 +16,8 @@ from gatepost.tools.api import Call
 from tests.mcp import fixture_tasks
 from tests.mcp.fixture_tasks import Confirmation
 from tests.mcp.tasking import Tasker
-from tests.support.cable import Cable
-from tests.support.rounds import accept
+from tests.support.asking_tools import accept
+from tests.support.stores import DetachableRecords
 
 pack = Pack("replicas")
 
@@ -81,7 +81,7 @@ class Site:
     def __init__(self) -> None:
         Runs.begun = asyncio.Queue()
         self.records = MemoryRecords()
-        self.cable = Cable(self.records)
+        self.cable = DetachableRecords(self.records)
         relay = MemoryRelay()
         self.first = Tasker(TOOLS, records=self.cable, relay=relay, terms=TERMS)
         self.second = Tasker(TOOLS, records=self.records, relay=relay, terms=TERMS)

@@ -13,9 +13,9 @@ import msgspec
 
 from gatepost.runtime.services import Services
 from tests.authz.certificates import Company
-from tests.support.idp import Receive, Scope, Send, respond
-from tests.support.serving import Server
-from tests.support.tunnel import pump
+from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import Receive, Scope, Send, respond
+from tests.support.proxies import pump
 
 PUBLIC = "93.184.215.14"
 DOMAIN = "web.test"
@@ -182,8 +182,8 @@ def small_internet(folder: Path) -> Iterator[Internet]:
     """Run it for the time of a block. Every `*.web.test` is a public name of the one site."""
     company, site = Company(folder), Site()
     certificate, key = company.certify(f"*.{DOMAIN}")
-    plain = Server(site).start()
-    secure = Server(site, ssl_certfile=certificate, ssl_keyfile=key).start()
+    plain = AsgiServer(site).start()
+    secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()
     with Proxy(plain.port, secure.port) as proxy:
         thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
         thread.start()

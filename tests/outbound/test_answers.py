@@ -13,7 +13,7 @@ from gatepost.outbound.response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from tests.outbound.internet import Internet, Page, Seen
-from tests.support.idp import Send
+from tests.support.issuers import Send
 
 SITE = "https://www.web.test/"
 MEGABYTE = 1_000_000

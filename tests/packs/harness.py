@@ -16,9 +16,9 @@ from gatepost.runtime.services import Services
 from gatepost_packs import BUILT_IN
 from tests.rest.octopus import Octopus
 from tests.support.client import result
-from tests.support.idp import Idp
-from tests.support.workspaces import recorded
-from tests.tenancy.house import House, house, issuer
+from tests.support.commands import tenant_folder
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 Protocol = Literal["mcp", "rest"]
 
@@ -58,7 +58,7 @@ class Agent:
     """One agent of one tenant; what it names lies in *folder*."""
 
     def __init__(
-        self, site: House, root: Path, tenant: str, protocol: Protocol, scopes: str
+        self, site: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
     ) -> None:
         self.site, self.tenant, self.protocol = site, tenant, protocol
         self._root = root
@@ -67,11 +67,11 @@ class Agent:
     @property
     def folder(self) -> Path:
         """The tenant's files, which a test may put there before the server does."""
-        return recorded(self._root, self.tenant)
+        return tenant_folder(self._root, self.tenant)
 
     def call(self, tool: str, **arguments: Any) -> CallResult:
         if self.protocol == "mcp":
-            reply = self.site.door.call(self.token, tool, arguments)
+            reply = self.site.client.call(self.token, tool, arguments)
             if "error" in (document := json.loads(reply.body)):
                 return CallResult(failure=document["error"]["message"])  # a rate limit
             answer = result(reply)
@@ -92,14 +92,14 @@ class Agent:
     def listed(self) -> list[str]:
         """The names of the tools it is shown."""
         if self.protocol == "mcp":
-            return self.site.door.listed(self.token)
+            return self.site.client.listed(self.token)
         return Octopus(self.site, self.token).names()
 
 
 class PackServer:
     """The running server, its packs, and where it keeps the tenants' files."""
 
-    def __init__(self, site: House, root: Path, packs: list[str]) -> None:
+    def __init__(self, site: Server, root: Path, packs: list[str]) -> None:
         self.site, self.root, self.packs = site, root, packs
         self._numbers = count(1)
         self._scopes = " ".join(scopes_of(packs))
@@ -121,14 +121,14 @@ def scopes_of(packs: list[str]) -> list[str]:
 
 @contextmanager
 def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[PackServer]:
-    """A server with these packs, whose tenants are made by use; *settings* as in `house`."""
+    """Run a server with these packs; *settings* as in `running_server`. Use makes its tenants."""
     root = folder / "workspaces"
     usual: dict[str, Any] = {
         "tools": {"packs": packs},
         "tenancy": {"create_on_first_use": True},
         "workspace": {"root": str(root)},
     }
-    with Idp() as idp, house(idp, [issuer(idp)], **(usual | settings)) as site:
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **(usual | settings)) as site:
         yield PackServer(site, Path(settings.get("workspace", {}).get("root", root)), packs)
 
 

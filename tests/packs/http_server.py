@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
 
 
 class RecordedRequest(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class HttpServer:
     def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:
         self._answer = answer
         self.asked: list[RecordedRequest] = []
-        self.server = Server(self._serve)
+        self.server = AsgiServer(self._serve)
 
     def __enter__(self) -> "HttpServer":
         self.server.start()

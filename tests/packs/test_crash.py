@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.workspace import Workspaces
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 SIZE = 1_000_000
 

@@ -10,8 +10,7 @@ from gatepost.workspace import Workspaces
 from gatepost_packs.demo import pack
 from tests.support.client import modern
 from tests.support.endpoint import JSON, EndpointClient, a_caller
-from tests.support.held import HOLD_S
-from tests.support.turns import collected, shortest_hold
+from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 SEED_ROWS = [
     {"date": "2024-01-15", "amount": 1250.00, "vendor": "Acme Corp"},

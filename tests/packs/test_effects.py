@@ -18,7 +18,7 @@ from tests.architecture.source import ROOT
 from tests.packs.harness import Agent, CallResult, PackServer, SecretWriter, open_server
 from tests.packs.http_server import HttpServer, RecordedRequest, StubResponse
 from tests.support.cases import each
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 TOOLS: dict[str, Tool] = {
     name: tool

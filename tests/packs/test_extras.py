@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
 from tests.cli.test_main import code_of, finished
-from tests.support.gatepost import run
-from tests.support.process import python_environment
+from tests.support.commands import run
+from tests.support.processes import python_environment
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]

@@ -11,7 +11,7 @@ import pytest
 
 from gatepost.tools.api import ToolFailure
 from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, resolver_of
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 THEIRS, OURS = b"theirs", b"ours"
 ROUNDS = 35

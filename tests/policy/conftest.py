@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ from gatepost.telemetry.logs import LogFormat, configure
 from tests.redaction import kit
 from tests.rest.octopus import Octopus
 from tests.support.client import MODERN, modern
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 
 META = "io.modelcontextprotocol/"
 TASKS = {"extensions": {META + "tasks": {}}, "elicitation": {}}
@@ -38,13 +38,13 @@ SECRETS = {
 class Aviary:
     """The server, its tenants' secrets, and every way to make it say something."""
 
-    def __init__(self, site: House, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, site: Server, loop: asyncio.AbstractEventLoop) -> None:
         self.site, self._loop = site, loop
         self.tokens = {name: site.token(org_id=name) for name in (*SECRETS, "bare")}
 
     def put(self, tenant: str, name: str, value: str) -> None:
         """Set a secret in the running server."""
-        work = self.site.inside.services.secrets.put(tenant, name, value)
+        work = self.site.services.secrets.put(tenant, name, value)
         kept: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         kept.result(5)
 
@@ -58,7 +58,7 @@ class Aviary:
             META + "clientCapabilities": TASKS,
         }
         sent = json.dumps(asked).encode()
-        answer = self.site.door.send("POST", None, fields, sent, token=self.tokens[tenant])
+        answer = self.site.client.send("POST", None, fields, sent, token=self.tokens[tenant])
         return answer.body.decode()
 
     def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
@@ -67,12 +67,12 @@ class Aviary:
 
     def old(self, tool: str, **arguments: Any) -> str:
         """A call within a session of 2025-06-18."""
-        door, token = self.site.door, self.tokens["acme"]
+        client, token = self.site.client, self.tokens["acme"]
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         fields = [("Accept", "application/json, text/event-stream")]
-        fields.append(("Mcp-Session-Id", door.open(token)))
-        return door.send("POST", None, fields, body.encode(), token=token).body.decode()
+        fields.append(("Mcp-Session-Id", client.open(token)))
+        return client.send("POST", None, fields, body.encode(), token=token).body.decode()
 
     def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
         """A call by plain REST."""
@@ -94,7 +94,7 @@ class Aviary:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
         body = json.dumps(asked).encode()
         token = self.tokens["acme"]
-        return self.site.door.send("POST", None, fields, body, token=token).body.decode()
+        return self.site.client.send("POST", None, fields, body, token=token).body.decode()
 
 
 @contextmanager
@@ -129,7 +129,10 @@ def opened() -> Iterator[Aviary]:
         "tenancy": {"create_on_first_use": True},
         "log": {"level": "debug"},
     }
-    with Idp() as idp, house(idp, [issuer(idp)], prepare=prepare, **settings) as site:
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], prepare=prepare, **settings) as site,
+    ):
         aviary = Aviary(site, loops[0])
         for tenant, secrets in SECRETS.items():
             for name, value in secrets.items():

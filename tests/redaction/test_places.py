@@ -12,7 +12,7 @@ from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
 from tests.redaction.forms import FORMS, leaks
 from tests.redaction.said import SAID
 from tests.support.cases import each
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"
@@ -167,7 +167,7 @@ def test_what_a_call_leaves_running_may_be_about_any_tenant(aviary: Aviary) -> N
 @pytest.mark.parametrize("form", EVERYWHERE)
 def test_the_access_log_holds_no_secret(aviary: Aviary, form: str) -> None:
     """Not in a path, and not in the id that a client gave to what a call is part of."""
-    inside, row, pin = aviary.site.inside, FORMS[form], SECRETS["acme"]["PIN"]
+    inside, row, pin = aviary.site, FORMS[form], SECRETS["acme"]["PIN"]
     before = len(inside.log())
 
     aviary.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")

@@ -21,9 +21,7 @@ from gatepost.tools.secret import Secret
 from gatepost.workspace import TenantWorkspace
 from tests.support.cases import each
 from tests.support.endpoint import a_caller
-from tests.support.held import HOLD_S
-from tests.support.steps import steps
-from tests.support.turns import shortest_hold
+from tests.support.measuring import HOLD_S, shortest_hold, steps
 
 
 class State(msgspec.Struct, frozen=True):

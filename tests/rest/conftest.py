@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.rest.octopus import KIT, Octopus
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +24,15 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def desk(idp: Idp) -> Iterator[House]:
+def desk(idp: Idp) -> Iterator[Server]:
     """Two tenants by claim, tools that take and go wrong, results of at most 3000 bytes."""
     tools = {"packs": ["demo"], "load": [KIT], "max_result_bytes": 3000, "timeout_s": 5}
     open_to_all = {"create_on_first_use": True}
-    with house(idp, [issuer(idp)], tools=tools, tenancy=open_to_all) as site:
+    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as site:
         yield site
 
 
 @pytest.fixture
-def octopus(desk: House) -> Octopus:
+def octopus(desk: Server) -> Octopus:
     """An agent of acme."""
     return Octopus(desk)

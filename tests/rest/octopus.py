@@ -9,7 +9,7 @@ import msgspec
 
 from tests.rest import kit
 from tests.support.client import Fields, RawAnswer
-from tests.tenancy.house import House
+from tests.support.server import Server
 
 KIT = str(Path(kit.__file__))
 
@@ -32,7 +32,7 @@ class Heard(msgspec.Struct):
 class Octopus:
     """An agent of one tenant; *base* is where the routes are."""
 
-    def __init__(self, house: House, token: str | None = None, *, base: str = "") -> None:
+    def __init__(self, house: Server, token: str | None = None, *, base: str = "") -> None:
         self.house = house
         self.token = house.token() if token is None else token
         self.base = base
@@ -66,6 +66,6 @@ class Octopus:
     ) -> Heard:
         """Any request; every answer of this protocol is JSON (O6)."""
         token = self.token if token is None else token
-        raw = self.house.door.send(method, path, fields, body, token=token or None)
+        raw = self.house.client.send(method, path, fields, body, token=token or None)
         assert raw.field("content-type") == "application/json", raw
         return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)

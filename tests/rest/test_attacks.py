@@ -8,8 +8,8 @@ from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
 from tests.support.cases import each
 from tests.support.client import exchange, request
-from tests.support.idp import Idp
-from tests.tenancy.house import house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import issuer_settings, running_server
 
 TICKET = b'{"subject":"a"}'
 
@@ -76,10 +76,10 @@ TYPES = [
 @pytest.mark.parametrize(("kind", "status"), TYPES)
 def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
     """A form is what a foreign page can send without asking."""
-    door = octopus.house.door
-    head = [("Host", door.authority), ("Authorization", f"Bearer {octopus.token}")]
+    client = octopus.house.client
+    head = [("Host", client.authority), ("Authorization", f"Bearer {octopus.token}")]
     head += [("Content-Type", kind), ("Content-Length", str(len(TICKET))), ("Connection", "close")]
-    answer = exchange(door.port, request("POST", "/tool/create_ticket/call", head, TICKET))
+    answer = exchange(client.port, request("POST", "/tool/create_ticket/call", head, TICKET))
 
     assert answer.status == status
     assert answer.field("content-type") == "application/json"
@@ -176,7 +176,7 @@ def test_the_list_has_one_address(octopus: Octopus, path: str) -> None:
 def test_another_method_calls_nothing(octopus: Octopus, method: str) -> None:
     """405 says which one there is."""
     before = len(RUNS)
-    raw = octopus.house.door.send(
+    raw = octopus.house.client.send(
         method, "/tool/create_ticket/call", body=TICKET, token=octopus.token
     )
 
@@ -189,18 +189,22 @@ def test_another_method_calls_nothing(octopus: Octopus, method: str) -> None:
 def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
     """Unread where the length is declared, as it comes where it is not."""
     small: dict[str, Any] = {"limits": {"max_body_bytes": 1000, "failures_per_second": 0}}
-    with house(
-        idp, [issuer(idp)], tools={"load": [KIT]}, tenancy={"create_on_first_use": True}, **small
+    with running_server(
+        idp,
+        [issuer_settings(idp)],
+        tools={"load": [KIT]},
+        tenancy={"create_on_first_use": True},
+        **small,
     ) as site:
         octopus = Octopus(site)
         big = b'{"subject":"%s"}' % (b"x" * 1000)
         declared = octopus.post("create_ticket", big)
-        head = [("Host", site.door.authority), ("Authorization", f"Bearer {octopus.token}")]
+        head = [("Host", site.client.authority), ("Authorization", f"Bearer {octopus.token}")]
         head += [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
         head += [("Connection", "close")]
         chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
         streamed = exchange(
-            site.door.port, request("POST", "/tool/create_ticket/call", head, chunks)
+            site.client.port, request("POST", "/tool/create_ticket/call", head, chunks)
         )
 
     assert declared.error == (413, "body_too_large")
@@ -212,7 +216,9 @@ def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
 def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
     """Its tokens are good, and nothing runs for it."""
     tenancy = {"create_on_first_use": True, "suspended": ["acme"]}
-    with house(idp, [issuer(idp)], tools={"load": [KIT]}, tenancy=tenancy) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tools={"load": [KIT]}, tenancy=tenancy
+    ) as site:
         octopus, other = Octopus(site), Octopus(site, site.token(org_id="globex"))
 
         assert octopus.tools().error == (403, "tenant_suspended")

@@ -17,8 +17,8 @@ from gatepost.rest.descriptors import MOST_TOOLS
 from gatepost.runtime.version import version
 from tests.rest import calm
 from tests.rest.octopus import Octopus
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 NAMED = [*calm.pack.tools, "nothing"]
 
@@ -27,15 +27,15 @@ LEFT_OUT = ["positive_data_acceptance"]
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """A server whose tools never fail: the generator finds their names in the list by itself."""
     tools, anybody = {"load": [calm.__file__]}, {"create_on_first_use": True}
-    with house(idp, [issuer(idp)], tools=tools, tenancy=anybody) as site:
+    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=anybody) as site:
         yield site
 
 
-def fetched(site: House) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{site.door.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
+def fetched(site: Server) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{site.client.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
         document: dict[str, Any] = json.load(answer)
     return document
 
@@ -50,7 +50,7 @@ def believed(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def tried(site: House, document: dict[str, Any], *, without: list[str]) -> tuple[int, set[str]]:
+def tried(site: Server, document: dict[str, Any], *, without: list[str]) -> tuple[int, set[str]]:
     """How many generated requests were sent, and what was wrong with the answers."""
     config = SchemathesisConfig()
     config.projects.default.generation.update(max_examples=40, deterministic=True)
@@ -58,7 +58,7 @@ def tried(site: House, document: dict[str, Any], *, without: list[str]) -> tuple
         headers={"Authorization": f"Bearer {site.token()}"}, request_timeout=10
     )
     schema = from_dict(document, config=config)
-    schema.config.update(base_url=site.door.origin)
+    schema.config.update(base_url=site.client.origin)
     load_all_checks()
     schema.config.checks.update(excluded_check_names=without)
     sent, wrong = 0, set()
@@ -74,7 +74,7 @@ def tried(site: House, document: dict[str, Any], *, without: list[str]) -> tuple
     return sent, wrong
 
 
-def test_generated_requests_find_what_the_document_says(site: House) -> None:
+def test_generated_requests_find_what_the_document_says(site: Server) -> None:
     """Status, type, body and headers of every answer are described; bad requests get 4xx."""
     document = believed(fetched(site))
     # Some probes ask with other methods, so health answers them all.
@@ -85,7 +85,7 @@ def test_generated_requests_find_what_the_document_says(site: House) -> None:
     assert sent > 100
 
 
-def test_generated_calls_of_real_tools_find_what_the_document_says(site: House) -> None:
+def test_generated_calls_of_real_tools_find_what_the_document_says(site: Server) -> None:
     """Whatever arguments and headers there are, nothing breaks and nothing is undescribed."""
     document = believed(fetched(site))
     call = document["paths"]["/tool/{name}/call"]
@@ -98,7 +98,7 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(site: House) 
 
 
 @pytest.mark.requirement("O1", "O3")
-def test_what_is_served_fits_the_schemas_of_the_document(site: House) -> None:
+def test_what_is_served_fits_the_schemas_of_the_document(site: Server) -> None:
     """Tools, errors and health, as a generated client would read them."""
     document = fetched(site)
     octopus, schemas = Octopus(site), document["components"]["schemas"]
@@ -110,7 +110,7 @@ def test_what_is_served_fits_the_schemas_of_the_document(site: House) -> None:
     assert listing["content"]["application/json"]["schema"]["maxItems"] == MOST_TOOLS
 
 
-def test_the_document_has_the_version_that_runs(site: House) -> None:
+def test_the_document_has_the_version_that_runs(site: Server) -> None:
     """One version for the package, health and the document."""
     assert fetched(site)["info"]["version"] == version()
     assert fetched(site)["openapi"].startswith("3.1")

@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 
 CORRELATION = "X-Octopus-Correlation-Id"
 
@@ -57,11 +57,11 @@ def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
 
 
 @pytest.fixture(scope="module")
-def mapped(idp: Idp) -> Iterator[House]:
+def mapped(idp: Idp) -> Iterator[Server]:
     """Tenants that the configuration names otherwise than the tokens do."""
     table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
-    rows = [issuer(idp, tenants=table)]
-    with house(idp, rows, tools={"load": [KIT], "packs": ["demo"]}) as site:
+    rows = [issuer_settings(idp, tenants=table)]
+    with running_server(idp, rows, tools={"load": [KIT], "packs": ["demo"]}) as site:
         yield site
 
 
@@ -82,7 +82,7 @@ def mapped(idp: Idp) -> Iterator[House]:
     ],
 )
 def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
-    mapped: House, named: str, sent: str, status: int
+    mapped: Server, named: str, sent: str, status: int
 ) -> None:
     """Octopus knows its tenants by its own names; neither spelling chooses one."""
     agent = Octopus(mapped, mapped.token(org_id=named))
@@ -118,7 +118,7 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
     eventually(
         lambda: any(
             json.loads(line).get("correlation") == "episode-xyz789"
-            for line in octopus.house.inside.log().splitlines()
+            for line in octopus.house.log().splitlines()
             if '"request"' in line
         ),
         within=20,

@@ -19,8 +19,8 @@ from tests.rest import kit
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import RUNS
 from tests.support.client import challenge_of
-from tests.support.idp import Idp
-from tests.tenancy.house import house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import issuer_settings, running_server
 
 
 @pytest.mark.requirement("O1")
@@ -42,8 +42,8 @@ def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(octopus: Oc
 @pytest.mark.requirement("O1")
 def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
     """Where a scope cannot be obtained, its tool does not exist for this caller."""
-    with house(
-        idp, [issuer(idp)], tools={"load": [KIT]}, scopes={"obtainable": []},
+    with running_server(
+        idp, [issuer_settings(idp)], tools={"load": [KIT]}, scopes={"obtainable": []},
         tenancy={"create_on_first_use": True},
     ) as site:  # fmt: skip
         without, holder = Octopus(site), Octopus(site, site.token(scope="tickets:close"))
@@ -108,10 +108,10 @@ TYPED = {
 def test_o2_a_number_or_a_list_keeps_its_type(octopus: Octopus, tool: str) -> None:
     """As the schema in both lists says it, over both protocols."""
     value, text = TYPED[tool]
-    door = octopus.house.door
+    client = octopus.house.client
     descriptor = next(one for one in octopus.tools().json if one["name"] == tool)
     answer = octopus.call(tool)
-    over_mcp = json.loads(door.call(octopus.token, tool).body)["result"]
+    over_mcp = json.loads(client.call(octopus.token, tool).body)["result"]
 
     assert (answer.status, answer.json) == (200, {"result": value})
     assert over_mcp["structuredContent"] == {"result": value}
@@ -178,7 +178,7 @@ def test_o5_without_a_token_there_is_a_challenge(octopus: Octopus) -> None:
     ):
         assert refused.error == (401, "invalid_token")
         assert challenge_of(refused.raw).startswith(
-            f'Bearer resource_metadata="{octopus.house.door.metadata_url}"'
+            f'Bearer resource_metadata="{octopus.house.client.metadata_url}"'
         )
 
 
@@ -190,7 +190,7 @@ def test_o5_a_missing_scope_is_asked_for_with_all_scopes(octopus: Octopus) -> No
 
     assert "close_ticket" not in octopus.names()
     assert "close_ticket" in holder.names()
-    assert "close_ticket" in octopus.house.door.listed(octopus.token)
+    assert "close_ticket" in octopus.house.client.listed(octopus.token)
     assert answer.error == (403, "insufficient_scope")
     assert 'scope="tickets:close"' in challenge_of(answer.raw)
     assert answer.json["scopes"] == ["tickets:close"]
@@ -308,7 +308,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
         "scopes": {"obtainable": []},
         "tenancy": {"create_on_first_use": True},
     }
-    with house(idp, [issuer(idp)], **settings) as site:
+    with running_server(idp, [issuer_settings(idp)], **settings) as site:
         few, all_of_them = Octopus(site), Octopus(site, site.token(scope="more"))
         refused = all_of_them.tools()
 
@@ -320,7 +320,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
         assert "capabilities" not in refused.json["message"]
         assert "pack:many (101)" in refused.json["message"]
         assert all_of_them.call("tool_100").json == {"result": "ok"}
-        assert len(site.door.listed(all_of_them.token)) == 101
+        assert len(site.client.listed(all_of_them.token)) == 101
 
 
 @pytest.mark.requirement("O11")

@@ -7,8 +7,8 @@ import pytest
 from tests.rest.octopus import KIT, Octopus
 from tests.rest.runs import CANCELLED, RUNS, STARTED
 from tests.support.client import request
-from tests.support.idp import Idp
-from tests.tenancy.house import house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import issuer_settings, running_server
 
 
 @pytest.mark.requirement("O8")
@@ -17,7 +17,9 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
     """By the tool's own limit, or by the server's; the tool itself ends, not only the answer."""
     CANCELLED.clear()
     limits = {"load": [KIT], "timeout_s": default_s}
-    with house(idp, [issuer(idp)], tools=limits, tenancy={"create_on_first_use": True}) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tools=limits, tenancy={"create_on_first_use": True}
+    ) as site:
         answer = Octopus(site).call(tool)
 
         assert answer.error == (504, "timeout")
@@ -29,14 +31,14 @@ def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None
     """Nobody waits for the answer any more, so nothing is done for it."""
     STARTED.clear()
     CANCELLED.clear()
-    door = octopus.house.door
+    client = octopus.house.client
     head = [
-        ("Host", door.authority),
+        ("Host", client.authority),
         ("Authorization", f"Bearer {octopus.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", "2"),
     ]
-    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
         connection.sendall(request("POST", "/tool/wait_long/call", head, b"{}"))
         assert STARTED.wait(10)
 

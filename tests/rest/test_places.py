@@ -10,8 +10,8 @@ from gatepost_authz.config import Beside, Resource
 from tests.rest.octopus import Octopus
 from tests.support.cases import each
 from tests.support.client import challenge_of
-from tests.support.idp import Idp
-from tests.tenancy.house import House, errors, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, check_errors, issuer_settings, running_server
 
 BASES = [
     ("https://h.example/mcp", ""),
@@ -54,14 +54,14 @@ def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str
 
 
 @pytest.fixture(scope="module")
-def tenants(idp: Idp) -> Iterator[House]:
+def tenants(idp: Idp) -> Iterator[Server]:
     """A resource for each tenant."""
     free = {"create_on_first_use": True}
-    with house(idp, [issuer(idp)], "/t/{tenant}/mcp", tenancy=free) as site:
+    with running_server(idp, [issuer_settings(idp)], "/t/{tenant}/mcp", tenancy=free) as site:
         yield site
 
 
-def test_each_tenant_has_the_routes_at_its_own_resource(tenants: House) -> None:
+def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None:
     """The token's audience stays the resource; the neighbour's routes refuse it."""
     token = tenants.token(tenant="acme")
     own = Octopus(tenants, token, base="/t/acme")
@@ -74,7 +74,7 @@ def test_each_tenant_has_the_routes_at_its_own_resource(tenants: House) -> None:
     assert Octopus(tenants, token).tools().error == (401, "invalid_token")
 
 
-def test_challenges_name_the_tenants_own_document(tenants: House) -> None:
+def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
     """So that the client signs in where this tenant's people do."""
     refused = Octopus(tenants, "", base="/t/acme").tools()
     token = tenants.token(tenant="acme", scope="")
@@ -85,7 +85,7 @@ def test_challenges_name_the_tenants_own_document(tenants: House) -> None:
         assert "/t/acme/mcp/.well-known/oauth-protected-resource" in challenge_of(answer.raw)
 
 
-def test_the_public_document_names_no_tenant_and_no_tool(tenants: House, desk: House) -> None:
+def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, desk: Server) -> None:
     """Anybody may read it, so it describes the routes and nothing behind them."""
     templated = Octopus(tenants, "").send("GET", "/openapi.json").json
     single = Octopus(desk, "").send("GET", "/openapi.json").json
@@ -107,5 +107,5 @@ CLASHES: list[Any] = [
 @pytest.mark.parametrize("path", CLASHES)
 def test_check_refuses_an_endpoint_in_the_place_of_another_route(idp: Idp, path: str) -> None:
     """One of the two would never be reached."""
-    assert "config.E040" in errors([issuer(idp)], path)
-    assert "config.E040" not in errors([issuer(idp)], f"{path}/mcp")
+    assert "config.E040" in check_errors([issuer_settings(idp)], path)
+    assert "config.E040" not in check_errors([issuer_settings(idp)], f"{path}/mcp")

@@ -12,7 +12,7 @@ from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.octopus import Heard, Octopus
 from tests.rest.runs import GO_ON, RUNS, STARTED
 from tests.support.client import failure, old_call, request, result
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("O12")
 
@@ -79,18 +79,18 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: s
 def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus) -> None:
     """Whoever hung up comes back with the same id, and finds the call still running."""
     mark, before = (EPISODE, "broken"), len(RUNS)
-    door, body = octopus.house.door, json.dumps(BOOKING).encode()
+    client, body = octopus.house.client, json.dumps(BOOKING).encode()
     fields = [
-        ("Host", door.authority),
+        ("Host", client.authority),
         ("Authorization", f"Bearer {octopus.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         mark,
     ]
-    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
         connection.sendall(request("POST", "/tool/book_slot/call", fields, body))
         assert STARTED.wait(10)
-    eventually(lambda: '"correlation":"broken"' in octopus.house.inside.log(), within=10)
+    eventually(lambda: '"correlation":"broken"' in octopus.house.log(), within=10)
     again = Later(octopus, mark)
 
     assert again.done().json["status"] == "monday"
@@ -122,13 +122,13 @@ def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
 
 def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
     """One caller, one tool, one key: one effect, whatever brings it."""
-    before, door, token = len(RUNS), octopus.house.door, octopus.token
+    before, client, token = len(RUNS), octopus.house.client, octopus.token
     arguments = {"subject": "shared"}
     rest = octopus.call("create_ticket", arguments, (KEY, "shared")).json
-    modern = result(door.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
-    session = [("Mcp-Session-Id", door.open(token)), (KEY, "shared")]
+    modern = result(client.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
+    session = [("Mcp-Session-Id", client.open(token)), (KEY, "shared")]
     legacy = result(
-        door.send("POST", None, session, old_call("create_ticket", arguments), token=token)
+        client.send("POST", None, session, old_call("create_ticket", arguments), token=token)
     )
 
     assert rest == modern["structuredContent"] == legacy["structuredContent"]
@@ -154,9 +154,9 @@ BAD: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
 @pytest.mark.parametrize("name", [KEY, EPISODE])
 def test_o12_a_key_that_cannot_be_used_is_refused(octopus: Octopus, name: str, key: str) -> None:
     """400 on both protocols, before anything runs."""
-    before, door = len(RUNS), octopus.house.door
+    before, client = len(RUNS), octopus.house.client
     rest = octopus.call("create_ticket", {"subject": "a"}, (name, key))
-    modern = door.call(octopus.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
+    modern = client.call(octopus.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
 
     assert rest.status == modern.status == 400
     assert failure(modern)["code"] == -32602

@@ -9,8 +9,8 @@ import pytest
 
 from tests.http.keep_alive import WITHIN_S, Secure, secure
 from tests.support.client import WELL_KNOWN
-from tests.support.idp import Idp
-from tests.tenancy.post import REFUSED
+from tests.support.commands import REFUSED
+from tests.support.issuers import Idp
 
 pytestmark = pytest.mark.requirement("O7")
 
@@ -30,7 +30,7 @@ def shown(site: Secure, **versions: ssl.TLSVersion) -> bytes:
         for limit, version in versions.items():
             setattr(tls, limit, version)
         with (
-            socket.create_connection(("127.0.0.1", site.site.door.port), WITHIN_S) as plain,
+            socket.create_connection(("127.0.0.1", site.site.client.port), WITHIN_S) as plain,
             tls.wrap_socket(plain, server_hostname=name) as connection,
         ):
             seen.add(connection.getpeercert(binary_form=True) or b"")
@@ -74,9 +74,9 @@ def test_a_certificate_that_cannot_be_used_changes_nothing(site: Secure, case: s
         site.site.hang_up(REFUSED)
         assert shown(site) == before
         assert "config.E014" in site.site.process.output
-        metadata = f"{site.site.door.path}{WELL_KNOWN}"
-        site.site.door.tls = site.tls
-        assert site.site.door.send("GET", metadata).status == 200
+        metadata = f"{site.site.client.path}{WELL_KNOWN}"
+        site.site.client.tls = site.tls
+        assert site.site.client.send("GET", metadata).status == 200
     finally:
         key.write_bytes(good)
         site.site.hang_up()

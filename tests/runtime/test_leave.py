@@ -15,11 +15,10 @@ import pytest
 from gatepost.runtime.server import ONE_SIGNAL_S
 from gatepost.secrets.keyring import create
 from tests.support.client import read_answer, result
-from tests.support.gatepost import Gatepost
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
+from tests.support.commands import Gatepost, ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import issuer_settings
 
 WITHIN_S = 30
 NEVER_S = 600
@@ -41,14 +40,16 @@ async def held(ctx: CallContext) -> str:
 '''
 
 
-def start(folder: Path, idp: Idp, leave_s: float, shared: str = "") -> AbstractContextManager[Post]:
+def start(
+    folder: Path, idp: Idp, leave_s: float, shared: str = ""
+) -> AbstractContextManager[ServerProcess]:
     """A server that leaves for so long; with a *shared* store it is two processes."""
     (folder / "held.py").write_text(TOOLS)
     listen = {"drain_s": WITHIN_S, "leave_s": leave_s, "workers": 2 if shared else 1}
-    return post(
+    return server_process(
         idp,
         folder,
-        [issuer(idp, tenants={"acme": "acme"})],
+        [issuer_settings(idp, tenants={"acme": "acme"})],
         env={f"GATEPOST_LISTEN__{name.upper()}": str(value) for name, value in listen.items()},
         tools={"packs": ["demo"], "load": ["./held.py"]},
         keys={"ring": ring(folder)},
@@ -67,9 +68,9 @@ def idp() -> Iterator[Idp]:
         yield idp
 
 
-def ready(site: Post) -> tuple[int, str]:
+def ready(site: ServerProcess) -> tuple[int, str]:
     """What `/readyz` says on a connection of its own."""
-    with closing(http.client.HTTPConnection("127.0.0.1", site.door.port, timeout=10)) as asked:
+    with closing(http.client.HTTPConnection("127.0.0.1", site.client.port, timeout=10)) as asked:
         asked.request("GET", "/readyz")
         answer = asked.getresponse()
         return answer.status, json.loads(answer.read())["status"]
@@ -79,9 +80,9 @@ def signalled(process: Gatepost, number: int = signal.SIGTERM) -> None:
     process.process.send_signal(number)
 
 
-def accepts(site: Post) -> bool:
+def accepts(site: ServerProcess) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", site.door.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", site.client.port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -118,11 +119,11 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
     with start(tmp_path, idp, 0) as site:
         token, heard = site.token(), []
         running = threading.Thread(
-            target=lambda: heard.append(site.door.call(token, "held")), daemon=True
+            target=lambda: heard.append(site.client.call(token, "held")), daemon=True
         )
         eventually(lambda: ready(site)[0] == 200, within=WITHIN_S)
-        with socket.create_connection(("127.0.0.1", site.door.port), timeout=WITHIN_S) as kept:
-            asked = f"GET /readyz HTTP/1.1\r\nHost: {site.door.authority}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S) as kept:
+            asked = f"GET /readyz HTTP/1.1\r\nHost: {site.client.authority}\r\n\r\n".encode()
             kept.sendall(asked)
             assert read_answer(kept).status == 200
             running.start()
@@ -144,7 +145,7 @@ def test_signals_that_come_at_once_are_one(tmp_path: Path, idp: Idp, valkey: str
     with start(tmp_path, idp, 0, valkey) as site:
         token, heard = site.token(), []
         running = threading.Thread(
-            target=lambda: heard.append(site.door.call(token, "held")), daemon=True
+            target=lambda: heard.append(site.client.call(token, "held")), daemon=True
         )
         running.start()
         eventually((tmp_path / "began").exists, within=WITHIN_S)

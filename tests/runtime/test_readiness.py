@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from gatepost.runtime.readiness import missing
 from gatepost_authz import keyset
-from tests.support.idp import Idp, answer
-from tests.support.valkey import Valkey
-from tests.support.waiting import eventually
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp, answer
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.stores import Valkey
 
 WITHIN_S = 30
 TABLE = {"acme": "acme"}
@@ -31,42 +31,42 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyset, "INTERVAL_S", 0.05)
 
 
-def readyz(site: House) -> tuple[int, dict[str, Any]]:
-    found = site.door.send("GET", "/readyz")
+def readyz(site: Server) -> tuple[int, dict[str, Any]]:
+    found = site.client.send("GET", "/readyz")
     return found.status, json.loads(found.body)
 
 
 def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
     """Not ready, and says why, until the issuer answers; nobody has to call for that."""
-    trusted = issuer(idp, tenants=TABLE)
+    trusted = issuer_settings(idp, tenants=TABLE)
     idp.replace("/main/jwks", answer(503))
-    with house(idp, [trusted]) as site:
+    with running_server(idp, [trusted]) as site:
         status, told = readyz(site)
-        assert site.door.call(site.token(org_id="acme")).status == 503
+        assert site.client.call(site.token(org_id="acme")).status == 503
         assert (status, told["status"], told["missing"]) == (503, "unavailable", ["issuer_keys"])
         eventually(lambda: readyz(site)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
 
         idp.replace("/main/jwks", None)
         eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
         assert "missing" not in readyz(site)[1]
-        assert site.door.call(site.token(org_id="acme")).status == 200
+        assert site.client.call(site.token(org_id="acme")).status == 200
 
 
 def test_an_issuer_that_is_down_later(idp: Idp) -> None:
     """Its keys are at hand, so its callers are served and the process is ready."""
-    with house(idp, [issuer(idp, tenants=TABLE)]) as site:
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)]) as site:
         eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
         idp.replace("/main/jwks", answer(503))
 
-        assert site.door.call(site.token(org_id="acme")).status == 200
+        assert site.client.call(site.token(org_id="acme")).status == 200
         assert readyz(site)[0] == 200
 
 
 def test_one_issuer_of_several(idp: Idp) -> None:
     """The callers of the other one are served; the probe names the one that is out."""
-    out = issuer(idp, "out", tenants={"globex": "globex"})
+    out = issuer_settings(idp, "out", tenants={"globex": "globex"})
     idp.replace("/out/jwks", answer(503))
-    with house(idp, [issuer(idp, tenants=TABLE), out]) as site:
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE), out]) as site:
         eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
         states = {one["issuer"]: one["keys"] for one in readyz(site)[1]["issuers"]}
 
@@ -114,11 +114,13 @@ def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:
     limits = {"requests_per_second": 1000, "failures_per_second": 0}
     with Valkey.running() as valkey, capture_logs() as logs:
         storage = {"database": f"sqlite:///{tmp_path}/gatepost.db", "shared": valkey.url()}
-        with house(idp, [issuer(idp, tenants=TABLE)], storage=storage, limits=limits) as site:
+        with running_server(
+            idp, [issuer_settings(idp, tenants=TABLE)], storage=storage, limits=limits
+        ) as site:
             token = site.token(org_id="acme")
-            assert site.door.call(token).status == 200
+            assert site.client.call(token).status == 200
             valkey.stop()
-            served = [site.door.call(token).status for _ in range(5)]
+            served = [site.client.call(token).status for _ in range(5)]
             eventually(
                 lambda: readyz(site)[1]["stores"]["shared"] == "unavailable", within=WITHIN_S
             )
@@ -127,7 +129,7 @@ def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:
             valkey.start()
             eventually(
                 lambda: (
-                    site.door.call(token).status == 200
+                    site.client.call(token).status == 200
                     and "limits_counted_together" in events(logs)
                 ),
                 within=WITHIN_S,

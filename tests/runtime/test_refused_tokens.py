@@ -25,15 +25,14 @@ from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
 from tests.redaction.aviary import overheard
 from tests.support import tokens as f
-from tests.support.idp import Idp
-from tests.support.steps import steps
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually, steps
+from tests.support.server import Server, issuer_settings, running_server
 from tests.support.tokens import ABSENT, TokenFactory
-from tests.support.waiting import eventually
-from tests.tenancy.house import House, house, issuer
 
 CHOSEN = "chosen-by-the-caller"
 MOST_STEPS = 32
-Make = Callable[[House], str]
+Make = Callable[[Server], str]
 
 
 class Case(NamedTuple):
@@ -52,11 +51,11 @@ def made(**changes: Any) -> Make:
     return lambda site: site.token(**changes)
 
 
-def stranger(site: House) -> str:
-    return TokenFactory(f"https://{CHOSEN}.example", site.door.resource).token()
+def stranger(site: Server) -> str:
+    return TokenFactory(f"https://{CHOSEN}.example", site.client.resource).token()
 
 
-def twisted(site: House) -> str:
+def twisted(site: Server) -> str:
     return site.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN)
 
 
@@ -88,7 +87,7 @@ CASES = [
 
 
 def settings(idp: Idp) -> list[dict[str, Any]]:
-    return [issuer(idp, tenants={"acme": "acme"}, algorithms=["RS256"])]
+    return [issuer_settings(idp, tenants={"acme": "acme"}, algorithms=["RS256"])]
 
 
 PUBLIC = {"expired", "insufficient_scope"}
@@ -97,9 +96,9 @@ BASELINE = {"scopes": {"baseline": ["files:write"]}}
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[House]:
-    with Idp() as idp, house(idp, settings(idp), **BASELINE) as site:
-        site.door.call(site.token())
+def site() -> Iterator[Server]:
+    with Idp() as idp, running_server(idp, settings(idp), **BASELINE) as site:
+        site.client.call(site.token())
         yield site
 
 
@@ -108,16 +107,16 @@ def told(log: str, event: str) -> list[dict[str, Any]]:
     return [one for one in events if one["event"] == event]
 
 
-def counted(site: House, reason: str) -> int:
+def counted(site: Server, reason: str) -> int:
     """How often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
     place = cast("FixedLabel", label).values.index(reason)
-    return site.inside.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
+    return site.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
 def test_the_log_names_reason_claim_and_rule(
-    site: House, case: Case, monkeypatch: pytest.MonkeyPatch
+    site: Server, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And issuer and tenant as far as they are proved; nothing that the caller has chosen."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
@@ -125,7 +124,7 @@ def test_the_log_names_reason_claim_and_rule(
     before = counted(site, case.reason)
 
     with overheard("json") as log:
-        answer = site.door.call(case.make(site))
+        answer = site.client.call(case.make(site))
 
     [event] = told(log.getvalue(), "token_refused")
     assert event["reason"] == case.reason
@@ -141,13 +140,13 @@ def test_the_log_names_reason_claim_and_rule(
     assert case.reason not in str(answer) or case.reason in PUBLIC
 
 
-def test_what_is_proved_is_on_its_tenants_record(site: House) -> None:
+def test_what_is_proved_is_on_its_tenants_record(site: Server) -> None:
     """The dashboard of every replica tells it; a token that nothing proves is on nobody's."""
-    refusals_of = site.inside.services.refusals
+    refusals_of = site.services.refusals
     refusals_of._window_ends = 0.0
-    site.door.call(site.token(exp=NOW + 10**7))
-    site.door.call(twisted(site))
-    trail, loop = AuditSearch(site.inside.services.records), site.inside.loop
+    site.client.call(site.token(exp=NOW + 10**7))
+    site.client.call(twisted(site))
+    trail, loop = AuditSearch(site.services.records), site.loop
     assert loop is not None
 
     def outcomes() -> set[str]:
@@ -158,16 +157,16 @@ def test_what_is_proved_is_on_its_tenants_record(site: House) -> None:
     assert "bad_signature" not in outcomes()
 
 
-def test_a_request_without_a_token_is_no_refused_token(site: House) -> None:
+def test_a_request_without_a_token_is_no_refused_token(site: Server) -> None:
     """Every client begins with one."""
     with overheard("json") as log:
-        assert site.door.call(None).status == 401
+        assert site.client.call(None).status == 401
 
     assert not told(log.getvalue(), "token_refused")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
-def test_the_doctor_names_the_same(site: House, case: Case, tmp_path: Path) -> None:
+def test_the_doctor_names_the_same(site: Server, case: Case, tmp_path: Path) -> None:
     """By the gate of the same configuration, with the setting to change and without the token."""
     token = case.make(site)
 
@@ -184,7 +183,7 @@ def test_the_doctor_names_the_same(site: House, case: Case, tmp_path: Path) -> N
     assert token not in done.output
 
 
-def test_the_doctor_says_whose_a_good_token_is(site: House, tmp_path: Path) -> None:
+def test_the_doctor_says_whose_a_good_token_is(site: Server, tmp_path: Path) -> None:
     """And that it is good, read from standard input."""
     done = examined(site, tmp_path, site.token())
 
@@ -193,7 +192,7 @@ def test_the_doctor_says_whose_a_good_token_is(site: House, tmp_path: Path) -> N
     assert "acme" in done.output
 
 
-def test_the_doctor_knows_what_was_taken_back(site: House, tmp_path: Path) -> None:
+def test_the_doctor_knows_what_was_taken_back(site: Server, tmp_path: Path) -> None:
     """As running servers know it, by their database."""
     token = site.token()
     assert "were not checked" in examined(site, tmp_path, token).output
@@ -208,9 +207,9 @@ def test_the_doctor_knows_what_was_taken_back(site: House, tmp_path: Path) -> No
     assert "tenant:  acme" in judged.output
 
 
-def configured(site: House, folder: Path) -> Path:
+def configured(site: Server, folder: Path) -> Path:
     """The configuration of the site in a file, with a database of its own."""
-    port = site.door.resource.split(":")[2].split("/")[0]
+    port = site.client.resource.split(":")[2].split("/")[0]
     [table] = settings(site.idp)
     path = folder / "gatepost.toml"
     path.write_text(
@@ -223,7 +222,7 @@ def configured(site: House, folder: Path) -> Path:
     return path
 
 
-def examined(site: House, folder: Path, token: str) -> Any:
+def examined(site: Server, folder: Path, token: str) -> Any:
     """What the doctor says of the token, which it reads from its standard input."""
     path = configured(site, folder)
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")

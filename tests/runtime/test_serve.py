@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gatepost.secrets.keyring import create
-from tests.support.gatepost import Gatepost, dev, run, running, token
-from tests.support.process import Process, python_environment
+from tests.support.commands import Gatepost, dev, run, running, token
+from tests.support.processes import Process, python_environment
 
 
 @contextlib.contextmanager

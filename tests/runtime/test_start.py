@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import gatepost
-from tests.support.gatepost import READY
-from tests.support.process import Process, python_environment
-from tests.support.sockets import free_port
+from tests.support.commands import READY
+from tests.support.processes import Process, free_port, python_environment
 
 HELP = """
 import json, sys

@@ -14,10 +14,9 @@ import pytest
 from gatepost.audit.search import read
 from gatepost.storage.backends import open_records
 from tests.runtime.test_serve import asking
-from tests.support.gatepost import READY, Gatepost, token
-from tests.support.process import python_environment
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
+from tests.support.commands import READY, Gatepost, token
+from tests.support.measuring import eventually
+from tests.support.processes import free_port, python_environment
 
 TOOLS = '''
 import asyncio, time

@@ -22,10 +22,9 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.sql.tables import REVISION
 from tests.http.exchange import ask
-from tests.support.gatepost import run
-from tests.support.postgres import PASSWORD
-from tests.support.process import Process, python_environment
-from tests.support.sockets import free_port
+from tests.support.commands import run
+from tests.support.processes import Process, free_port, python_environment
+from tests.support.stores import POSTGRES_PASSWORD
 
 SILENT = "redis://127.0.0.1:1/0"
 """Where no Valkey is."""
@@ -259,7 +258,7 @@ def command(folder: Path, *arguments: str, database: str, shared: str = "") -> P
     finally:
         process.kill()
     assert "Traceback" not in process.output
-    assert PASSWORD not in process.output
+    assert POSTGRES_PASSWORD not in process.output
     return process
 
 
@@ -289,7 +288,9 @@ def test_migrate_looks_without_touching(tmp_path: Path) -> None:
     """`--check` makes no file; memory needs nothing; no database is a sentence."""
     absent = command(tmp_path, "migrate", "--check", database="sqlite:///new.db")
     memory = command(tmp_path, "migrate", database="memory:")
-    silent = command(tmp_path, "migrate", database=f"postgresql://a:{PASSWORD}@127.0.0.1:1/x")
+    silent = command(
+        tmp_path, "migrate", database=f"postgresql://a:{POSTGRES_PASSWORD}@127.0.0.1:1/x"
+    )
     wrong = command(tmp_path, "migrate", database="mysql://x/y")
 
     assert absent.process.returncode == 1

@@ -14,9 +14,9 @@ from gatepost.runtime import watchdog
 from gatepost.tools.interruption import ToolDeadline
 from tests.runtime import stubborn
 from tests.support.cases import each
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy.conftest import elsewhere, idp
-from tests.tenancy.house import House, house, issuer
 
 __all__ = ["elsewhere", "idp"]
 
@@ -30,24 +30,24 @@ def logged() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def server(idp: Any, logged: list[Any]) -> Iterator[House]:
+def server(idp: Any, logged: list[Any]) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watchdog, "EVERY_S", 0.02)
         patch.setattr(ToolDeadline, "abandon_s", 0.05)
         load = [stubborn.__name__]  # by its name: a file would be loaded a second time
-        with house(
-            idp, [issuer(idp)], tools={"load": load}, tenancy={"create_on_first_use": True}
+        with running_server(
+            idp, [issuer_settings(idp)], tools={"load": load}, tenancy={"create_on_first_use": True}
         ) as running:
             yield running
             stubborn.over.set()
 
 
-def call(server: House, tool: str, *, key: str = "", progress: bool = False) -> dict[str, Any]:
+def call(server: Server, tool: str, *, key: str = "", progress: bool = False) -> dict[str, Any]:
     """The result of a call."""
     fields = [("Idempotency-Key", key)] if key else []
     meta = {"_meta": {"progressToken": "p"}} if progress else {}
     params = {"name": tool, "arguments": {}, **meta}
-    answer = server.door.ask(server.token(), "tools/call", params, fields=fields)
+    answer = server.client.ask(server.token(), "tools/call", params, fields=fields)
     body = answer.body.partition(b"data: ")[2] if progress and b"data: " in answer.body else None
     result: dict[str, Any] = json.loads(body or answer.body)["result"]
     return result
@@ -59,7 +59,7 @@ def events(logged: list[Any], name: str) -> list[Any]:
 
 
 @contextmanager
-def calling(server: House, tool: str, key: str = "") -> Iterator[None]:
+def calling(server: Server, tool: str, key: str = "") -> Iterator[None]:
     """A call that goes on for the time of a block."""
     caller = threading.Thread(target=call, args=(server, tool), kwargs={"key": key})
     caller.start()
@@ -75,7 +75,7 @@ def calling(server: House, tool: str, key: str = "") -> Iterator[None]:
     ("tool", "key"), [("blocks", ""), ("blocks", "key-0"), ("blocks_apart", "")]
 )
 def test_a_blocked_event_loop_is_logged_while_it_is(
-    server: House, logged: list[Any], tool: str, key: str
+    server: Server, logged: list[Any], tool: str, key: str
 ) -> None:
     """The line names the tool, its request and the code; of a task that a tool began, the code."""
     logged.clear()
@@ -91,7 +91,7 @@ def test_a_blocked_event_loop_is_logged_while_it_is(
     assert line["for_s"] >= 1
 
 
-def test_a_tool_in_a_thread_blocks_nobody(server: House, logged: list[Any]) -> None:
+def test_a_tool_in_a_thread_blocks_nobody(server: Server, logged: list[Any]) -> None:
     """Others are answered meanwhile."""
     logged.clear()
     stubborn.go_on.clear()
@@ -106,7 +106,7 @@ def test_a_tool_in_a_thread_blocks_nobody(server: House, logged: list[Any]) -> N
 @each("progress", [False, True])
 @each("tool", ["refuses", "refuses_apart", "refuses_together", "refuses_both"])
 def test_a_tool_that_ignores_its_end_is_abandoned(
-    server: House, logged: list[Any], tool: str, key: str, progress: bool
+    server: Server, logged: list[Any], tool: str, key: str, progress: bool
 ) -> None:
     """The caller hears that the time is over, and the log which tool it was."""
     logged.clear()
@@ -117,7 +117,7 @@ def test_a_tool_that_ignores_its_end_is_abandoned(
     assert [line["tool"] for line in events(logged, "tool_abandoned")] == [tool]
 
 
-def test_a_tool_is_waited_for_while_its_task_undoes(server: House, logged: list[Any]) -> None:
+def test_a_tool_is_waited_for_while_its_task_undoes(server: Server, logged: list[Any]) -> None:
     """It is not abandoned, and its caller hears of the time when all is undone."""
     logged.clear()
     result = call(server, "undoes_apart")
@@ -128,7 +128,7 @@ def test_a_tool_is_waited_for_while_its_task_undoes(server: House, logged: list[
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_a_tool_awaits_its_tasks_as_anywhere(server: House, progress: bool) -> None:
+def test_a_tool_awaits_its_tasks_as_anywhere(server: Server, progress: bool) -> None:
     """Their results, errors and cancellations are the tool's own to see."""
     result = call(server, "awaits", progress=progress)
 
@@ -138,7 +138,7 @@ def test_a_tool_awaits_its_tasks_as_anywhere(server: House, progress: bool) -> N
 
 @pytest.mark.parametrize("key", ["", "key-2"])
 @pytest.mark.parametrize("tool", ["raises_at_once", "raises_later", "raises_in_a_thread"])
-def test_a_generator_exit_of_a_tool_is_its_failure(server: House, tool: str, key: str) -> None:
+def test_a_generator_exit_of_a_tool_is_its_failure(server: Server, tool: str, key: str) -> None:
     """It was taken for the end of the request, and its caller never heard of it."""
     result = call(server, tool, key=key)
 

@@ -12,8 +12,8 @@ import pytest
 
 from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, ProcessResult, confines, run
 from gatepost.sandbox.launch import handled, landlock_version
-from tests.support.process import python_environment
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
+from tests.support.processes import python_environment
 
 pytestmark = [
     pytest.mark.requirement("X2"),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gatepost.secrets.keyring import create, rotate
 from tests.secrets import toolset
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 TOOLSET = str(Path(toolset.__file__))
 

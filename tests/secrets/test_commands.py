@@ -18,9 +18,9 @@ from tests.secrets.premises import TOOLSET, Done, Premises
 from tests.secrets.toolset import proof
 from tests.support.cases import each
 from tests.support.client import Client, result
-from tests.support.gatepost import dev, token
-from tests.support.process import python_environment
-from tests.tenancy.house import WITNESS, judged
+from tests.support.commands import dev, token
+from tests.support.processes import python_environment
+from tests.support.server import SAMPLE_TOOLS, check_problems
 
 VALUE = "hunter2-hunter2-hunter2"
 
@@ -261,8 +261,8 @@ def test_what_cannot_be_done_is_told(
 
 def test_a_configuration_without_a_place_for_secrets_is_told() -> None:
     """Where tools take them; `gatepost check` says it before anybody needs one."""
-    for load, warned in (([TOOLSET], True), ([WITNESS], False)):
-        found = judged([issuer_of("acme")], tools={"load": load})
+    for load, warned in (([TOOLSET], True), ([SAMPLE_TOOLS], False)):
+        found = check_problems([issuer_of("acme")], tools={"load": load})
         assert ("config.W005" in [one.id for one in found]) is warned
 
 

@@ -16,11 +16,11 @@ from tests.packs.harness import Agent, Protocol
 from tests.secrets.premises import Premises
 from tests.secrets.toolset import proof
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.stores import Postgres
 from tests.tenancy.conftest import elsewhere, idp
-from tests.tenancy.house import House, house, issuer
 
 __all__ = ["elsewhere", "idp"]
 
@@ -37,7 +37,7 @@ class Town:
     Two in one process would not do: to close a file there drops the other's locks on it (POSIX).
     """
 
-    def __init__(self, premises: Premises, sites: list[House]) -> None:
+    def __init__(self, premises: Premises, sites: list[Server]) -> None:
         self.premises, self.sites = premises, sites
 
     def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
@@ -48,7 +48,7 @@ class Town:
         return f"KEY_{next(NUMBERS)}"
 
     def logs(self) -> str:
-        return "".join(site.inside.log() for site in self.sites)
+        return "".join(site.log() for site in self.sites)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -66,9 +66,10 @@ def town(
             database = stack.enter_context(postgres_server.database(like=postgres_template))
         premises = Premises(folder, database, TENANTS)
         stack.callback(premises.close)
-        issuers, servers = [issuer(idp)], 2 if request.param == "postgresql" else 1
+        issuers, servers = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
         sites = [
-            stack.enter_context(house(idp, issuers, **premises.settings)) for _ in range(servers)
+            stack.enter_context(running_server(idp, issuers, **premises.settings))
+            for _ in range(servers)
         ]
         yield Town(premises, sites)
 
@@ -188,13 +189,13 @@ def test_use_is_logged_by_name(town: Town) -> None:
     name = town.fresh()
     town.premises.set(name, VALUE, "acme")
     agent, site = town.agent("acme"), town.sites[0]
-    before = len(site.inside.log())
+    before = len(site.log())
     with capture_logs() as events:
         agent.call("unlock", token=f"secret:{name}")
         agent.call("unlock", token=VALUE)
         agent.call("unlock", token=[VALUE])
 
-    eventually(lambda: site.inside.log()[before:].count("/mcp") >= 3, within=20)
+    eventually(lambda: site.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
     assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
     assert VALUE not in town.logs() + str(events)
@@ -242,7 +243,7 @@ def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
     key = ring["keys"][-1]["secret"]
     agent = town.agent("globex")
     for site in town.sites:
-        site.inside.services.keyring.reread()
+        site.services.keyring.reread()
     eventually(lambda: key not in agent.call("say", text=key).text, within=10)
     assert agent.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
 
@@ -285,7 +286,7 @@ def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol
     for _ in range(2):
         town.premises.rotate(keep=1)
     for site in town.sites:
-        site.inside.services.keyring.reread()
+        site.services.keyring.reread()
 
     reply = town.agent("acme", protocol).call("unlock", token=f"secret:{name}")
 

@@ -8,8 +8,7 @@ import pytest
 from gatepost.storage.backends import open_records, open_relay
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
+from tests.support.stores import Postgres, Valkey
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])

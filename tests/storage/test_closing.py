@@ -13,7 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import database
 from gatepost.storage.sql.records import migrate, opened
 from tests.storage.samples import idempotency_record
-from tests.support.postgres import Postgres
+from tests.support.stores import Postgres
 
 LONG = 20.0
 

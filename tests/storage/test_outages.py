@@ -21,10 +21,9 @@ from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.relay import ValkeyRelay
 from tests.storage.samples import idempotency_record
 from tests.storage.test_relay import Ear
-from tests.support.postgres import PASSWORD as POSTGRES_PASSWORD
-from tests.support.postgres import Postgres
-from tests.support.valkey import PASSWORD as VALKEY_PASSWORD
-from tests.support.valkey import Valkey
+from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
+from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
+from tests.support.stores import Postgres, Valkey
 
 
 async def unavailable(records: Records) -> str:

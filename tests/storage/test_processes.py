@@ -12,7 +12,7 @@ import pytest
 
 from gatepost.storage.backends import open_records
 from tests.storage.samples import idempotency_record
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 KEYS = [f"k{number}" for number in range(60)]
 

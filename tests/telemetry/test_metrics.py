@@ -16,7 +16,7 @@ from gatepost.tools.runner import OFF_RECORD
 from gatepost_authz import errors
 from tests.architecture.source import source_files
 from tests.docs.test_errors import refusal_codes
-from tests.support.steps import steps
+from tests.support.measuring import steps
 from tests.telemetry.page import page_of
 
 pytestmark = pytest.mark.requirement("P16")

@@ -19,12 +19,12 @@ from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.shared_memory import SharedMetrics
 from tests.support.cases import each
 from tests.support.client import read_answer
-from tests.support.idp import Idp
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
+from tests.support.commands import ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.server import issuer_settings
 from tests.telemetry.page import fetch, scrape
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
 
 pytestmark = pytest.mark.requirement("P16")
 
@@ -39,7 +39,7 @@ CALLS = {"tool": "pid", "outcome": "success"}
 class Site:
     """A running server, the port of its metrics, and how many calls it has answered."""
 
-    def __init__(self, post: Post, port: int) -> None:
+    def __init__(self, post: ServerProcess, port: int) -> None:
         self.post, self.port, self.made = post, port, 0
 
     def open_files(self) -> int:
@@ -51,7 +51,9 @@ class Site:
 def serving(idp: Idp, folder: Path) -> Iterator[Site]:
     port = free_port()
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
-    with post(idp, folder, [issuer(idp, tenants={"acme": "acme"})], env=env) as site:
+    with server_process(
+        idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
+    ) as site:
         yield Site(site, port)
 
 

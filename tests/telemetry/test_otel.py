@@ -13,12 +13,12 @@ import pytest
 from gatepost.runtime.exporter import NoExporter
 from tests.rest.octopus import Octopus
 from tests.support.client import result
-from tests.support.idp import Idp
-from tests.support.process import python_environment
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import python_environment
+from tests.support.server import Server, issuer_settings, running_server
 from tests.telemetry.collector import Collector, attributes_of
 from tests.telemetry.page import page_of
-from tests.tenancy.house import House, house, issuer
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -27,7 +27,7 @@ PRIVATE = "argument-of-alice-4711"
 
 
 class Site(NamedTuple):
-    house: House
+    house: Server
     collector: Collector
 
     @property
@@ -60,7 +60,10 @@ def idp_with_key() -> Iterator[Idp]:
 @pytest.fixture(scope="module")
 def site(idp_with_key: Idp) -> Iterator[Site]:
     idp = idp_with_key
-    with Collector() as collector, house(idp, [issuer(idp)], **settings(collector)) as found:
+    with (
+        Collector() as collector,
+        running_server(idp, [issuer_settings(idp)], **settings(collector)) as found,
+    ):
         yield Site(found, collector)
 
 
@@ -72,7 +75,7 @@ def only_this_test(site: Site) -> None:
 
 def test_a_call_is_one_span_with_the_names_of_the_convention(site: Site) -> None:
     """The span has method, tool, revision and outcome, and the resource names the service."""
-    site.house.door.call(site.token, "echo", {"text": PRIVATE})
+    site.house.client.call(site.token, "echo", {"text": PRIVATE})
     span = site.collector.span("tools/call echo")
     attributes = attributes_of(span.attributes)
 
@@ -114,7 +117,7 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
 def test_a_failed_call_has_its_kind_of_failure(site: Site, case: str) -> None:
     """The span has the kind of failure, and no name that only the client knows."""
     tool, arguments, name, wanted = FAILED[case]
-    site.house.door.call(site.token, tool, arguments)
+    site.house.client.call(site.token, tool, arguments)
     span = site.collector.span(
         name,
         error__type=wanted["error.type"],
@@ -137,7 +140,7 @@ def test_a_call_by_rest_is_a_span_too(site: Site) -> None:
 def test_a_context_of_a_caller_becomes_a_link(site: Site) -> None:
     """Contexts from `_meta` and from the header become links of a new trace."""
     meta = {"traceparent": PARENT, "tracestate": "vendor=theirs"}
-    site.house.door.ask(
+    site.house.client.ask(
         site.token,
         "tools/call",
         {"name": "whoami", "arguments": {}, "_meta": meta},
@@ -158,7 +161,7 @@ def test_a_context_of_a_caller_becomes_a_link(site: Site) -> None:
 def test_a_malformed_context_changes_nothing(site: Site, parent: Any) -> None:
     """A malformed context changes neither the answer nor the span."""
     params = {"name": "echo", "arguments": {"text": "x"}, "_meta": {"traceparent": parent}}
-    answer = site.house.door.ask(site.token, "tools/call", params)
+    answer = site.house.client.ask(site.token, "tools/call", params)
 
     assert result(answer)["isError"] is False
     site.collector.span("tools/call echo")
@@ -177,7 +180,7 @@ def test_log_events_arrive_with_their_span_and_without_secrets(site: Site) -> No
 
 def test_audit_records_arrive_without_the_caller(site: Site) -> None:
     """They have kind, number, tool and outcome."""
-    site.house.door.call(site.token, "echo", {"text": PRIVATE})
+    site.house.client.call(site.token, "echo", {"text": PRIVATE})
 
     def records() -> list[dict[str, str]]:
         return [
@@ -194,9 +197,9 @@ def test_audit_records_arrive_without_the_caller(site: Site) -> None:
 def test_nothing_private_of_a_caller_is_exported(site: Site) -> None:
     """The collector gets no token, argument, subject, tenant or name that only the client knows."""
     token = site.token
-    site.house.door.call(token, "echo", {"text": PRIVATE})
-    site.house.door.call(token, "ghp_no_such_tool", {})
-    site.house.door.ask(token, f"made/{PRIVATE}", {})
+    site.house.client.call(token, "echo", {"text": PRIVATE})
+    site.house.client.call(token, "ghp_no_such_tool", {})
+    site.house.client.ask(token, f"made/{PRIVATE}", {})
     site.collector.span("_OTHER")
     sent = b"".join(site.collector.raw)
 
@@ -209,12 +212,12 @@ def test_a_caller_may_be_trusted_with_its_trace(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         trusting = settings(collector, trust_parent=True, trace_tenant=True)
-        with house(idp, [issuer(idp)], **trusting) as found:
+        with running_server(idp, [issuer_settings(idp)], **trusting) as found:
             token = found.token(org_id="acme")
             for flags, tool in (("00", "whoami"), ("01", "echo")):
                 meta = {"traceparent": f"00-{TRACE}-{SPAN}-{flags}", "tracestate": "vendor=1"}
                 params = {"name": tool, "arguments": {"text": "x"} if tool == "echo" else {}}
-                found.door.ask(token, "tools/call", {**params, "_meta": meta})
+                found.client.ask(token, "tools/call", {**params, "_meta": meta})
             span = collector.span("tools/call echo")
 
     assert span.trace_id.hex() == TRACE
@@ -229,10 +232,10 @@ def test_a_collector_that_is_down_blocks_nothing(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         collector.status = 400
-        with house(idp, [issuer(idp)], **settings(collector)) as found:
+        with running_server(idp, [issuer_settings(idp)], **settings(collector)) as found:
             token = found.token(org_id="acme")
-            assert result(found.door.call(token, "echo", {"text": "x"}))["isError"] is False
-            metrics = found.inside.shared_metrics
+            assert result(found.client.call(token, "echo", {"text": "x"}))["isError"] is False
+            metrics = found.shared_metrics
             eventually(
                 lambda: page_of(metrics).value("gatepost_telemetry_dropped_total", signal="traces"),
                 within=10,
@@ -246,10 +249,10 @@ def test_what_is_not_sampled_is_not_sent(idp_with_key: Idp) -> None:
     idp = idp_with_key
     with Collector() as collector:
         config = settings(collector, sample_ratio=0.0, logs=False)
-        with house(idp, [issuer(idp)], **config) as found:
+        with running_server(idp, [issuer_settings(idp)], **config) as found:
             token = found.token(org_id="acme")
             for _ in range(20):
-                found.door.ask(
+                found.client.ask(
                     token,
                     "tools/call",
                     {"name": "whoami", "arguments": {}, "_meta": {"traceparent": PARENT}},
@@ -283,8 +286,11 @@ def test_a_server_without_a_collector_loads_no_exporter() -> None:
 
 def test_a_server_without_a_collector_has_no_tracer() -> None:
     """It has no tracer and does not listen to the audit writer."""
-    with Idp() as idp, house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}) as site:
-        exporter = site.inside.services.exporter
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}) as site,
+    ):
+        exporter = site.services.exporter
 
         assert isinstance(exporter, NoExporter)
         assert exporter.tracer is None

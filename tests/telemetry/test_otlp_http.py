@@ -15,8 +15,8 @@ from gatepost.config.telemetry import TelemetrySettings
 from gatepost.telemetry.otlp import OtlpExporter
 from gatepost.telemetry.otlp_http import RareErrors
 from tests.authz.certificates import Company
-from tests.support.tunnel import Tunnel
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
+from tests.support.proxies import ConnectProxy
 from tests.telemetry.collector import Collector
 
 KEY = "collector-key-0002"
@@ -55,9 +55,9 @@ def send(exporter: OtlpExporter) -> None:
 
 
 @contextmanager
-def tunnel(port: int) -> Iterator[Tunnel]:
+def tunnel(port: int) -> Iterator[ConnectProxy]:
     """A proxy that leads to that port."""
-    with Tunnel(port) as proxy:
+    with ConnectProxy(port) as proxy:
         thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         yield proxy

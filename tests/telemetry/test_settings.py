@@ -6,8 +6,8 @@ import pytest
 
 from gatepost.config.metrics_address import Address, read_address
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings
 
 ADDRESSES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "off": ({"metrics": ""}, []),
@@ -36,14 +36,14 @@ ADDRESSES: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_the_address_of_metrics_is_checked(idp: Idp, case: str) -> None:
     """An invalid address is an error, and one that other machines reach is a warning."""
     listen, wanted = ADDRESSES[case]
-    found = judged([issuer(idp)], listen=listen)
+    found = check_problems([issuer_settings(idp)], listen=listen)
 
     assert [one.id for one in found if one.setting == "listen.metrics"] == wanted
 
 
 def test_production_serves_metrics_on_loopback(idp: Idp) -> None:
     """The default in production is an address of loopback."""
-    found = judged([issuer(idp)], mode="production")
+    found = check_problems([issuer_settings(idp)], mode="production")
 
     assert not [one for one in found if one.setting == "listen.metrics"]
 
@@ -96,7 +96,7 @@ COLLECTORS: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_the_collector_settings_are_checked(idp: Idp, case: str) -> None:
     """An unreachable collector, or one to which a secret would go in the clear, is an error."""
     telemetry, wanted = COLLECTORS[case]
-    found = judged([issuer(idp)], telemetry=telemetry)
+    found = check_problems([issuer_settings(idp)], telemetry=telemetry)
 
     problems = [one for one in found if (one.setting or "").startswith("telemetry.")]
     assert [one.id for one in problems] == wanted

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gatepost.storage.sql import sqlite
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 from tests.telemetry.page import page_of
-from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 60
@@ -31,15 +31,15 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-def ready(site: House) -> tuple[int, object]:
+def ready(site: Server) -> tuple[int, object]:
     """Return the status of `/readyz`, and what it says about the database."""
-    answer = site.door.send("GET", "/readyz")
+    answer = site.client.send("GET", "/readyz")
     return answer.status, json.loads(answer.body)["stores"]["database"]
 
 
-def up(site: House) -> float:
+def up(site: Server) -> float:
     """Return the metric of the database."""
-    return page_of(site.inside.shared_metrics).value(UP, store="database")
+    return page_of(site.shared_metrics).value(UP, store="database")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])
@@ -53,18 +53,20 @@ def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
         "storage": {"database": f"sqlite:///{file}"},
         "audit": {"on_failure": on_failure},
     }
-    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, **settings) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, **settings
+    ) as site:
         token = site.token(org_id="acme")
-        eventually(lambda: site.door.call(token).status == 200, within=WITHIN_S)
+        eventually(lambda: site.client.call(token).status == 200, within=WITHIN_S)
         eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
         eventually(lambda: up(site) == 1, within=WITHIN_S)
         with locked(file):
-            site.door.call(token)
+            site.client.call(token)
             eventually(lambda: ready(site) == (503, "unavailable"), within=WITHIN_S)
-            assert site.door.call(token).status == status
+            assert site.client.call(token).status == status
             eventually(lambda: up(site) == 0, within=WITHIN_S)
             assert ready(site) == (503, "unavailable")
 
         eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
         eventually(lambda: up(site) == 1, within=WITHIN_S)
-        eventually(lambda: site.door.call(token).status == 200, within=WITHIN_S)
+        eventually(lambda: site.client.call(token).status == 200, within=WITHIN_S)

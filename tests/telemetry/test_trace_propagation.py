@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.client import result
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 from tests.telemetry import sample_tools
 from tests.telemetry.collector import Collector
-from tests.tenancy.house import House, house, issuer
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
 
 
-class Server(ThreadingHTTPServer):
+class TraceServer(ThreadingHTTPServer):
     """Answers 200 and keeps the `traceparent` of each request."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator["Server"]:
+    def running(self) -> Iterator["TraceServer"]:
         thread = threading.Thread(target=self.serve_forever, daemon=True)
         thread.start()
         try:
@@ -52,14 +52,14 @@ class Server(ThreadingHTTPServer):
 
 
 class Site(NamedTuple):
-    house: House
+    house: Server
     collector: Collector
-    configured: Server
-    other: Server
+    configured: TraceServer
+    other: TraceServer
 
     def ask(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
         params = {"name": tool, "arguments": arguments, "_meta": meta}
-        answer = self.house.door.ask(self.house.token(org_id="acme"), "tools/call", params)
+        answer = self.house.client.ask(self.house.token(org_id="acme"), "tools/call", params)
         return result(answer)
 
 
@@ -68,8 +68,8 @@ def site() -> Iterator[Site]:
     with (
         Idp() as idp,
         Collector() as collector,
-        Server().running() as configured,
-        Server().running() as other,
+        TraceServer().running() as configured,
+        TraceServer().running() as other,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr("gatepost.telemetry.otlp.EVERY_MS", 50)
@@ -84,7 +84,7 @@ def site() -> Iterator[Site]:
             "tools": {"packs": ["demo"], "load": [str(Path(sample_tools.__file__))]},
             "tenancy": {"create_on_first_use": True},
         }
-        with house(idp, [issuer(idp)], **config) as found:
+        with running_server(idp, [issuer_settings(idp)], **config) as found:
             yield Site(found, collector, configured, other)
 
 
@@ -121,7 +121,7 @@ def test_a_caller_that_sent_a_context_gets_ours(site: Site) -> None:
         "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
         "requestState": first["requestState"],
     }
-    answer = site.house.door.ask(site.house.token(org_id="acme"), "tools/call", params)
+    answer = site.house.client.ask(site.house.token(org_id="acme"), "tools/call", params)
     assert result(answer)["content"][0]["text"] == "Ada"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.tenancy.house import House, errors, house, issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import (
+    Server,
+    check_errors,
+    check_problems,
+    issuer_settings,
+    running_server,
+)
 
 OPEN = {"create_on_first_use": True}
 
@@ -21,23 +27,23 @@ def hashed(issuer: str, value: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def open_house(idp: Idp) -> Iterator[House]:
+def open_house(idp: Idp) -> Iterator[Server]:
     """One issuer whose tokens may bring any tenant."""
-    with house(idp, [issuer(idp)], tenancy=OPEN) as site:
+    with running_server(idp, [issuer_settings(idp)], tenancy=OPEN) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
-def closed_house(idp: Idp) -> Iterator[House]:
+def closed_house(idp: Idp) -> Iterator[Server]:
     """One issuer whose table names the only tenants there are."""
     table = {"acme": "acme", "org_AbC": "globex", "ACME": "shouting"}
-    with house(idp, [issuer(idp, tenants=table)], tenancy=OPEN) as site:
+    with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN) as site:
         yield site
 
 
 @pytest.mark.requirement("A6", "C29")
 @pytest.mark.parametrize("value", ["acme", "0", "a-b_c", "x" * 63])
-def test_an_organisation_within_the_grammar_is_the_tenant(open_house: House, value: str) -> None:
+def test_an_organisation_within_the_grammar_is_the_tenant(open_house: Server, value: str) -> None:
     """Nothing has to be configured for ids that are tenant ids already."""
     assert open_house.tenant_of(open_house.token(org_id=value)) == value
 
@@ -50,14 +56,14 @@ OUTSIDE = [
 
 @pytest.mark.requirement("A6", "C29")
 @each("value", OUTSIDE)
-def test_any_other_organisation_gets_an_id_of_its_own(open_house: House, value: str) -> None:
+def test_any_other_organisation_gets_an_id_of_its_own(open_house: Server, value: str) -> None:
     """An id names a folder: it is neither lower-cased, cut nor cleaned into somebody else's."""
     token = open_house.token(org_id=value)
 
     assert open_house.tenant_of(token) == hashed(open_house.idp.issuer("main"), value)
 
 
-def test_no_two_organisations_meet_in_one_tenant(open_house: House) -> None:
+def test_no_two_organisations_meet_in_one_tenant(open_house: Server) -> None:
     """Spellings that a file system or a careless comparison takes for the same stay apart."""
     values = ["acme", *OUTSIDE]
     found = {open_house.tenant_of(open_house.token(org_id=value)) for value in values}
@@ -66,7 +72,7 @@ def test_no_two_organisations_meet_in_one_tenant(open_house: House) -> None:
 
 
 def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
-    open_house: House,
+    open_house: Server,
 ) -> None:
     """Whoever names itself like somebody's hashed id is hashed again."""
     victim = hashed(open_house.idp.issuer("main"), "Acme")
@@ -86,7 +92,7 @@ def test_what_is_no_name_names_no_tenant(
     request: pytest.FixtureRequest, site: str, value: Any
 ) -> None:
     """There is no default tenant, and nothing is guessed."""
-    home: House = request.getfixturevalue(site)
+    home: Server = request.getfixturevalue(site)
 
     assert home.tenant_of(home.token(org_id=value)) is None
 
@@ -97,7 +103,7 @@ def test_what_is_no_name_names_no_tenant(
     [("acme", "acme"), ("org_AbC", "globex"), ("ACME", "shouting"), ("Acme", None),
      ("globex", None), ("initech", None), ("org_abc", None), ("acme ", None)],
 )  # fmt: skip
-def test_a_table_is_the_whole_truth(closed_house: House, value: str, tenant: str | None) -> None:
+def test_a_table_is_the_whole_truth(closed_house: Server, value: str, tenant: str | None) -> None:
     """Exact values only, also where other tenants could be created on first use."""
     assert closed_house.tenant_of(closed_house.token(org_id=value)) == tenant
 
@@ -106,7 +112,7 @@ def test_a_table_is_the_whole_truth(closed_house: House, value: str, tenant: str
 def test_a_tenant_nobody_named_is_unknown(idp: Idp) -> None:
     """Without `create_on_first_use`, only tenants of some setting exist."""
     known = {"create_on_first_use": False, "tenants": ["acme"]}
-    with house(idp, [issuer(idp)], tenancy=known) as site:
+    with running_server(idp, [issuer_settings(idp)], tenancy=known) as site:
         assert site.tenant_of(site.token(org_id="acme")) == "acme"
         assert site.tenant_of(site.token(org_id="globex")) is None
         assert site.tenant_of(site.token(org_id="Acme")) is None
@@ -114,19 +120,23 @@ def test_a_tenant_nobody_named_is_unknown(idp: Idp) -> None:
 
 def test_the_mapped_name_is_never_shown_to_the_rule_again(idp: Idp) -> None:
     """A table that swaps two names swaps them once."""
-    with house(idp, [issuer(idp, tenants={"acme": "globex", "globex": "acme"})]) as site:
+    with running_server(
+        idp, [issuer_settings(idp, tenants={"acme": "globex", "globex": "acme"})]
+    ) as site:
         assert site.tenant_of(site.token(org_id="acme")) == "globex"
         assert site.tenant_of(site.token(org_id="globex")) == "acme"
 
 
 @pytest.fixture(scope="module")
-def two_issuers(idp: Idp) -> Iterator[House]:
+def two_issuers(idp: Idp) -> Iterator[Server]:
     """A names acme and shared; B names globex and shared, and spells its acme as another."""
     issuers = [
-        issuer(idp, "a", tenants={"acme": "acme", "both": "shared"}),
-        issuer(idp, "b", tenants={"globex": "globex", "acme": "acme-of-b", "both": "shared"}),
+        issuer_settings(idp, "a", tenants={"acme": "acme", "both": "shared"}),
+        issuer_settings(
+            idp, "b", tenants={"globex": "globex", "acme": "acme-of-b", "both": "shared"}
+        ),
     ]
-    with house(idp, issuers, tenancy=OPEN) as site:
+    with running_server(idp, issuers, tenancy=OPEN) as site:
         yield site
 
 
@@ -138,7 +148,7 @@ def two_issuers(idp: Idp) -> Iterator[House]:
      ("b", "both", "shared")],
 )  # fmt: skip
 def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
-    two_issuers: House, name: str, value: str, tenant: str | None
+    two_issuers: Server, name: str, value: str, tenant: str | None
 ) -> None:
     """B's administrator can write any claim into B's tokens; A's tenants stay A's."""
     assert two_issuers.tenant_of(two_issuers.token(name, org_id=value)) == tenant
@@ -147,8 +157,8 @@ def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
 @pytest.mark.requirement("A6", "C29")
 def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> None:
     """Issuer B claims A's tenant: refused; B's own tenants are created."""
-    issuers = [issuer(idp, "a", tenant={"value": "acme"}), issuer(idp, "b")]
-    with house(idp, issuers, tenancy=OPEN) as site:
+    issuers = [issuer_settings(idp, "a", tenant={"value": "acme"}), issuer_settings(idp, "b")]
+    with running_server(idp, issuers, tenancy=OPEN) as site:
         assert site.tenant_of(site.token("a", org_id="anything")) == "acme"
         assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
         assert site.tenant_of(site.token("b", org_id="acme")) is None
@@ -157,8 +167,11 @@ def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> No
 @pytest.mark.requirement("A6", "C29")
 def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
     """Turning A off must not be how B comes by A's tenants."""
-    issuers = [issuer(idp, "a", tenant={"value": "acme"}, enabled=False), issuer(idp, "b")]
-    with house(idp, issuers, tenancy=OPEN) as site:
+    issuers = [
+        issuer_settings(idp, "a", tenant={"value": "acme"}, enabled=False),
+        issuer_settings(idp, "b"),
+    ]
+    with running_server(idp, issuers, tenancy=OPEN) as site:
         assert site.tenant_of(site.token("a")) is None
         assert site.tenant_of(site.token("b", org_id="acme")) is None
         assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
@@ -167,27 +180,27 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
 @pytest.mark.requirement("A6", "C29")
 def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
     """A configuration that `check` refuses is not served generously by whoever skips `check`."""
-    issuers = [issuer(idp, "a"), issuer(idp, "b")]
-    with house(idp, issuers, tenancy=OPEN, checked=False) as site:
+    issuers = [issuer_settings(idp, "a"), issuer_settings(idp, "b")]
+    with running_server(idp, issuers, tenancy=OPEN, checked=False) as site:
         assert site.tenant_of(site.token("a", org_id="acme")) is None
         assert site.tenant_of(site.token("b", org_id="acme")) is None
 
 
 def test_check_demands_tables_where_several_issuers_map_claims(idp: Idp) -> None:
     """Each issuer without a table is named; a fixed value is no mapping."""
-    a, b = issuer(idp, "a"), issuer(idp, "b")
+    a, b = issuer_settings(idp, "a"), issuer_settings(idp, "b")
     table = {"tenants": {"acme": "acme"}}
-    found = [one.setting for one in judged([a, b]) if one.id == "authz.E019"]
+    found = [one.setting for one in check_problems([a, b]) if one.id == "authz.E019"]
 
     assert found == ["issuers[0].tenants", "issuers[1].tenants"]
-    assert errors([a | table, b]) == ["authz.E019"]
-    assert errors([a | table, b | {"tenants": {"x": "globex"}}]) == []
-    assert errors([a | {"tenant": {"value": "acme"}}, b], tenancy=OPEN) == []
+    assert check_errors([a | table, b]) == ["authz.E019"]
+    assert check_errors([a | table, b | {"tenants": {"x": "globex"}}]) == []
+    assert check_errors([a | {"tenant": {"value": "acme"}}, b], tenancy=OPEN) == []
 
 
 def test_check_refuses_a_tenant_that_a_value_and_a_table_share(idp: Idp) -> None:
     """Sharing is said on both sides, in the tables."""
-    a = issuer(idp, "a", tenant={"value": "acme"})
-    b = issuer(idp, "b", tenants={"acme": "acme"})
+    a = issuer_settings(idp, "a", tenant={"value": "acme"})
+    b = issuer_settings(idp, "b", tenants={"acme": "acme"})
 
-    assert errors([a, b]) == ["authz.E020"]
+    assert check_errors([a, b]) == ["authz.E020"]

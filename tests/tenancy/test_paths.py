@@ -7,8 +7,14 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.client import WELL_KNOWN, challenge_of, failure, looks, message
-from tests.support.idp import Idp
-from tests.tenancy.house import House, errors, house, issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import (
+    Server,
+    check_errors,
+    check_problems,
+    issuer_settings,
+    running_server,
+)
 
 TEMPLATE = "/t/{tenant}/mcp"
 HERE = ["acme", "nobody"]
@@ -17,14 +23,14 @@ HERE = ["acme", "nobody"]
 
 def tables(idp: Idp) -> list[dict[str, object]]:
     return [
-        issuer(idp, "a", tenant={"value": "acme"}),
-        issuer(idp, "g", tenant={"value": "globex"}),
+        issuer_settings(idp, "a", tenant={"value": "acme"}),
+        issuer_settings(idp, "g", tenant={"value": "globex"}),
     ]
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
-    with house(idp, tables(idp), TEMPLATE) as site:
+def site(idp: Idp) -> Iterator[Server]:
+    with running_server(idp, tables(idp), TEMPLATE) as site:
         yield site
 
 
@@ -39,31 +45,31 @@ def metadata_paths(tenant: str) -> list[str]:
 
 @pytest.mark.requirement("A-01", "A-04", "A-05", "A4")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
-def test_each_tenant_has_a_document_of_its_own(site: House, tenant: str, name: str) -> None:
+def test_each_tenant_has_a_document_of_its_own(site: Server, tenant: str, name: str) -> None:
     """Its resource, its issuer and nobody else's, the same bytes at both places."""
-    under, inserted = [site.door.send("GET", where) for where in metadata_paths(tenant)]
+    under, inserted = [site.client.send("GET", where) for where in metadata_paths(tenant)]
     document = json.loads(under.body)
 
     assert (under.status, under.body) == (200, inserted.body)
     assert looks(under) == looks(inserted)
-    assert document["resource"] == f"{site.door.origin}{path(tenant)}"
+    assert document["resource"] == f"{site.client.origin}{path(tenant)}"
     assert document["authorization_servers"] == [site.idp.issuer(name)]
 
 
 @pytest.mark.requirement("A4")
-def test_the_root_has_no_document_where_each_tenant_has_its_own(site: House) -> None:
+def test_the_root_has_no_document_where_each_tenant_has_its_own(site: Server) -> None:
     """It would have to choose one, and so is refused like any path that is not there."""
-    root, other = site.door.send("GET", WELL_KNOWN), site.door.send("GET", "/nothing")
+    root, other = site.client.send("GET", WELL_KNOWN), site.client.send("GET", "/nothing")
 
     assert (root.status, looks(root)) == (401, looks(other))
 
 
 @pytest.mark.requirement("A-02", "A-03", "A3")
 @pytest.mark.parametrize("tenant", ["acme", "globex"])
-def test_the_challenge_names_the_tenants_own_document(site: House, tenant: str) -> None:
+def test_the_challenge_names_the_tenants_own_document(site: Server, tenant: str) -> None:
     """A client of this tenant finds this tenant's issuer, at an address that answers."""
-    answer = site.door.call(None, path=path(tenant))
-    named = f"{site.door.origin}{path(tenant)}{WELL_KNOWN}"
+    answer = site.client.call(None, path=path(tenant))
+    named = f"{site.client.origin}{path(tenant)}{WELL_KNOWN}"
 
     assert answer.status == 401
     assert challenge_of(answer) == f'Bearer resource_metadata="{named}", error="invalid_token"'
@@ -71,26 +77,26 @@ def test_the_challenge_names_the_tenants_own_document(site: House, tenant: str) 
 
 @pytest.mark.requirement("A5", "A-13")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
-def test_a_token_opens_its_tenants_resource(site: House, tenant: str, name: str) -> None:
+def test_a_token_opens_its_tenants_resource(site: Server, tenant: str, name: str) -> None:
     """Issuer, audience and path say the same."""
-    caller = site.door.whoami(site.token(name, tenant=tenant), path=path(tenant))
+    caller = site.client.whoami(site.token(name, tenant=tenant), path=path(tenant))
 
     assert caller["tenant"] == tenant
-    assert caller["resource"] == f"{site.door.origin}{path(tenant)}"
+    assert caller["resource"] == f"{site.client.origin}{path(tenant)}"
 
 
 @pytest.mark.requirement("A5", "A-13", "A-15", "C14", "C29")
 @pytest.mark.parametrize("tenant", ["globex", "nobody"])
-def test_a_token_of_one_tenant_opens_no_other(site: House, tenant: str) -> None:
+def test_a_token_of_one_tenant_opens_no_other(site: Server, tenant: str) -> None:
     """By its audience it is refused, and with a bent audience by its tenant."""
-    origin, elsewhere = site.door.origin, path(tenant)
+    origin, elsewhere = site.client.origin, path(tenant)
     bent = [f"{origin}{path('acme')}", f"{origin}{elsewhere}", f"{origin}/t/{{tenant}}/mcp"]
     with site.nothing_runs():
         answers = [
-            site.door.call(site.token("a", tenant="acme"), path=elsewhere),
-            site.door.call(site.token("a", aud=bent[1]), path=elsewhere),
-            site.door.call(site.token("a", aud=bent), path=elsewhere),
-            site.door.call(site.token("a", aud=bent, org_id=tenant), path=elsewhere),
+            site.client.call(site.token("a", tenant="acme"), path=elsewhere),
+            site.client.call(site.token("a", aud=bent[1]), path=elsewhere),
+            site.client.call(site.token("a", aud=bent), path=elsewhere),
+            site.client.call(site.token("a", aud=bent, org_id=tenant), path=elsewhere),
         ]
 
     assert {answer.status for answer in answers} == {401}
@@ -99,21 +105,21 @@ def test_a_token_of_one_tenant_opens_no_other(site: House, tenant: str) -> None:
 
 @pytest.mark.requirement("A5", "C14")
 @pytest.mark.parametrize("aud", ["/t/{tenant}/mcp", "/t/acme", "/t/", "", "/mcp", "/t/Acme/mcp"])
-def test_no_other_address_of_ours_is_this_resource(site: House, aud: str) -> None:
+def test_no_other_address_of_ours_is_this_resource(site: Server, aud: str) -> None:
     """Neither the template nor a parent nor the origin stands for a tenant's resource."""
-    token = site.token("a", aud=f"{site.door.origin}{aud}")
+    token = site.token("a", aud=f"{site.client.origin}{aud}")
 
     with site.nothing_runs():
-        assert site.door.call(token, path=path("acme")).status == 401
+        assert site.client.call(token, path=path("acme")).status == 401
 
 
-def test_a_verdict_holds_for_the_resource_it_was_made_for(site: House) -> None:
+def test_a_verdict_holds_for_the_resource_it_was_made_for(site: Server) -> None:
     """A token accepted a moment ago at its own resource is still refused at the neighbour's."""
     token = site.token("a", tenant="acme")
-    site.door.whoami(token, path=path("acme"))
+    site.client.whoami(token, path=path("acme"))
 
-    assert site.door.call(token, path=path("globex")).status == 401
-    assert site.door.call(token, path=path("acme")).status == 200
+    assert site.client.call(token, path=path("globex")).status == 401
+    assert site.client.call(token, path=path("acme")).status == 200
 
 
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
@@ -123,14 +129,14 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
 @each("method", METHODS)
 @each("signed_in", [False, True])
 def test_the_document_of_an_unknown_tenant_is_like_any_unknown_path(
-    site: House, place: int, method: str, signed_in: bool
+    site: Server, place: int, method: str, signed_in: bool
 ) -> None:
     """Whoever tries names learns no more than from a path that nothing is served at."""
     token = site.token("a", tenant="acme") if signed_in else None
     unknown = metadata_paths("nobody")[place]
     # The same place with no tenant that could exist, and one that no route knows.
     others = [metadata_paths("Nobody")[place], unknown.replace("/t/", "/x/")]
-    seen = [looks(site.door.send(method, where, token=token)) for where in (unknown, *others)]
+    seen = [looks(site.client.send(method, where, token=token)) for where in (unknown, *others)]
 
     assert seen[0][0] == 401
     assert seen[0] == seen[1] == seen[2]
@@ -146,7 +152,7 @@ ASKED = {
 @each("who", ASKED)
 @each("method", ["POST", "GET", "DELETE", "PUT"])
 def test_the_endpoint_does_not_tell_which_tenants_there_are(
-    site: House, who: str, method: str
+    site: Server, who: str, method: str
 ) -> None:
     """
     A known and an unknown tenant's endpoints answer alike: only the name the asker wrote differs.
@@ -161,7 +167,7 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
     for tenant in HERE:
         # With GET and the like too: the gate comes before the verb.
         body = message("ping") if method == "POST" else b""
-        answer = site.door.send(method, path(tenant), body=body, token=token)
+        answer = site.client.send(method, path(tenant), body=body, token=token)
         seen.append(looks(answer, tenant=tenant))
 
     assert seen[0][0] == 401
@@ -169,18 +175,18 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
 
 
 @pytest.mark.parametrize("where", ["/", "/readyz", "/health", "/nowhere"])
-def test_nothing_public_lists_the_tenants(site: House, where: str) -> None:
+def test_nothing_public_lists_the_tenants(site: Server, where: str) -> None:
     """Neither their ids nor their issuers, which are named like them as often as not."""
-    answer = site.door.send("GET", where)
+    answer = site.client.send("GET", where)
     text = f"{answer.headers}{answer.body!r}"
 
     assert not [name for name in ("acme", "globex", site.idp.base) if name in text]
 
 
-def test_the_probe_still_says_how_many_issuers_can_be_checked(site: House) -> None:
+def test_the_probe_still_says_how_many_issuers_can_be_checked(site: Server) -> None:
     """An operator sees an outage without the names."""
-    site.door.whoami(site.token("a", tenant="acme"), path=path("acme"))
-    told = json.loads(site.door.send("GET", "/readyz").body)
+    site.client.whoami(site.token("a", tenant="acme"), path=path("acme"))
+    told = json.loads(site.client.send("GET", "/readyz").body)
 
     assert told["status"] == "ok"
     assert sum(told["issuers"].values()) == 2
@@ -201,14 +207,14 @@ HOSTILE = [
 
 @pytest.mark.requirement("W15", "C14")
 @each("target", HOSTILE, ids=lambda target: target[:40])
-def test_no_other_spelling_of_a_path_reaches_a_tenant(site: House, target: str) -> None:
+def test_no_other_spelling_of_a_path_reaches_a_tenant(site: Server, target: str) -> None:
     """With a good token and without, what is no tenant's resource is any unknown path."""
     with site.nothing_runs():
-        bare = site.door.call(None, path=target)
-        answer = site.door.call(site.token("a", tenant="acme"), path=target)
+        bare = site.client.call(None, path=target)
+        answer = site.client.call(site.token("a", tenant="acme"), path=target)
 
     assert (bare.status, answer.status) == (401, 401)
-    assert looks(bare) == looks(site.door.call(None, path="/nowhere"))
+    assert looks(bare) == looks(site.client.call(None, path="/nowhere"))
     assert "resource_metadata" not in challenge_of(answer)
 
 
@@ -231,9 +237,9 @@ DOCUMENTS = [
 
 @pytest.mark.requirement("W15", "A-05")
 @each("target", DOCUMENTS)
-def test_a_document_has_two_addresses_and_no_third(site: House, target: str) -> None:
+def test_a_document_has_two_addresses_and_no_third(site: Server, target: str) -> None:
     """A cache in front must not be made to keep a document under another name."""
-    assert looks(site.door.send("GET", target)) == looks(site.door.send("GET", "/nowhere"))
+    assert looks(site.client.send("GET", target)) == looks(site.client.send("GET", "/nowhere"))
 
 
 def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
@@ -243,29 +249,31 @@ def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
     `check` says so, since whoever wants a closed list writes the table.
     """
     free = {"create_on_first_use": True}
-    with house(idp, [issuer(idp, "free")], TEMPLATE, tenancy=free) as site:
+    with running_server(idp, [issuer_settings(idp, "free")], TEMPLATE, tenancy=free) as site:
         first, second = [
-            looks(site.door.send("GET", metadata_paths(name)[0]), tenant=name)
+            looks(site.client.send("GET", metadata_paths(name)[0]), tenant=name)
             for name in ("acme", "none")
         ]
-        caller = site.door.whoami(site.token("free", tenant="acme"), path=path("acme"))
+        caller = site.client.whoami(site.token("free", tenant="acme"), path=path("acme"))
 
     assert first == second
     assert (first[0], caller["tenant"]) == (200, "acme")
-    told = [one.id for one in judged([issuer(idp)], TEMPLATE, tenancy=free)]
+    told = [one.id for one in check_problems([issuer_settings(idp)], TEMPLATE, tenancy=free)]
     assert told == ["authz.W006", "config.W082"]  # and nobody has the role to approve
 
 
 def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:
     """The placeholder is one whole segment of the path, once."""
     for bad in ("/t/x-{tenant}/mcp", "/t/{tenant}x/mcp", "/{tenant}/{tenant}", "/t/{org}/mcp"):
-        assert "authz.E006" in errors(tables(idp), bad), bad
+        assert "authz.E006" in check_errors(tables(idp), bad), bad
 
 
-def test_a_hidden_tool_of_a_tenants_resource_has_no_other_words(site: House) -> None:
+def test_a_hidden_tool_of_a_tenants_resource_has_no_other_words(site: Server) -> None:
     """An unknown tool reads the same at each tenant's resource."""
     seen = [
-        failure(site.door.call(site.token(name, tenant=tenant), "no_such_tool", path=path(tenant)))
+        failure(
+            site.client.call(site.token(name, tenant=tenant), "no_such_tool", path=path(tenant))
+        )
         for tenant, name in (("acme", "a"), ("globex", "g"))
     ]
 

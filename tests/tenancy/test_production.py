@@ -14,12 +14,11 @@ from gatepost.secrets.keyring import create
 from tests.authz.certificates import Company
 from tests.support import tokens as f
 from tests.support.client import WELL_KNOWN, Client, RawAnswer, challenge_of
-from tests.support.gatepost import Gatepost, run, running
-from tests.support.idp import Idp
-from tests.support.sockets import free_port
+from tests.support.commands import Gatepost, run, running, toml
+from tests.support.issuers import Idp
+from tests.support.processes import free_port
+from tests.support.proxies import ConnectProxy, connect_proxy
 from tests.support.tokens import TokenFactory, rsa_key
-from tests.support.tunnel import Tunnel, tunnel
-from tests.tenancy.post import toml
 
 ID, HOST = "id.company.test", "mcp.company.test"
 
@@ -39,28 +38,30 @@ def idp(company: Company) -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="module")
-def out(idp: Idp) -> Iterator[Tunnel]:
-    with tunnel(idp.server.port) as proxy:
+def out(idp: Idp) -> Iterator[ConnectProxy]:
+    with connect_proxy(idp.server.port) as proxy:
         yield proxy
 
 
 class Production:
     """A running production server, and the door to it."""
 
-    def __init__(self, process: Gatepost, door: Client, idp: Idp) -> None:
-        self.process, self.door = process, door
-        self.token = TokenFactory(idp.issuer("main"), door.resource).token()
+    def __init__(self, process: Gatepost, client: Client, idp: Idp) -> None:
+        self.process, self.client = process, client
+        self.token = TokenFactory(idp.issuer("main"), client.resource).token()
 
     def answers(self, *fields: tuple[str, str]) -> list[RawAnswer]:
         """A call, a bare request and the metadata document, with these extra fields."""
         return [
-            self.door.call(self.token, "whoami", fields=fields),
-            self.door.call(None, fields=fields),
-            self.door.send("GET", f"/mcp{WELL_KNOWN}", fields),
+            self.client.call(self.token, "whoami", fields=fields),
+            self.client.call(None, fields=fields),
+            self.client.send("GET", f"/mcp{WELL_KNOWN}", fields),
         ]
 
 
-def settings(port: int, company: Company, idp: Idp, out: Tunnel, **listen: Any) -> dict[str, Any]:
+def settings(
+    port: int, company: Company, idp: Idp, out: ConnectProxy, **listen: Any
+) -> dict[str, Any]:
     return {
         "resource": f"https://{HOST}:{port}/mcp",
         "listen": {"port": port, **listen},
@@ -89,7 +90,7 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def secure(
-    company: Company, idp: Idp, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+    company: Company, idp: Idp, out: ConnectProxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Production]:
     """TLS served by ourselves."""
     certificate, key = company.certify(HOST)
@@ -102,7 +103,7 @@ def secure(
 
 @pytest.fixture(scope="module")
 def behind(
-    company: Company, idp: Idp, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+    company: Company, idp: Idp, out: ConnectProxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Production]:
     """Behind a proxy on this machine that ends TLS."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["127.0.0.1/32"])
@@ -111,12 +112,12 @@ def behind(
 
 
 @pytest.mark.requirement("O7", "A-15")
-def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: Tunnel) -> None:
+def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: ConnectProxy) -> None:
     """The whole way of production: our TLS, the company's CA, the company's proxy, its issuer."""
     called, bare, document = secure.answers()
 
     assert (called.status, bare.status, document.status) == (200, 401, 200)
-    assert f'"{secure.door.metadata_url}"' in challenge_of(bare)
+    assert f'"{secure.client.metadata_url}"' in challenge_of(bare)
     assert json.loads(document.body)["authorization_servers"] == [f"https://{ID}/main"]
     assert f"CONNECT {ID}:443 HTTP/1.1" in out.asked
 
@@ -128,7 +129,7 @@ def test_tls_is_of_today(secure: Production, company: Company, version: ssl.TLSV
     context = ssl.create_default_context(cafile=str(company.bundle))
     context.minimum_version = context.maximum_version = version
 
-    assert Client(secure.door.resource, tls=context).send("GET", "/health").status == 200
+    assert Client(secure.client.resource, tls=context).send("GET", "/health").status == 200
 
 
 @pytest.mark.requirement("O7")
@@ -139,15 +140,15 @@ def test_tls_of_yesterday_is_refused(secure: Production, company: Company) -> No
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
         limit(context, ssl.TLSVersion.TLSv1_1)
-    door = Client(secure.door.resource, tls=context)
+    client = Client(secure.client.resource, tls=context)
 
     with pytest.raises(ssl.SSLError) as refusal:
-        door.send("GET", "/health")
+        client.send("GET", "/health")
     limit(context, ssl.TLSVersion.TLSv1_2)
 
     # uvloop closes without waiting for the alert to be read.
     assert refusal.value.reason in {"TLSV1_ALERT_PROTOCOL_VERSION", "UNEXPECTED_EOF_WHILE_READING"}
-    assert door.send("GET", "/health").status == 200
+    assert client.send("GET", "/health").status == 200
 
 
 def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
@@ -161,7 +162,7 @@ def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
 @pytest.mark.requirement("O7")
 def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
     """Not even an answer that says what listens there."""
-    with socket.create_connection(("127.0.0.1", secure.door.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", secure.client.port), timeout=10) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
             answer = connection.recv(4096)
@@ -198,7 +199,7 @@ def test_without_its_word_the_connection_counts_as_plain(
 
 @pytest.mark.requirement("O7", "W14")
 def test_a_stranger_cannot_vouch_for_https(
-    company: Company, idp: Idp, out: Tunnel, tmp_path: Path
+    company: Company, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """The header counts from the configured proxies only."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["10.0.0.0/8"])
@@ -213,9 +214,9 @@ def test_a_probe_is_answered_over_plain_http(
     behind: Production, method: str, host: str | None
 ) -> None:
     """Orchestrators ask the pod's own address, without TLS and without a token."""
-    door = Client(behind.door.resource)
-    door.authority = host or door.authority
-    answer = door.send(method, "/health")
+    client = Client(behind.client.resource)
+    client.authority = host or client.authority
+    answer = client.send(method, "/health")
 
     assert answer.status == 200
     assert answer.field("content-type") == "application/json"
@@ -228,7 +229,7 @@ def test_a_probe_is_answered_over_plain_http(
 
 @pytest.mark.requirement("O7")
 def test_production_does_not_start_where_nothing_provides_tls(
-    company: Company, idp: Idp, out: Tunnel, tmp_path: Path
+    company: Company, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """`check` and `serve` both refuse, with a sentence."""
     create(tmp_path / "keyring.json")

@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import WELL_KNOWN, failure, old_call, result
-from tests.support.idp import Idp
-from tests.tenancy.house import Tree, issuer
-from tests.tenancy.post import REFUSED, Post, post
+from tests.support.commands import REFUSED, ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.server import Settings, issuer_settings
 
 TABLE = {"acme": "acme", "globex": "globex"}
 
 
-def main(idp: Idp, **settings: object) -> Tree:
-    return issuer(idp, tenants=TABLE, **settings)
+def main(idp: Idp, **settings: object) -> Settings:
+    return issuer_settings(idp, tenants=TABLE, **settings)
 
 
-def second(idp: Idp, **settings: object) -> Tree:
-    return issuer(idp, "second", tenants={"two": "two"}, **settings)
+def second(idp: Idp, **settings: object) -> Settings:
+    return issuer_settings(idp, "second", tenants={"two": "two"}, **settings)
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[Post]:
-    with post(idp, tmp_path, [main(idp), second(idp)]) as site:
+def site(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
+    with server_process(idp, tmp_path, [main(idp), second(idp)]) as site:
         yield site
 
 
-def listed(site: Post) -> list[str]:
+def listed(site: ServerProcess) -> list[str]:
     """The issuers in the metadata document."""
-    document = json.loads(site.door.send("GET", f"{site.door.path}{WELL_KNOWN}").body)
+    document = json.loads(site.client.send("GET", f"{site.client.path}{WELL_KNOWN}").body)
     servers: list[str] = document["authorization_servers"]
     return servers
 
 
 @pytest.mark.requirement("N18")
-def test_an_issuer_comes_goes_and_comes_back(site: Post, idp: Idp) -> None:
+def test_an_issuer_comes_goes_and_comes_back(site: ServerProcess, idp: Idp) -> None:
     """Removed, disabled, added again: each holds at the next request, and others never notice."""
     token, other = site.token("second", org_id="two"), site.token()
-    third = issuer(idp, "third", tenants={"three": "three"})
+    third = issuer_settings(idp, "third", tenants={"three": "three"})
     newcomer = site.token("third", org_id="three")
     # Twice, so that the verdict is a remembered one.
     assert [site.status(token), site.status(token), site.status(other)] == [200, 200, 200]
@@ -58,27 +58,27 @@ def test_an_issuer_comes_goes_and_comes_back(site: Post, idp: Idp) -> None:
 
 
 @pytest.mark.requirement("N18")
-def test_a_verdict_does_not_outlive_the_tenant_table(site: Post, idp: Idp) -> None:
+def test_a_verdict_does_not_outlive_the_tenant_table(site: ServerProcess, idp: Idp) -> None:
     """The same token names another tenant, then none, as the table changes."""
     token = site.token()
-    assert site.door.whoami(token)["tenant"] == "acme"
+    assert site.client.whoami(token)["tenant"] == "acme"
 
-    site.reload(issuers=[issuer(idp, tenants={"acme": "renamed"})])
-    assert site.door.whoami(token)["tenant"] == "renamed"
+    site.reload(issuers=[issuer_settings(idp, tenants={"acme": "renamed"})])
+    assert site.client.whoami(token)["tenant"] == "renamed"
 
-    site.reload(issuers=[issuer(idp, tenants={"globex": "globex"})])
+    site.reload(issuers=[issuer_settings(idp, tenants={"globex": "globex"})])
     assert site.status(token) == 401
 
 
 @pytest.mark.requirement("N18")
-def test_a_verdict_does_not_outlive_roles_and_scope_rules(site: Post, idp: Idp) -> None:
+def test_a_verdict_does_not_outlive_roles_and_scope_rules(site: ServerProcess, idp: Idp) -> None:
     """Implied scopes, baseline and roles are judged by the rules in force."""
     token = site.token(roles=["boss"])
     rule = {"admin": {"claim": "roles", "value": "boss"}}
-    assert site.door.whoami(token)["roles"] == []
+    assert site.client.whoami(token)["roles"] == []
 
     site.reload(issuers=[main(idp, roles=rule)], scopes={"implied": {"files:write": ["extra"]}})
-    caller = site.door.whoami(token)
+    caller = site.client.whoami(token)
     assert (caller["roles"], caller["scopes"]) == (["admin"], ["extra", "files:write"])
 
     site.reload(scopes={"baseline": ["mcp:use"]})
@@ -86,41 +86,41 @@ def test_a_verdict_does_not_outlive_roles_and_scope_rules(site: Post, idp: Idp) 
 
 
 @pytest.mark.requirement("N18", "A-28")
-def test_a_suspension_holds_at_once_also_in_open_sessions(site: Post) -> None:
+def test_a_suspension_holds_at_once_also_in_open_sessions(site: ServerProcess) -> None:
     """In both eras, for one message and for a batch; the neighbour goes on, and it ends."""
     token, neighbour = site.token(), site.token(org_id="globex")
-    session = site.door.open(token, "2025-03-26")
+    session = site.client.open(token, "2025-03-26")
     call = old_call("whoami")
-    assert site.door.within(token, session, call).status == 200
+    assert site.client.within(token, session, call).status == 200
 
     site.reload(tenancy={"suspended": ["acme"]})
     answers = [
-        site.door.call(token, "whoami"),
-        site.door.within(token, session, call),
-        site.door.within(token, session, b"[" + call + b"]"),
+        site.client.call(token, "whoami"),
+        site.client.within(token, session, call),
+        site.client.within(token, session, b"[" + call + b"]"),
     ]
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert [failure(answer)["code"] for answer in answers] == [-31001] * 3
     assert site.status(neighbour) == 200
 
     site.reload(tenancy={})
-    assert site.door.within(token, session, call).status == 200
+    assert site.client.within(token, session, call).status == 200
 
 
-def test_tools_come_and_go(site: Post) -> None:
+def test_tools_come_and_go(site: ServerProcess) -> None:
     """Files are read again; a tool that is gone is unknown."""
     token = site.token()
-    assert "pid" in site.door.listed(token)
+    assert "pid" in site.client.listed(token)
 
     extra = site.add_tool("extra")
     site.reload(tools={"packs": [], "load": [extra]})
-    assert site.door.listed(token) == ["extra"]
-    assert result(site.door.call(token, "extra"))
-    assert failure(site.door.call(token, "pid"))["code"] == -32602
+    assert site.client.listed(token) == ["extra"]
+    assert result(site.client.call(token, "extra"))
+    assert failure(site.client.call(token, "pid"))["code"] == -32602
 
     (site.folder / "extra.py").write_text((site.folder / "pid.py").read_text())
     site.hang_up()
-    assert site.door.listed(token) == ["pid"]
+    assert site.client.listed(token) == ["pid"]
 
 
 @pytest.mark.requirement("N18")
@@ -133,18 +133,20 @@ def test_tools_come_and_go(site: Post) -> None:
         ({"tenancy": {"suspended": ["Not An Id"]}}, "config.E018"),
     ],
 )
-def test_a_broken_file_changes_nothing_and_says_so(site: Post, changes: Tree, names: str) -> None:
+def test_a_broken_file_changes_nothing_and_says_so(
+    site: ServerProcess, changes: Settings, names: str
+) -> None:
     """Whole or not at all: what was in force stays, and the log names the mistake."""
     token = site.token()
     site.write({"challenge": {"error_without_credentials": False}} | changes)
     site.hang_up(REFUSED)
 
     assert site.status(token) == 200
-    assert 'error="invalid_token"' in (site.door.call(None).field("www-authenticate") or "")
+    assert 'error="invalid_token"' in (site.client.call(None).field("www-authenticate") or "")
     assert names in site.process.output
 
 
-def test_a_file_that_is_no_toml_changes_nothing(site: Post) -> None:
+def test_a_file_that_is_no_toml_changes_nothing(site: ServerProcess) -> None:
     """An editor caught half-way."""
     (site.folder / "gatepost.toml").write_text('resource = "http')
     site.hang_up(REFUSED)

@@ -8,9 +8,15 @@ import pytest
 
 from tests.support.cases import each
 from tests.support.client import failure, message
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import (
+    Server,
+    check_errors,
+    check_problems,
+    issuer_settings,
+    running_server,
+)
 from tests.support.tokens import ABSENT
-from tests.tenancy.house import House, errors, house, issuer, judged
 
 RULES = {
     "approver": {"claim": "roles", "value": "tool-approver"},
@@ -20,15 +26,15 @@ TABLE = {"acme": "acme", "globex": "globex"}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """Issuer main has rules; plain has none; grouped reads groups."""
     grouped = {"approver": {"claim": "groups", "value": "g-approvers"}}
     issuers = [
-        issuer(idp, tenants=TABLE, roles=RULES),
-        issuer(idp, "plain", tenant={"value": "plain"}),
-        issuer(idp, "grouped", tenant={"value": "grouped"}, roles=grouped),
+        issuer_settings(idp, tenants=TABLE, roles=RULES),
+        issuer_settings(idp, "plain", tenant={"value": "plain"}),
+        issuer_settings(idp, "grouped", tenant={"value": "grouped"}, roles=grouped),
     ]
-    with house(idp, issuers, tenancy={"suspended": ["globex"]}) as site:
+    with running_server(idp, issuers, tenancy={"suspended": ["globex"]}) as site:
         yield site
 
 
@@ -53,17 +59,19 @@ HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.requirement("A6", "C22")
 @each(("claims", "roles"), HOLDERS)
-def test_a_role_is_held_by_rule_only(site: House, claims: dict[str, Any], roles: list[str]) -> None:
+def test_a_role_is_held_by_rule_only(
+    site: Server, claims: dict[str, Any], roles: list[str]
+) -> None:
     """The configured claim with exactly the configured value, as text or in a list."""
-    assert site.door.whoami(site.token(**claims))["roles"] == roles
+    assert site.client.whoami(site.token(**claims))["roles"] == roles
 
 
 @pytest.mark.requirement("A6")
-def test_nobody_has_a_role_of_an_issuer_without_rules(site: House) -> None:
+def test_nobody_has_a_role_of_an_issuer_without_rules(site: Server) -> None:
     """A rule of one issuer says nothing about another's tokens."""
     claims = {"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}
 
-    assert site.door.whoami(site.token("plain", **claims))["roles"] == []
+    assert site.client.whoami(site.token("plain", **claims))["roles"] == []
 
 
 @pytest.mark.requirement("C31")
@@ -73,7 +81,7 @@ def test_nobody_has_a_role_of_an_issuer_without_rules(site: House) -> None:
      {"hasgroups": True}, {"hasgroups": "true", "groups": ["g-approvers"]}],
 )  # fmt: skip
 def test_groups_that_the_token_leaves_out_are_not_guessed(
-    site: House, claims: dict[str, Any]
+    site: Server, claims: dict[str, Any]
 ) -> None:
     """Too many groups to fit: refused where a rule needs them, accepted where none does."""
     with site.nothing_runs():
@@ -82,20 +90,24 @@ def test_groups_that_the_token_leaves_out_are_not_guessed(
 
 
 @pytest.mark.requirement("C31")
-def test_groups_that_are_there_decide(site: House) -> None:
+def test_groups_that_are_there_decide(site: Server) -> None:
     """The rule is met or not; both open the door."""
-    assert site.door.whoami(site.token("grouped", groups=["g-approvers"]))["roles"] == ["approver"]
-    assert site.door.whoami(site.token("grouped", groups=["g-others"]))["roles"] == []
-    assert site.door.whoami(site.token("grouped"))["roles"] == []
+    assert site.client.whoami(site.token("grouped", groups=["g-approvers"]))["roles"] == [
+        "approver"
+    ]
+    assert site.client.whoami(site.token("grouped", groups=["g-others"]))["roles"] == []
+    assert site.client.whoami(site.token("grouped"))["roles"] == []
 
 
 def test_check_knows_the_roles(idp: Idp) -> None:
     """A misspelt role, or a rule that everybody meets, does not pass."""
     rule = {"claim": "roles", "value": "x"}
 
-    assert errors([issuer(idp, tenants=TABLE, roles={"admn": rule})]) == ["authz.E023"]
+    assert check_errors([issuer_settings(idp, tenants=TABLE, roles={"admn": rule})]) == [
+        "authz.E023"
+    ]
     empty = {"admin": rule | {"value": ""}}
-    assert errors([issuer(idp, tenants=TABLE, roles=empty)]) == ["authz.E028"]
+    assert check_errors([issuer_settings(idp, tenants=TABLE, roles=empty)]) == ["authz.E028"]
 
 
 SUSPENDED = -31001
@@ -103,11 +115,11 @@ SUSPENDED = -31001
 
 @pytest.mark.requirement("A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "tools/call"])
-def test_a_suspended_tenant_is_told_after_it_signed_in(site: House, method: str) -> None:
+def test_a_suspended_tenant_is_told_after_it_signed_in(site: Server, method: str) -> None:
     """Its token is good, so a new one would not help: no 401 and no 403, and nothing runs."""
     params = {"name": "witness", "arguments": {}} if method == "tools/call" else None
     with site.nothing_runs():
-        answer = site.door.ask(site.token(org_id="globex"), method, params)
+        answer = site.client.ask(site.token(org_id="globex"), method, params)
 
     assert answer.status == 200
     assert failure(answer)["code"] == SUSPENDED
@@ -116,10 +128,10 @@ def test_a_suspended_tenant_is_told_after_it_signed_in(site: House, method: str)
 
 
 @pytest.mark.requirement("A-28")
-def test_a_suspended_tenant_opens_no_session(site: House) -> None:
+def test_a_suspended_tenant_opens_no_session(site: Server) -> None:
     """The handshake of the older era is answered in the same way."""
     asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
-    answer = site.door.send(
+    answer = site.client.send(
         "POST", body=message("initialize", asked), token=site.token(org_id="globex")
     )
 
@@ -129,25 +141,25 @@ def test_a_suspended_tenant_opens_no_session(site: House) -> None:
 
 @pytest.mark.requirement("A-15", "C29")
 @pytest.mark.parametrize("value", ["initech", "Globex", ABSENT])
-def test_an_unknown_tenant_is_a_bad_token(site: House, value: Any) -> None:
+def test_an_unknown_tenant_is_a_bad_token(site: Server, value: Any) -> None:
     """Another token may do better, so this one is 401."""
     with site.nothing_runs():
-        answer = site.door.call(site.token(org_id=value))
+        answer = site.client.call(site.token(org_id=value))
 
     assert answer.status == 401
     assert json.loads(answer.body)["error"] == "invalid_token"
 
 
-def test_a_stranger_does_not_learn_who_is_suspended(site: House) -> None:
+def test_a_stranger_does_not_learn_who_is_suspended(site: Server) -> None:
     """Only whoever holds a good token of the tenant hears of it."""
     bad = site.token(org_id="globex", exp=1)
 
-    assert site.door.call(bad).status == 401
+    assert site.client.call(bad).status == 401
 
 
 def test_check_warns_of_a_suspended_tenant_that_nobody_knows(idp: Idp) -> None:
     """A misspelt id suspends nobody."""
-    one = issuer(idp, tenants=TABLE)
+    one = issuer_settings(idp, tenants=TABLE)
     tenancy = {"create_on_first_use": False, "suspended": ["globx"]}
 
-    assert "config.W001" in {problem.id for problem in judged([one], tenancy=tenancy)}
+    assert "config.W001" in {problem.id for problem in check_problems([one], tenancy=tenancy)}

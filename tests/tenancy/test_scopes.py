@@ -12,31 +12,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.client import challenge_of, failure, looks, modern, old_call
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy import toolset
-from tests.tenancy.house import House, house, issuer
 from tests.tenancy.toolset import NEEDS
 
 TOOLS = {"packs": [], "load": [str(Path(toolset.__file__))]}
 IMPLIED = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
-Open = Callable[[frozenset[str] | None], House]
+Open = Callable[[frozenset[str] | None], Server]
 
 
 @pytest.fixture(scope="module")
 def opened(idp: Idp) -> Iterator[Open]:
     """A server for each set of obtainable scopes, started when first asked for."""
-    running: dict[frozenset[str] | None, House] = {}
+    running: dict[frozenset[str] | None, Server] = {}
     with ExitStack() as stack:
 
-        def open_(obtainable: frozenset[str] | None) -> House:
+        def open_(obtainable: frozenset[str] | None) -> Server:
             if obtainable not in running:
                 scopes: dict[str, Any] = {"implied": IMPLIED}
                 if obtainable is not None:
                     scopes["obtainable"] = sorted(obtainable)
-                issuers = [issuer(idp, tenants={"acme": "acme"})]
+                issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
                 running[obtainable] = stack.enter_context(
-                    house(idp, issuers, tools=TOOLS, scopes=scopes)
+                    running_server(idp, issuers, tools=TOOLS, scopes=scopes)
                 )
             return running[obtainable]
 
@@ -59,12 +59,12 @@ def test_a_list_and_a_call_never_disagree(
     held = granted | {"a"} if "c" in granted else granted
     reachable = NEEDS.keys() if obtainable is None else within(held | obtainable)
 
-    assert site.door.listed(token) == sorted(reachable)
+    assert site.client.listed(token) == sorted(reachable)
     for name, needed in NEEDS.items():
-        answer = site.door.call(token, name)
+        answer = site.client.call(token, name)
         if name not in reachable:
             nothing = "x" * len(name)
-            assert looks(answer, name=name) == looks(site.door.call(token, nothing), name=nothing)
+            assert looks(answer, name=name) == looks(site.client.call(token, nothing), name=nothing)
         elif needed <= held and name != "needs_abc":
             assert answer.status == 200
         elif needed <= held:
@@ -86,34 +86,36 @@ def test_a_hidden_tool_is_no_tool_whatever_is_sent_to_it(opened: Open, arguments
     """No argument, right or wrong, tells it from a name that nothing has; in neither era."""
     site = opened(frozenset())
     token = site.token(scope="a")
-    session = site.door.open(token)
+    session = site.client.open(token)
     seen = []
     with site.nothing_runs():
         for name in ("needs_b", "nothing"):
             fields, body = modern("tools/call", {"name": name, "arguments": arguments})
-            now = site.door.send("POST", fields=fields, body=body, token=token)
-            before = site.door.within(token, session, old_call(name, arguments))
+            now = site.client.send("POST", fields=fields, body=body, token=token)
+            before = site.client.within(token, session, old_call(name, arguments))
             seen.append((looks(now, name=name), looks(before, name=name)))
 
     assert seen[0] == seen[1]
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """A baseline, an implication, and everything that tools need may be obtained."""
     scopes = {"baseline": ["mcp:use"], "implied": {"files:write": ["files:read"]}}
-    with house(idp, [issuer(idp, tenants={"acme": "acme"})], scopes=scopes) as site:
+    with running_server(
+        idp, [issuer_settings(idp, tenants={"acme": "acme"})], scopes=scopes
+    ) as site:
         yield site
 
 
-def begins(site: House) -> str:
-    return f'Bearer resource_metadata="{site.door.metadata_url}", '
+def begins(site: Server) -> str:
+    return f'Bearer resource_metadata="{site.client.metadata_url}", '
 
 
 @pytest.mark.requirement("A-21", "A-28", "A3")
-def test_whoever_brings_no_token_hears_what_to_ask_for(site: House) -> None:
+def test_whoever_brings_no_token_hears_what_to_ask_for(site: Server) -> None:
     """The baseline stands last, so that the beginning is what the product text promises."""
-    answer = site.door.call(None)
+    answer = site.client.call(None)
 
     assert answer.status == 401
     assert challenge_of(answer) == f'{begins(site)}error="invalid_token", scope="mcp:use"'
@@ -121,9 +123,9 @@ def test_whoever_brings_no_token_hears_what_to_ask_for(site: House) -> None:
 
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "initialize"])
-def test_without_the_baseline_nothing_opens(site: House, method: str) -> None:
+def test_without_the_baseline_nothing_opens(site: Server, method: str) -> None:
     """Every request needs it, the listing and the handshake too."""
-    answer = site.door.ask(site.token(scope="files:write"), method)
+    answer = site.client.ask(site.token(scope="files:write"), method)
 
     assert answer.status == 403
     assert challenge_of(answer) == (
@@ -135,15 +137,15 @@ def test_without_the_baseline_nothing_opens(site: House, method: str) -> None:
 
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("era", ["now", "before"])
-def test_a_step_up_names_everything_the_operation_needs(site: House, era: str) -> None:
+def test_a_step_up_names_everything_the_operation_needs(site: Server, era: str) -> None:
     """One consent is enough: the baseline too, since some clients replace what they had."""
     token = site.token(scope="mcp:use")
     with site.nothing_runs():
         if era == "now":
-            answer = site.door.call(token, "witness_write")
+            answer = site.client.call(token, "witness_write")
         else:
-            session = site.door.open(token)
-            answer = site.door.within(token, session, old_call("witness_write"))
+            session = site.client.open(token)
+            answer = site.client.within(token, session, old_call("witness_write"))
 
     assert answer.status == 403
     assert challenge_of(answer) == (
@@ -162,10 +164,10 @@ def test_a_step_up_names_everything_the_operation_needs(site: House, era: str) -
      ("FILES:WRITE", "witness_write", 403), ("files:write:all", "witness_write", 403)],
 )  # fmt: skip
 def test_a_broad_scope_brings_the_narrow_one_and_not_the_reverse(
-    site: House, scope: str, tool: str, status: int
+    site: Server, scope: str, tool: str, status: int
 ) -> None:
     """Implications are exactly those configured; scopes are compared whole."""
-    assert site.door.call(site.token(scope=f"mcp:use {scope}"), tool).status == status
+    assert site.client.call(site.token(scope=f"mcp:use {scope}"), tool).status == status
 
 
 def signed_in(acr: str, seconds_ago: int) -> dict[str, Any]:
@@ -178,11 +180,11 @@ WEAK = [{}, {"acr": "phr"}, signed_in("pwd", 0), signed_in("phr", 400), signed_i
 @pytest.mark.requirement("A-12", "A-15")
 @pytest.mark.parametrize("claims", WEAK)
 def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
-    site: House, claims: dict[str, Any]
+    site: Server, claims: dict[str, Any]
 ) -> None:
     """RFC 9470: 401 and not 403, saying which strength and age would do."""
     with site.nothing_runs():
-        answer = site.door.call(site.token(scope="mcp:use", **claims), "witness_strong")
+        answer = site.client.call(site.token(scope="mcp:use", **claims), "witness_strong")
 
     assert answer.status == 401
     assert challenge_of(answer) == (
@@ -193,19 +195,19 @@ def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
 
 
 @pytest.mark.requirement("A-12")
-def test_a_strong_and_new_sign_in_opens_it(site: House) -> None:
+def test_a_strong_and_new_sign_in_opens_it(site: Server) -> None:
     """The same person, signed in as asked."""
     token = site.token(scope="mcp:use", **signed_in("phr", 100))
 
-    assert site.door.call(token, "witness_strong").status == 200
+    assert site.client.call(token, "witness_strong").status == 200
 
 
 @pytest.mark.requirement("A-15", "A-28")
 @pytest.mark.parametrize("scope", ["", "mcp:use"])
-def test_an_expired_token_is_expired_whatever_else_it_lacks(site: House, scope: str) -> None:
+def test_an_expired_token_is_expired_whatever_else_it_lacks(site: Server, scope: str) -> None:
     """More scopes would not help it; a new token would."""
     past = int(time.time()) - 3600
-    answer = site.door.call(site.token(scope=scope, iat=past, exp=past + 60), "witness_write")
+    answer = site.client.call(site.token(scope=scope, iat=past, exp=past + 60), "witness_write")
 
     assert answer.status == 401
     assert 'error="invalid_token"' in challenge_of(answer)

@@ -14,18 +14,21 @@ from gatepost.runtime.services import Services
 from gatepost.tools.runner import GRACE_S
 from tests.support.cases import each
 from tests.support.client import failure, looks, message, modern, old_call, result
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 from tests.support.tokens import ABSENT
-from tests.tenancy.house import House, house, issuer
 
 TABLE = {"acme": "acme", "globex": "globex", "both": "shared"}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """Two issuers that share one tenant."""
-    issuers = [issuer(idp, tenants=TABLE), issuer(idp, "twin", tenants={"both": "shared"})]
-    with house(idp, issuers) as site:
+    issuers = [
+        issuer_settings(idp, tenants=TABLE),
+        issuer_settings(idp, "twin", tenants={"both": "shared"}),
+    ]
+    with running_server(idp, issuers) as site:
         yield site
 
 
@@ -43,54 +46,54 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.requirement("W24", "S-20", "DE-06")
 @each("who", OTHERS)
 @each("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
-def test_a_session_is_nobody_elses(site: House, who: str, version: str) -> None:
+def test_a_session_is_nobody_elses(site: Server, who: str, version: str) -> None:
     """404 as for an id that never was, nothing runs, and the owner goes on."""
     name, changes = OTHERS[who]
-    session = site.door.open(site.token(**OWNER), version)
+    session = site.client.open(site.token(**OWNER), version)
     stranger = site.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
     bodies = [old_call("witness"), message("tools/list"), message("ping"), old_call("no_such_tool"),
               b"[" + old_call("witness") + b"]", json.dumps(cancel).encode()]  # fmt: skip
     with site.nothing_runs():
         for body in bodies:
-            answer = site.door.within(stranger, session, body)
-            unknown = site.door.within(stranger, "garbage", body)
+            answer = site.client.within(stranger, session, body)
+            unknown = site.client.within(stranger, "garbage", body)
             assert looks(answer) == looks(unknown)
             assert answer.status == 404
 
-    assert site.door.within(site.token(**OWNER), session).status == 200
+    assert site.client.within(site.token(**OWNER), session).status == 200
 
 
 @pytest.mark.requirement("W24", "S-20")
-def test_a_session_goes_on_with_the_owners_next_token(site: House) -> None:
+def test_a_session_goes_on_with_the_owners_next_token(site: Server) -> None:
     """A refreshed token is the same caller: whose it is counts, not which it is."""
-    session = site.door.open(site.token(**OWNER, jti="one"))
+    session = site.client.open(site.token(**OWNER, jti="one"))
 
-    assert site.door.within(site.token(**OWNER, jti="two", scope=""), session).status == 200
+    assert site.client.within(site.token(**OWNER, jti="two", scope=""), session).status == 200
 
 
 @pytest.mark.requirement("A-10", "S-20", "W24")
-def test_a_session_is_no_credential(site: House) -> None:
+def test_a_session_is_no_credential(site: Server) -> None:
     """Without a good token of its own a request is 401, whatever session it names."""
-    session = site.door.open(site.token(**OWNER))
+    session = site.client.open(site.token(**OWNER))
     with site.nothing_runs():
-        bare = site.door.send(
+        bare = site.client.send(
             "POST", fields=[("Mcp-Session-Id", session)], body=old_call("witness")
         )
-        expired = site.door.within(site.token(**OWNER, exp=int(time.time()) - 3600), session)
+        expired = site.client.within(site.token(**OWNER, exp=int(time.time()) - 3600), session)
 
     assert (bare.status, expired.status) == (401, 401)
 
 
 @pytest.mark.requirement("W24")
-def test_a_machine_that_is_called_like_a_person_is_somebody_else(site: House) -> None:
+def test_a_machine_that_is_called_like_a_person_is_somebody_else(site: Server) -> None:
     """A client-credentials token whose subject is a user's id does not take up the session."""
     person = OWNER | {"sub": "service-7", "client_id": "service-7-app"}
     machine = OWNER | {"sub": "service-7", "client_id": "service-7"}
-    session = site.door.open(site.token(**person))
+    session = site.client.open(site.token(**person))
 
-    assert site.door.whoami(site.token(**machine))["subject_kind"] == "client"
-    assert site.door.within(site.token(**machine), session).status == 404
+    assert site.client.whoami(site.token(**machine))["subject_kind"] == "client"
+    assert site.client.within(site.token(**machine), session).status == 404
 
 
 GRACE = 1.0
@@ -101,27 +104,27 @@ def impatient(services: Services) -> None:
 
 
 @pytest.fixture(scope="module")
-def short(idp: Idp) -> Iterator[House]:
+def short(idp: Idp) -> Iterator[Server]:
     """Calls may outlive their token by a second instead of the usual time, and nothing is late."""
-    one = issuer(idp, tenants=TABLE, leeway_s=0)
-    with house(idp, [one], prepare=impatient) as site:
+    one = issuer_settings(idp, tenants=TABLE, leeway_s=0)
+    with running_server(idp, [one], prepare=impatient) as site:
         yield site
 
 
 @contextlib.contextmanager
 def asking(
-    site: House, token: str, body: bytes, headers: dict[str, str]
+    site: Server, token: str, body: bytes, headers: dict[str, str]
 ) -> Iterator[http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection("127.0.0.1", site.door.port, timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", site.client.port, timeout=15)
     sent = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"} | headers
     with contextlib.closing(connection):
-        connection.request("POST", site.door.path, body, sent)
+        connection.request("POST", site.client.path, body, sent)
         yield connection.getresponse()
 
 
 @pytest.mark.requirement("W25")
 @pytest.mark.parametrize("era", ["modern", "older", "without a stream"])
-def test_a_stream_ends_soon_after_its_token(short: House, era: str) -> None:
+def test_a_stream_ends_soon_after_its_token(short: Server, era: str) -> None:
     """The tool is stopped, the stream says why and ends; the same token opens nothing more."""
     ends = int(time.time()) + 3
     token = short.token(exp=ends)
@@ -129,7 +132,7 @@ def test_a_stream_ends_soon_after_its_token(short: House, era: str) -> None:
     fields, body = modern("tools/call", params, progress=None if era == "without a stream" else 7)
     headers = dict(fields)
     if era == "older":
-        session = short.door.open(token)
+        session = short.client.open(token)
         headers = {"Mcp-Session-Id": session, "Accept": "text/event-stream, application/json"}
         body = message("tools/call", params | {"_meta": {"progressToken": 7}})
     with asking(short, token, body, headers) as answer:
@@ -143,14 +146,14 @@ def test_a_stream_ends_soon_after_its_token(short: House, era: str) -> None:
     last = json.loads(text.rstrip().rsplit("data: ", 1)[-1])["result"]
     assert last["isError"] is True
     assert "token expired" in last["content"][0]["text"]
-    assert short.door.call(token).status == 401
+    assert short.client.call(token).status == 401
 
 
 @pytest.mark.requirement("W25")
-def test_the_time_beyond_the_token_is_less_than_a_minute(site: House) -> None:
+def test_the_time_beyond_the_token_is_less_than_a_minute(site: Server) -> None:
     """As shipped: long enough for an ordinary call to end, and no longer than promised."""
-    assert site.inside.services.runner.grace_s == GRACE_S
-    assert site.inside.services.runner.timeout_s < GRACE_S < 60
+    assert site.services.runner.grace_s == GRACE_S
+    assert site.services.runner.timeout_s < GRACE_S < 60
 
 
 def test_a_tools_own_time_limit_still_comes_first(idp: Idp) -> None:
@@ -158,8 +161,8 @@ def test_a_tools_own_time_limit_still_comes_first(idp: Idp) -> None:
     tools = {"packs": [], "load": ["slow_tool.py"]}
     with open("slow_tool.py", "w", encoding="utf-8") as file:
         file.write(SLOW)
-    with house(idp, [issuer(idp, tenants=TABLE)], tools=tools) as site:
-        outcome = result(site.door.call(site.token(), "never"))
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], tools=tools) as site:
+        outcome = result(site.client.call(site.token(), "never"))
 
     assert outcome["isError"] is True
     assert "within 0.2 seconds" in outcome["content"][0]["text"]
@@ -200,7 +203,7 @@ def strings_held_by(root: object) -> Iterator[str | bytes]:
 
 
 @pytest.mark.requirement("A-17", "W26")
-def test_a_token_is_kept_nowhere(site: House) -> None:
+def test_a_token_is_kept_nowhere(site: Server) -> None:
     """Not as a cache's key or value, not in the log, not in what a refusal says."""
     tokens = {
         "accepted": site.token(),
@@ -211,31 +214,31 @@ def test_a_token_is_kept_nowhere(site: House) -> None:
         "unknown issuer": site.token(iss="https://unknown.example"),
         "garbage": "garbage-" * 8,
     }
-    texts = [str(site.door.call(token, "witness_write")) for token in tokens.values()]
-    texts += [str(site.door.call(token, "witness_write")) for token in tokens.values()]
-    held = list(strings_held_by(site.inside.services.decisions))
-    held += strings_held_by(site.inside.services.verifier)
+    texts = [str(site.client.call(token, "witness_write")) for token in tokens.values()]
+    texts += [str(site.client.call(token, "witness_write")) for token in tokens.values()]
+    held = list(strings_held_by(site.services.decisions))
+    held += strings_held_by(site.services.verifier)
 
     assert "acme" in held, "the search does not see into the cache"
     for who, token in tokens.items():
         secret = token.rsplit(".", 1)[-1][-40:]
         assert not [text for text in texts if secret in text], who
-        assert secret not in site.inside.log(), who
+        assert secret not in site.log(), who
         assert not [one for one in held if (secret in one if isinstance(one, str)
                                             else secret.encode() in one)], who  # fmt: skip
 
 
 @pytest.mark.requirement("A-17")
-def test_a_failing_tool_says_nothing_of_the_token(site: House) -> None:
+def test_a_failing_tool_says_nothing_of_the_token(site: Server) -> None:
     """An unknown tool and bad arguments are answered and logged without the credential."""
     token = site.token()
     answers = [
-        site.door.call(token, "no_such_tool"),
-        site.door.call(token, "echo", {"text": 5}),
-        site.door.ask(token, "no/such/method"),
+        site.client.call(token, "no_such_tool"),
+        site.client.call(token, "echo", {"text": 5}),
+        site.client.ask(token, "no/such/method"),
     ]
     secret = token.rsplit(".", 1)[-1]
 
     assert failure(answers[0])
     assert not [answer for answer in answers if secret in str(answer)]
-    assert secret not in site.inside.log()
+    assert secret not in site.log()

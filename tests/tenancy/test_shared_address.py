@@ -7,9 +7,9 @@ import pytest
 
 from gatepost_authz.verdict_cache import AcceptedTokens
 from tests.support.client import RawAnswer
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 from tests.support.tokens import jwk, rsa_key, signer
-from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("W23")
 
@@ -19,24 +19,26 @@ ONE = {"failures_per_second": 0.001, "requests_per_second": 0}
 
 
 @pytest.fixture
-def home(idp: Idp) -> Iterator[House]:
-    with house(idp, [issuer(idp, tenants={"acme": "acme"}, leeway_s=0)], limits=ONE) as home:
+def home(idp: Idp) -> Iterator[Server]:
+    with running_server(
+        idp, [issuer_settings(idp, tenants={"acme": "acme"}, leeway_s=0)], limits=ONE
+    ) as home:
         yield home
 
 
-def status(home: House, token: str) -> int:
+def status(home: Server, token: str) -> int:
     """How a call of that token is answered, on a connection of its own."""
-    answer: RawAnswer = home.door.call(token, "whoami")
+    answer: RawAnswer = home.client.call(token, "whoami")
     assert answer.status != 429 or answer.field("retry-after")
     return answer.status
 
 
-def stranger(home: House, **claims: object) -> str:
+def stranger(home: Server, **claims: object) -> str:
     """A token that looks like the issuer's, signed by somebody else."""
-    return home.forge().token(sign=signer(rsa_key("stranger"), "RS256"), **claims)
+    return home.tokens().token(sign=signer(rsa_key("stranger"), "RS256"), **claims)
 
 
-def test_a_token_that_was_good_passes_whatever_comes_from_its_address(home: House) -> None:
+def test_a_token_that_was_good_passes_whatever_comes_from_its_address(home: Server) -> None:
     """Of 40 calls with good tokens 28 were refused, for 39 bad tokens a second beside them."""
     known, unseen = home.token(sub="known"), home.token(sub="unseen")
     assert status(home, known) == 200
@@ -46,28 +48,28 @@ def test_a_token_that_was_good_passes_whatever_comes_from_its_address(home: Hous
     assert status(home, unseen) == 429
 
 
-def test_it_passes_also_when_its_verdict_has_lapsed(home: House) -> None:
+def test_it_passes_also_when_its_verdict_has_lapsed(home: Server) -> None:
     """A verdict lasts a minute, and is one of the last five thousand; the memory is longer."""
     known = home.token()
     assert status(home, known) == 200
-    home.inside.services.decisions.forget(lambda caller: True)
+    home.services.decisions.forget(lambda caller: True)
     assert [status(home, stranger(home)) for _ in range(2)] == [401, 429]
 
     assert status(home, known) == 200
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_token_that_resembles_a_good_one_is_a_strangers(home: House, place: int) -> None:
+def test_a_token_that_resembles_a_good_one_is_a_strangers(home: Server, place: int) -> None:
     """The whole token is what is known: neither header nor claims nor signature alone."""
     known = home.token()
     assert status(home, known) == 200
     other = home.token(sub="other").split(".")
     parts = known.split(".")
-    parts[place] = other[place] if place else home.forge().token(header={"a": 1}).split(".")[0]
+    parts[place] = other[place] if place else home.tokens().token(header={"a": 1}).split(".")[0]
     assert [status(home, ".".join(parts)) for _ in range(3)] == [401, 429, 429]
 
 
-def test_genuine_tokens_that_are_too_old_or_too_weak_are_no_attack(home: House) -> None:
+def test_genuine_tokens_that_are_too_old_or_too_weak_are_no_attack(home: Server) -> None:
     """Clients come with an expired token once an hour; whoever makes one up fails."""
     assert status(home, home.token(sub="first")) == 200, "the issuer's keys are at hand"
     past = int(time.time()) - 100
@@ -80,11 +82,11 @@ def test_genuine_tokens_that_are_too_old_or_too_weak_are_no_attack(home: House) 
     assert status(home, expired[0]) == 401, "its client has to hear why"
 
 
-def test_a_token_that_is_refused_is_known_no_more(home: House) -> None:
+def test_a_token_that_is_refused_is_known_no_more(home: Server) -> None:
     """Its signature would be checked as often as it comes."""
     known = home.token()
     assert status(home, known) == 200
-    services = home.inside.services
+    services = home.services
     services.decisions.forget(lambda caller: True)
     services.keys.retain([])
     home.idp.issuer("main", [jwk(rsa_key("stranger"))])

@@ -12,9 +12,9 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.support.client import Client, modern
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
+from tests.support.commands import ServerProcess, server_process
+from tests.support.issuers import Idp
+from tests.support.server import issuer_settings
 
 ATTEMPTS = 400
 """Streams after which two processes that share a socket must both have one."""
@@ -40,49 +40,54 @@ class Stream:
 
 
 @contextlib.contextmanager
-def listening(door: Client, token: str) -> Iterator[Stream]:
+def listening(client: Client, token: str) -> Iterator[Stream]:
     """A stream of the token's caller."""
     fields, body = modern("subscriptions/listen", WANTED)
     headers = dict(fields) | {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
     }
-    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
     with contextlib.closing(connection):
-        connection.request("POST", door.path, body, headers)
+        connection.request("POST", client.path, body, headers)
         yield Stream(connection.getresponse())
 
 
 def issuers(idp: Idp) -> list[Any]:
     tables = {"acme": "acme", "globex": "globex"}
-    return [issuer(idp, tenants=tables), issuer(idp, "second", tenants={"b": "b"})]
+    return [
+        issuer_settings(idp, tenants=tables),
+        issuer_settings(idp, "second", tenants={"b": "b"}),
+    ]
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[Post]:
+def site(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
     """One process."""
-    with post(idp, tmp_path, issuers(idp)) as site:
+    with server_process(idp, tmp_path, issuers(idp)) as site:
         yield site
 
 
 @pytest.fixture
-def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Post]:
+def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
     """Two workers."""
     create(tmp_path / "keyring.json")
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
     ring = {"ring": "file:keyring.json"}
-    with post(idp, tmp_path, issuers(idp), "--workers", "2", keys=ring, storage=storage) as crew:
+    with server_process(
+        idp, tmp_path, issuers(idp), "--workers", "2", keys=ring, storage=storage
+    ) as crew:
         yield crew
 
 
 @contextlib.contextmanager
-def on_both(crew: Post, token: str) -> Iterator[list[Stream]]:
+def on_both(crew: ServerProcess, token: str) -> Iterator[list[Stream]]:
     """A stream at each of the two workers."""
     with contextlib.ExitStack() as stack:
         found: dict[str, Stream] = {}
         for _ in range(ATTEMPTS):
             opening = contextlib.ExitStack()
-            stream = opening.enter_context(listening(crew.door, token))
+            stream = opening.enter_context(listening(crew.client, token))
             if stream.worker in found:
                 opening.close()
                 continue
@@ -95,7 +100,7 @@ def on_both(crew: Post, token: str) -> Iterator[list[Stream]]:
 
 
 @pytest.mark.requirement("SU-07", "N23")
-def test_a_stop_ends_streams_with_their_result(crew: Post) -> None:
+def test_a_stop_ends_streams_with_their_result(crew: ServerProcess) -> None:
     """In every worker, before the drain is over: who only listens does not hold up a stop."""
     with on_both(crew, crew.token()) as streams:
         crew.process.process.send_signal(signal.SIGTERM)
@@ -107,12 +112,12 @@ def test_a_stop_ends_streams_with_their_result(crew: Post) -> None:
 
 
 @pytest.mark.requirement("TL-16", "SU-10", "N23")
-def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: Post) -> None:
+def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess) -> None:
     """And to every tenant, while a reload that changes no list is told to nobody."""
     load = ["./pid.py", crew.add_tool("another")]
     with (
         on_both(crew, crew.token()) as streams,
-        listening(crew.door, crew.token(org_id="globex")) as other,
+        listening(crew.client, crew.token(org_id="globex")) as other,
     ):
         crew.reload(times=2, log={"level": "info"})
         crew.reload(times=2, tools={"packs": ["demo"], "load": load})
@@ -126,7 +131,7 @@ def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: Post) -> None
 @pytest.mark.requirement("SU-10", "N18")
 @pytest.mark.parametrize("what", ["tenant", "issuer", "baseline"])
 def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
-    site: Post, idp: Idp, what: str
+    site: ServerProcess, idp: Idp, what: str
 ) -> None:
     """Suspended, no longer trusted, or without a scope that is needed now; the others go on."""
     lost = site.token("second", org_id="b", scope="")
@@ -136,7 +141,7 @@ def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
         "issuer": {"issuers": issuers(idp)[:1]},
         "baseline": {"scopes": {"baseline": ["files:write"]}},
     }[what]
-    with listening(site.door, lost) as theirs, listening(site.door, kept) as ours:
+    with listening(site.client, lost) as theirs, listening(site.client, kept) as ours:
         site.reload(**changes)
         assert theirs.next()["result"]["resultType"] == "complete"
         assert theirs.next() is None

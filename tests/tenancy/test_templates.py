@@ -11,9 +11,9 @@ from gatepost_authz.jwks import UNPROVEN
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import WELL_KNOWN, looks
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import Server, check_problems, running_server
 from tests.support.tokens import ABSENT, TokenFactory, rsa_key, signer
-from tests.tenancy.house import House, house, judged
 
 ONE = "11111111-aaaa-4bbb-8ccc-000000000001"
 TWO = "22222222-aaaa-4bbb-8ccc-000000000002"
@@ -37,12 +37,12 @@ def entra(idp: Idp, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
-    with house(idp, [entra(idp)]) as site:
+def site(idp: Idp) -> Iterator[Server]:
+    with running_server(idp, [entra(idp)]) as site:
         yield site
 
 
-def token(site: House, org: str = ONE, **claims: Any) -> str:
+def token(site: Server, org: str = ONE, **claims: Any) -> str:
     """An access token as Entra's v2 endpoint makes it for an organisation."""
     usual = {
         "iss": site.idp.issuer(f"{org}/v2.0"),
@@ -65,20 +65,20 @@ def token(site: House, org: str = ONE, **claims: Any) -> str:
 
 @pytest.mark.requirement("C12", "A6")
 @pytest.mark.parametrize(("tid", "tenant"), [(ONE, "acme"), (TWO, "globex")])
-def test_each_organisation_of_the_table_is_its_tenant(site: House, tid: str, tenant: str) -> None:
+def test_each_organisation_of_the_table_is_its_tenant(site: Server, tid: str, tenant: str) -> None:
     """The concrete issuer names the organisation; its own keys prove it."""
     assert site.tenant_of(token(site, tid)) == tenant
 
 
 @pytest.mark.requirement("C12", "C29")
-def test_an_organisation_that_is_no_customer_is_refused(site: House) -> None:
+def test_an_organisation_that_is_no_customer_is_refused(site: Server) -> None:
     """Anybody can have an organisation at the provider, with issuer and keys that are real."""
     assert site.tenant_of(token(site, STRANGER)) is None
 
 
 @pytest.mark.requirement("C29", "C12")
 @pytest.mark.parametrize("tid", [TWO, STRANGER, "", ONE.upper(), None, [ONE], ABSENT, f"{ONE}\n"])
-def test_the_issuer_and_the_claim_say_the_same(site: House, tid: Any) -> None:
+def test_the_issuer_and_the_claim_say_the_same(site: Server, tid: Any) -> None:
     """A provider that signs for all with shared keys repeats the organisation in a claim."""
     assert site.tenant_of(token(site, tid=tid)) is None
 
@@ -96,7 +96,7 @@ NOT_ISSUERS = [
 
 @pytest.mark.requirement("C12", "C09", "C10")
 @each("issuer", NOT_ISSUERS, ids=ascii)
-def test_nothing_but_a_whole_segment_of_the_right_form_fits(site: House, issuer: str) -> None:
+def test_nothing_but_a_whole_segment_of_the_right_form_fits(site: Server, issuer: str) -> None:
     """Nobody's server is asked about an issuer that only looks like one of the template."""
     named = issuer.replace("{base}", site.idp.base).replace("{ONE}", ONE)
     before = site.idp.hits.total()
@@ -106,7 +106,7 @@ def test_nothing_but_a_whole_segment_of_the_right_form_fits(site: House, issuer:
 
 
 @pytest.mark.requirement("N16", "C11")
-def test_each_concrete_issuer_has_its_own_keys(site: House) -> None:
+def test_each_concrete_issuer_has_its_own_keys(site: Server) -> None:
     """Under one key id: what organisation two signed does not open organisation one."""
     assert site.tenant_of(token(site, ONE)) == "acme"
     assert site.tenant_of(token(site, TWO)) == "globex"
@@ -126,20 +126,22 @@ def realms(idp: Idp, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def free(idp: Idp) -> Iterator[House]:
+def free(idp: Idp) -> Iterator[Server]:
     """Realms are tenants as they come."""
-    with house(idp, [realms(idp)], REALMS, tenancy={"create_on_first_use": True}) as site:
+    with running_server(idp, [realms(idp)], REALMS, tenancy={"create_on_first_use": True}) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
-def chosen(idp: Idp) -> Iterator[House]:
+def chosen(idp: Idp) -> Iterator[Server]:
     """Two realms are tenants; one is spelt so that it needs the table."""
-    with house(idp, [realms(idp, tenants={"Acme": "acme", "north": "north"})], REALMS) as site:
+    with running_server(
+        idp, [realms(idp, tenants={"Acme": "acme", "north": "north"})], REALMS
+    ) as site:
         yield site
 
 
-def realm_token(site: House, realm: str, tenant: str, key: str = "main", **claims: Any) -> str:
+def realm_token(site: Server, realm: str, tenant: str, key: str = "main", **claims: Any) -> str:
     return site.token(
         f"realms/{realm}", tenant=tenant, sign=signer(rsa_key(key), "RS256"), **claims
     )
@@ -147,11 +149,11 @@ def realm_token(site: House, realm: str, tenant: str, key: str = "main", **claim
 
 @pytest.mark.requirement("C12", "A-01")
 @pytest.mark.parametrize(("realm", "key"), [("acme", "main"), ("globex", "other")])
-def test_templates_are_no_providers_privilege(free: House, realm: str, key: str) -> None:
+def test_templates_are_no_providers_privilege(free: Server, realm: str, key: str) -> None:
     """Configuration only: the segment is the tenant, its document names its concrete issuer."""
     where = f"/t/{realm}/mcp"
-    document = json.loads(free.door.send("GET", f"{where}{WELL_KNOWN}").body)
-    caller = free.door.whoami(realm_token(free, realm, realm, key), path=where)
+    document = json.loads(free.client.send("GET", f"{where}{WELL_KNOWN}").body)
+    caller = free.client.whoami(realm_token(free, realm, realm, key), path=where)
 
     assert document["authorization_servers"] == [free.idp.issuer(f"realms/{realm}")]
     assert (caller["tenant"], caller["issuer"]) == (realm, free.idp.issuer(f"realms/{realm}"))
@@ -159,37 +161,39 @@ def test_templates_are_no_providers_privilege(free: House, realm: str, key: str)
 
 @pytest.mark.requirement("A5", "C29")
 @pytest.mark.parametrize(("realm", "tenant"), [("acme", "globex"), ("Acme", "acme")])
-def test_a_realm_opens_its_own_resource_only(free: House, realm: str, tenant: str) -> None:
+def test_a_realm_opens_its_own_resource_only(free: Server, realm: str, tenant: str) -> None:
     """Neither another realm's, nor the one whose name differs in case."""
     bent = realm_token(free, realm, tenant, org_id=tenant)
 
     with free.nothing_runs():
-        assert free.door.call(bent, path=f"/t/{tenant}/mcp").status == 401
+        assert free.client.call(bent, path=f"/t/{tenant}/mcp").status == 401
 
 
 @pytest.mark.requirement("C29", "A-01")
-def test_a_table_closes_the_template(chosen: House) -> None:
+def test_a_table_closes_the_template(chosen: Server) -> None:
     """Listed realms open and have a document; any other is unknown in both ways."""
     at = "/t/{}/mcp".format
-    caller = chosen.door.whoami(realm_token(chosen, "Acme", "acme"), path=at("acme"))
-    document = json.loads(chosen.door.send("GET", f"{at('acme')}{WELL_KNOWN}").body)
+    caller = chosen.client.whoami(realm_token(chosen, "Acme", "acme"), path=at("acme"))
+    document = json.loads(chosen.client.send("GET", f"{at('acme')}{WELL_KNOWN}").body)
 
     assert caller["tenant"] == "acme"
     assert document["authorization_servers"] == [chosen.idp.issuer("realms/Acme")]
     with chosen.nothing_runs():
-        assert chosen.door.call(realm_token(chosen, "acme", "acme"), path=at("acme")).status == 401
+        assert (
+            chosen.client.call(realm_token(chosen, "acme", "acme"), path=at("acme")).status == 401
+        )
         stranger = realm_token(chosen, "globex", "globex", "other")
-        assert chosen.door.call(stranger, path=at("globex")).status == 401
-    unknown = chosen.door.send("GET", f"{at('globex')}{WELL_KNOWN}")
-    assert looks(unknown) == looks(chosen.door.send("GET", "/nowhere"))
+        assert chosen.client.call(stranger, path=at("globex")).status == 401
+    unknown = chosen.client.send("GET", f"{at('globex')}{WELL_KNOWN}")
+    assert looks(unknown) == looks(chosen.client.send("GET", "/nowhere"))
 
 
 @pytest.mark.requirement("A-01", "A-05", "A-03")
 @pytest.mark.parametrize("rule", [{"issuer": True}, {"claim": "tid"}, {}])
 def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, Any]) -> None:
     """The address that every challenge names answers, and names issuers that clients can find."""
-    with house(idp, [entra(idp, tenant=rule)]) as site:
-        document = json.loads(site.door.send("GET", f"/mcp{WELL_KNOWN}").body)
+    with running_server(idp, [entra(idp, tenant=rule)]) as site:
+        document = json.loads(site.client.send("GET", f"/mcp{WELL_KNOWN}").body)
         assert site.tenant_of(token(site)) == "acme"
 
     assert document["authorization_servers"] == [idp.issuer(f"{tid}/v2.0") for tid in (ONE, TWO)]
@@ -198,13 +202,13 @@ def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, 
 def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
     """A template that nothing fills leaves a document with nothing to list."""
     open_ = {"create_on_first_use": True}
-    lost = [one for one in judged([realms(idp)], tenancy=open_) if one.id == "authz.W007"]
+    lost = [one for one in check_problems([realms(idp)], tenancy=open_) if one.id == "authz.W007"]
     by_claim = realms(idp, tenant={"claim": "org_id"}, tenants={"acme": "acme"})
 
     assert [(one.setting, one.level) for one in lost] == [("issuers[0].issuer", "warning")]
-    assert "authz.W007" in {one.id for one in judged([by_claim], REALMS)}
-    assert "authz.W007" not in {one.id for one in judged([entra(idp, tenant={})], REALMS)}
-    assert "authz.W003" in {one.id for one in judged([entra(idp)])}
+    assert "authz.W007" in {one.id for one in check_problems([by_claim], REALMS)}
+    assert "authz.W007" not in {one.id for one in check_problems([entra(idp, tenant={})], REALMS)}
+    assert "authz.W003" in {one.id for one in check_problems([entra(idp)])}
 
 
 def test_issuers_that_a_stranger_makes_up_keep_no_new_tenant_waiting(idp: Idp) -> None:
@@ -214,11 +218,11 @@ def test_issuers_that_a_stranger_makes_up_keep_no_new_tenant_waiting(idp: Idp) -
         "tenancy": {"create_on_first_use": True},
     }
     members = [f"33333333-aaaa-4bbb-8ccc-{number:012}" for number in range(10)]
-    with house(idp, [entra(idp, tenants={})], **settings) as site:
+    with running_server(idp, [entra(idp, tenants={})], **settings) as site:
 
         def asked(org: str, peer: str) -> int:
             fields = [("X-Forwarded-For", peer), ("X-Forwarded-Proto", "https")]
-            return site.door.call(token(site, org), fields=fields).status
+            return site.client.call(token(site, org), fields=fields).status
 
         made_up = [
             asked(f"44444444-aaaa-4bbb-8ccc-{number:012}", "192.0.2.66")

@@ -12,28 +12,33 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.support.client import Client, modern, old_call
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, pid_of, post
+from tests.support.commands import ServerProcess, pid_of, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import issuer_settings
 
 ATTEMPTS = 400
 """Requests after which two processes that share a socket must both have answered."""
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Post]:
+def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
     """Two workers with a key ring file, one database and one Valkey."""
     create(tmp_path / "keyring.json")
     idp.hits.clear()
-    issuers = [issuer(idp, tenants={"acme": "acme"}), issuer(idp, "second", tenants={"b": "b"})]
+    issuers = [
+        issuer_settings(idp, tenants={"acme": "acme"}),
+        issuer_settings(idp, "second", tenants={"b": "b"}),
+    ]
     ring = {"ring": "file:keyring.json"}
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
-    with post(idp, tmp_path, issuers, "--workers", "2", keys=ring, storage=storage) as site:
+    with server_process(
+        idp, tmp_path, issuers, "--workers", "2", keys=ring, storage=storage
+    ) as site:
         yield site
 
 
-def until_both_answered(site: Post, token: str) -> set[int]:
+def until_both_answered(site: ServerProcess, token: str) -> set[int]:
     """The processes, once two have answered this token."""
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
@@ -44,13 +49,13 @@ def until_both_answered(site: Post, token: str) -> set[int]:
 
 
 @pytest.mark.requirement("N23", "S-20", "S-16")
-def test_a_session_of_one_worker_is_every_workers(site: Post) -> None:
+def test_a_session_of_one_worker_is_every_workers(site: ServerProcess) -> None:
     """Ids are signed with the shared ring: no balancer has to remember who opened what."""
     token = site.token()
-    session = site.door.open(token)
+    session = site.client.open(token)
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
-        pids.add(pid_of(site.door.within(token, session, old_call("pid"))))
+        pids.add(pid_of(site.client.within(token, session, old_call("pid"))))
         if len(pids) == 2:
             break
 
@@ -59,7 +64,7 @@ def test_a_session_of_one_worker_is_every_workers(site: Post) -> None:
 
 
 @pytest.mark.requirement("N23", "N14")
-def test_each_worker_fetches_its_own_keys(site: Post) -> None:
+def test_each_worker_fetches_its_own_keys(site: ServerProcess) -> None:
     """No client crosses a fork: each process asks each issuer once, and once only."""
     until_both_answered(site, site.token())
 
@@ -68,7 +73,7 @@ def test_each_worker_fetches_its_own_keys(site: Post) -> None:
 
 
 @contextlib.contextmanager
-def counting(door: Client, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
+def counting(client: Client, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
     """A slow call that reports progress; its answer as soon as it begins."""
     arguments = {"steps": steps, "delay_s": 0.1}
     fields, body = modern(
@@ -78,20 +83,20 @@ def counting(door: Client, token: str, steps: int) -> Iterator[http.client.HTTPR
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
     }
-    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
     with contextlib.closing(connection):
-        connection.request("POST", door.path, body, headers)
+        connection.request("POST", client.path, body, headers)
         yield connection.getresponse()
 
 
 @pytest.mark.requirement("N23")
-def test_a_signal_drains_every_worker(site: Post) -> None:
+def test_a_signal_drains_every_worker(site: ServerProcess) -> None:
     """Calls that run in either process finish with their result; the exit code is 0."""
     token = site.token()
     with contextlib.ExitStack() as stack:
         streams: dict[str, http.client.HTTPResponse] = {}
         for _ in range(60):
-            answer = stack.enter_context(counting(site.door, token, 20))
+            answer = stack.enter_context(counting(site.client, token, 20))
             # The first half of a request's id belongs to the process.
             worker = (answer.getheader("x-request-id") or "").partition("-")[0]
             streams.setdefault(worker, answer)
@@ -109,12 +114,14 @@ def test_a_signal_drains_every_worker(site: Post) -> None:
 
 
 @pytest.mark.requirement("N18", "N23")
-def test_a_reload_reaches_every_worker_and_those_that_come_later(site: Post, idp: Idp) -> None:
+def test_a_reload_reaches_every_worker_and_those_that_come_later(
+    site: ServerProcess, idp: Idp
+) -> None:
     """A removed issuer stays removed, also in the process that replaces one that died."""
     token, removed = site.token(), site.token("second", org_id="b")
     assert site.status(removed) == 200
 
-    site.reload(times=2, issuers=[issuer(idp, tenants={"acme": "acme"})])
+    site.reload(times=2, issuers=[issuer_settings(idp, tenants={"acme": "acme"})])
     before = until_both_answered(site, token)
     refused(site, removed)
 
@@ -132,23 +139,23 @@ def test_a_reload_reaches_every_worker_and_those_that_come_later(site: Post, idp
     refused(site, removed)
 
 
-def refused(site: Post, token: str) -> None:
+def refused(site: ServerProcess, token: str) -> None:
     """However often it is tried, nobody accepts it."""
     assert {site.status(token) for _ in range(40)} == {401}
 
 
 @pytest.mark.requirement("N23")
-def test_a_worker_that_comes_later_takes_up_sessions(site: Post) -> None:
+def test_a_worker_that_comes_later_takes_up_sessions(site: ServerProcess) -> None:
     """Nobody has to sign in again because a process died."""
     token = site.token()
-    session = site.door.open(token)
+    session = site.client.open(token)
     before = until_both_answered(site, token)
     os.kill(max(before), signal.SIGKILL)
     seen: set[int] = set()
 
     def taken_up() -> bool:
         with contextlib.suppress(ConnectionError):
-            seen.add(pid_of(site.door.within(token, session, old_call("pid"))))
+            seen.add(pid_of(site.client.within(token, session, old_call("pid"))))
         return bool(seen - before)
 
     eventually(taken_up, within=20, every=0.01)

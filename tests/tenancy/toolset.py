@@ -1,7 +1,7 @@
 """Tools that differ in nothing but the scopes they need."""
 
 from gatepost import CallContext, Pack
-from tests.support.calls import CALLS
+from tests.support.sample_tools import CALLS
 
 pack = Pack("toolset")
 

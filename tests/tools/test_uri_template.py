@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gatepost.tools.uri_template import MOST_CHARACTERS, UriTemplate
 from tests.support.cases import each
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("report://{q}", "report://q1", {"q": "q1"}),

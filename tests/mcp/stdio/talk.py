@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.mcp.stdio import kit
-from tests.support.process import Process, python_environment
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
+from tests.support.processes import Process, python_environment
 
 WITHIN_S = 20
 META = "io.modelcontextprotocol/"

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from tests.mcp.stdio import kit
 from tests.mcp.stdio.talk import CONFIG
 from tests.support.node import command, environment
-from tests.support.process import Process, python_environment
+from tests.support.processes import Process, python_environment
 
 pytestmark = pytest.mark.requirement("P1")
 

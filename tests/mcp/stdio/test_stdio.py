@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.mcp.stdio.talk import CONFIG, META, WITHIN_S, Talk, talking, text
-from tests.support.gatepost import run
-from tests.support.process import python_environment
-from tests.support.waiting import eventually
+from tests.support.commands import run
+from tests.support.measuring import eventually
+from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("P1")
 

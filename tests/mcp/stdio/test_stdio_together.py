@@ -9,7 +9,7 @@ import pytest
 
 from gatepost.mcp.stdio import MOST_AT_ONCE
 from tests.mcp.stdio.talk import META, WITHIN_S, Talk, talking, text
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P1")
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import httpx2
 
-from tests.support.process import Process, python_environment
-from tests.support.serving import Server
-from tests.support.sockets import free_port
+from tests.support.asgi_server import AsgiServer
+from tests.support.processes import Process, free_port, python_environment
 
 ZONES = {
     # An own zone, an hour ahead of Berlin, whose clocks change a week later.
@@ -91,8 +90,8 @@ async def receive_until_gone(receive: Any) -> None:
 
 
 @contextmanager
-def served(web: CalendarSite) -> Iterator[Server]:
-    server = Server(web).start()
+def served(web: CalendarSite) -> Iterator[AsgiServer]:
+    server = AsgiServer(web).start()
     try:
         yield server
     finally:

@@ -11,8 +11,8 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from tests.support.serving import Server
-from tests.support.sockets import free_port
+from tests.support.asgi_server import AsgiServer
+from tests.support.processes import free_port
 
 
 class WebhookServer:
@@ -57,7 +57,7 @@ def read(body: bytes) -> Any:
 def hooks() -> Iterator[tuple[WebhookServer, str]]:
     """Listening; with `host:port`."""
     app = WebhookServer()
-    server = Server(app).start()
+    server = AsgiServer(app).start()
     try:
         yield app, server.url.removeprefix("http://")
     finally:

@@ -9,7 +9,7 @@ import pytest
 from tests.packs.chat.conftest import ChatServers
 from tests.packs.harness import SecretWriter, open_server
 from tests.support.client import request
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P6")
 
@@ -39,14 +39,14 @@ def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
     gone = world.hooks.gone
     agent = world.agent("rest", f"json://{world.web}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
-    door = agent.site.door
+    client = agent.site.client
     head = [
-        ("Host", door.authority),
+        ("Host", client.authority),
         ("Authorization", f"Bearer {agent.token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
     ]
-    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as caller:
         caller.sendall(request("POST", "/tool/chat_send/call", head, body))
         eventually(
             lambda: world.hooks.came[-1:] and world.hooks.came[-1][0] == "/slow-one", within=20

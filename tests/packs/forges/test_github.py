@@ -222,7 +222,7 @@ def test_the_token_is_in_no_log(server: PackServer, agent: Agent) -> None:
     """Nor is what it was sent in."""
     agent.call("github_list_issues", repo="octo/demo")
 
-    assert TOKEN not in server.site.inside.log()
+    assert TOKEN not in server.site.log()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class GitServers(PackServer):
 
     def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
         """As `gatepost secrets set` does with these hosts."""
-        self.inside(self.site.inside.services.secrets.put(tenant, name, value, hosts))
+        self.inside(self.site.services.secrets.put(tenant, name, value, hosts))
 
     def inside(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the server's own loop."""

@@ -13,7 +13,7 @@ from tests.packs.git.conftest import GitServers
 from tests.packs.git.hosts import fine, git, refused
 from tests.packs.harness import Agent, by_rest
 from tests.support.client import modern, request
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("X2")
 
@@ -121,11 +121,11 @@ def test_a_call_that_is_cancelled_takes_its_programs_with_it(
     world.web.hanging.clear()
     call = {"name": "git", "arguments": {"args": ["clone", f"{world.web.url}/hang/x.git"]}}
     fields, body = modern("tools/call", call)
-    door = mcp_agent.site.door
-    head = [("Host", door.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
+    client = mcp_agent.site.client
+    head = [("Host", client.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
-        connection.sendall(request("POST", door.path, head, body))
+    with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
+        connection.sendall(request("POST", client.path, head, body))
         assert world.web.hanging.wait(10)
         assert working_in(world, mcp_agent.tenant)
 
@@ -181,7 +181,7 @@ def test_progress_is_told_and_left_out_of_the_answer(world: GitServers, mcp_agen
         "arguments": {"args": ["clone", f"{world.web.url}/progress.git", "x"]},
     }
     fields, body = modern("tools/call", call, progress=7)
-    answer = mcp_agent.site.door.send("POST", None, fields, body, token=mcp_agent.token)
+    answer = mcp_agent.site.client.send("POST", None, fields, body, token=mcp_agent.token)
     said = [
         json.loads(line.removeprefix(b"data: "))
         for line in answer.body.splitlines()

@@ -8,8 +8,8 @@ from gatepost.sandbox.launch import landlock_version
 from gatepost_packs.git import environment
 from gatepost_packs.ssh.settings import OFFICIAL, SshSettings
 from tests.support.cases import each
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings
 
 KEY = OFFICIAL[0].split(" ")[2]
 
@@ -17,7 +17,7 @@ KEY = OFFICIAL[0].split(" ")[2]
 def found(**settings: Any) -> list[tuple[str, str]]:
     """Ids and settings of what is said about these packs."""
     with Idp() as idp:
-        said = judged([issuer(idp)], tools={"packs": ["git", "ssh"]}, **settings)
+        said = check_problems([issuer_settings(idp)], tools={"packs": ["git", "ssh"]}, **settings)
     return [
         (one.id, one.setting)
         for one in said
@@ -66,7 +66,7 @@ BAD = [
 def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> None:
     """Without repeating what may be a token."""
     with Idp() as idp:
-        said = judged([issuer(idp)], packs=packs)
+        said = check_problems([issuer_settings(idp)], packs=packs)
 
     assert [one.setting for one in said if one.id == "config.E060"] == [setting]
     assert all("glpat" not in one.message + one.hint for one in said)
@@ -81,6 +81,10 @@ def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPat
 
     assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
     with Idp() as idp:
-        assert not [one for one in judged([issuer(idp)]) if one.id.endswith(("070", "071", "072"))]
+        assert not [
+            one
+            for one in check_problems([issuer_settings(idp)])
+            if one.id.endswith(("070", "071", "072"))
+        ]
     monkeypatch.setattr(environment, "git_version", lambda: (2, 37))
     assert ("config.E070", "tools.packs") in found()

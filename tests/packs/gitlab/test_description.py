@@ -13,7 +13,7 @@ from starlette.routing import Route
 from gatepost_packs.gitlab.description import CACHED_S, Cache
 from gatepost_packs.gitlab.settings import SPEC_URL
 from tests.packs.harness import Agent, PackServer, by_rest, open_server
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
 
 pytestmark = pytest.mark.requirement("X5")
 
@@ -57,7 +57,7 @@ def host() -> Host:
 
 @pytest.fixture(scope="module")
 def url(host: Host) -> Iterator[str]:
-    server = Server(Starlette(routes=[Route("/{rest:path}", host.answer)])).start()
+    server = AsgiServer(Starlette(routes=[Route("/{rest:path}", host.answer)])).start()
     yield server.url
     server.stop()
 

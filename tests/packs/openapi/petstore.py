@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 
 from tests.packs.harness import Agent
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
 OLD = (DOCUMENTS / "petstore_2_0.json").read_bytes()
@@ -190,7 +190,7 @@ def served(document: bytes) -> Any:
 def petstore() -> Iterator[tuple[Petstore, str]]:
     """It runs for the time of a block; also its origin."""
     store = Petstore()
-    server = Server(store.app()).start()
+    server = AsgiServer(store.app()).start()
     try:
         yield store, server.url
     finally:

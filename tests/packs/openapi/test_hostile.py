@@ -12,7 +12,7 @@ from gatepost_packs.openapi.description.reading import DescriptionUnreadable, ca
 from gatepost_packs.openapi.description.reference import refuse_outside
 from gatepost_packs.openapi.description.servers import NoServerUrl, base_url, operation_base
 from tests.support.cases import each
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 pytestmark = pytest.mark.requirement("X7")
 

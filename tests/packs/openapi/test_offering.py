@@ -16,9 +16,9 @@ from starlette.routing import Route
 from gatepost.tools.api import Tool
 from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
 from tests.packs.openapi.petstore import DOCUMENTS, PetstoreServer
+from tests.support.asgi_server import AsgiServer
 from tests.support.cases import each
-from tests.support.serving import Server
-from tests.tenancy.house import judged
+from tests.support.server import check_problems
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -44,7 +44,7 @@ def server(
 
 @pytest.fixture
 def tools(server: PackServer) -> dict[str, Tool]:
-    return {tool.name: tool for tool in server.site.inside.toolbox.tools}
+    return {tool.name: tool for tool in server.site.toolbox.tools}
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
@@ -182,7 +182,7 @@ def moody(secrets: SecretWriter, folder: Path) -> Iterator[PackServer]:
     paths = {f"/{name}": {"post": {"operationId": name, "responses": good}} for name in ANSWERS}
     description = {"openapi": "3.1.0", "info": {}, "paths": paths}
     (folder / "moody.json").write_text(json.dumps(description))
-    host = Server(Starlette(routes=[Route("/{name}", answer, methods=["POST"])])).start()
+    host = AsgiServer(Starlette(routes=[Route("/{name}", answer, methods=["POST"])])).start()
     api = {
         "document": str(folder / "moody.json"),
         "base_url": host.url,
@@ -241,7 +241,7 @@ def test_what_is_wrong_with_a_table_is_told_by_its_setting(name: str) -> None:
     """At `gatepost check`, once."""
     api, setting, says = BROKEN[name]
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
-    told = judged(issuers, packs={"openapi": {"apis": {"a": api}}})
+    told = check_problems(issuers, packs={"openapi": {"apis": {"a": api}}})
     found = [one for one in told if one.id == "config.E060"]
 
     assert [one.setting for one in found] == [f"packs.openapi.apis.{setting}"]
@@ -252,7 +252,7 @@ def test_two_apis_with_one_name_are_told_apart() -> None:
     """By a prefix, which the problem leads to; a built-in pack's name is taken."""
     issuers = [{"issuer": "https://id.example", "tenant": {"claim": "org_id"}}]
     apis = {"a": {"document": OLD}, "b": {"document": OLD}, "git": {"document": OLD}}
-    told = judged(issuers, packs={"openapi": {"apis": apis}})
+    told = check_problems(issuers, packs={"openapi": {"apis": apis}})
 
     assert [one.id for one in told].count("config.E012") == 20
     assert any("built-in pack" in one.message for one in told)

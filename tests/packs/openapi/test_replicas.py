@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from tests.packs.openapi.petstore import INLINE, PetstoreServer
-from tests.support.idp import Idp
-from tests.tenancy.replicas import Replicas
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
 
 pytestmark = pytest.mark.requirement("X7")
 

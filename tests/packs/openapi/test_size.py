@@ -19,8 +19,8 @@ from gatepost_packs.openapi.store import AT_HAND, ApiStore
 from gatepost_packs.openapi.tool_generation import packs_from
 from tests.packs.harness import PackServer, open_server
 from tests.packs.openapi.petstore import served
+from tests.support.asgi_server import AsgiServer
 from tests.support.node import FOLDER
-from tests.support.serving import Server
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -55,7 +55,7 @@ def github(written: bytes) -> ApiDescription:
 @pytest.fixture(scope="module")
 def server(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
     """A server, and where the description is."""
-    host = Server(Starlette(routes=[Route("/", served(written))])).start()
+    host = AsgiServer(Starlette(routes=[Route("/", served(written))])).start()
     folder = tmp_path_factory.mktemp("github")
     network = {"allow_hosts": [host.url.removeprefix("http://")]}
     try:

@@ -13,8 +13,8 @@ import pytest
 from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
 from tests.architecture.source import ROOT
 from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
-from tests.support.process import python_environment
-from tests.support.serving import Server
+from tests.support.asgi_server import AsgiServer
+from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("O14")
 
@@ -30,7 +30,7 @@ TICKET = {
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The running help desk."""
-    server = Server(HelpDesk().app()).start()
+    server = AsgiServer(HelpDesk().app()).start()
     yield server.url
     server.stop()
 
@@ -101,7 +101,7 @@ def test_a_mistake_is_told_in_words(
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
     """As Octopus's page has them, field by field."""
-    tools = server.site.inside.toolbox.packs[0].tools
+    tools = server.site.toolbox.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]
 

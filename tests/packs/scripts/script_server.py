@@ -1,6 +1,7 @@
 """A server with scripts of its operator, on a database that an administrator shares."""
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,9 @@ from gatepost_packs.scripts.folders import from_code
 from tests.packs.harness import Agent, PackServer, Protocol, open_server
 from tests.packs.scripts import toolset
 from tests.support.client import Client
-from tests.support.sockets import free_port
-from tests.support.workspaces import recorded
-from tests.tenancy.house import House, tree
-from tests.tenancy.post import toml
+from tests.support.commands import tenant_folder, toml
+from tests.support.processes import free_port
+from tests.support.server import configuration
 
 T = TypeVar("T")
 ADMIN = ScriptApprover(subject="admin", operator=True)
@@ -79,10 +79,10 @@ class ScriptServer:
 
     def configure(self) -> None:
         """Write the configuration of another process: a replica, or `gatepost scripts`."""
-        config = self.server.site.inside.config
+        config = self.server.site.config
         issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
         self.port = free_port()
-        configured = tree(0, issuers, **self.settings) | {
+        configured = configuration(0, issuers, **self.settings) | {
             "resource": config.resource,
             "listen": {"port": self.port, "drain_s": 1},
             "tenancy": {"create_on_first_use": True},
@@ -94,15 +94,16 @@ class ScriptServer:
         """An agent who calls the other process, which runs by that configuration."""
         agent = self.server.agent(protocol, tenant)
         site = agent.site
-        agent.site = House(site.idp, Client(site.door.resource), site.inside)
-        agent.site.door.port = self.port
+        agent.site = copy.copy(site)
+        agent.site.client = Client(site.client.resource)
+        agent.site.client.port = self.port
         return agent
 
     def put(self, name: str, text: str, tenant: str | None = None) -> Path:
         """A script of the operator's, or of a tenant's workspace."""
         base = self.folder / "operator"
         if tenant is not None:
-            base = recorded(self.folder / "workspaces", tenant) / "scripts"
+            base = tenant_folder(self.folder / "workspaces", tenant) / "scripts"
             base.mkdir(parents=True, exist_ok=True)
         path = base / f"{name}.star"
         path.write_bytes(text.encode(errors="surrogateescape"))
@@ -110,7 +111,7 @@ class ScriptServer:
 
     def at_approvals(self, tenant: str, do: Callable[[ScriptApprovals], Awaitable[T]]) -> T:
         """Do something with a tenant's approvals, as an administrator does."""
-        records = self.server.site.inside.services.records
+        records = self.server.site.services.records
 
         async def work() -> T:
             return await do(ScriptApprovals(records.of(tenant).entries(SUBJECT)))

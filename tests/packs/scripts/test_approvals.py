@@ -13,7 +13,7 @@ from gatepost.policy.approvals.scripts import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
 from tests.packs.harness import Agent, scopes_of
 from tests.packs.scripts.script_server import PACKS, WEATHER, ScriptServer
-from tests.support.gatepost import ended, running
+from tests.support.commands import ended, running
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -198,7 +198,7 @@ def test_a_decision_counts_at_every_replica_at_once(shop: ScriptServer) -> None:
 
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(shop: ScriptServer) -> None:
     """As `sha256sum` prints it; one other byte, or another name, and it waits."""
-    settings = shop.server.site.inside.config.packs.scripts
+    settings = shop.server.site.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
 

@@ -14,8 +14,8 @@ from tests.packs.scripts.script_server import (
     open_script_server,
 )
 from tests.support.cases import each
-from tests.support.gatepost import running
-from tests.support.waiting import eventually
+from tests.support.commands import running
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gatepost_packs.scripts.outline import MOST_DESCRIPTION, outline_of
 from tests.support.cases import each
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 pytestmark = pytest.mark.requirement("P10")
 

@@ -28,7 +28,7 @@ from gatepost_packs.scripts.process import (
 from gatepost_packs.scripts.settings import ScriptsSettings
 from tests.packs.scripts.script_server import children_of, is_alive
 from tests.support.cases import each
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P10")
 

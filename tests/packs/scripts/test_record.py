@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from gatepost.storage.backends import open_records
-from tests.support.gatepost import ended
-from tests.support.workspaces import recorded
+from tests.support.commands import ended, tenant_folder
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -41,7 +40,7 @@ def gatepost(tmp_path: Path) -> Gatepost:
         return says
 
     (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
-    scripts = recorded(tmp_path / "workspaces", "acme") / "scripts"
+    scripts = tenant_folder(tmp_path / "workspaces", "acme") / "scripts"
     scripts.mkdir(parents=True)
     (scripts / "mine.star").write_text("def main():\n  return 1\n", encoding="utf-8")
     run("keyring", "new", "keyring.json")

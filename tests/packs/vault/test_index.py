@@ -20,9 +20,9 @@ from gatepost_packs.vault.index import Index, IndexedFile
 from gatepost_packs.vault.note import read_note
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import Hits, vault_list, vault_read, vault_search
+from tests.support.commands import tenant_folder
 from tests.support.endpoint import a_caller
-from tests.support.process import python_environment
-from tests.support.workspaces import recorded
+from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("P5")
 
@@ -43,7 +43,7 @@ class Desk:
     """One tenant's vault on the disk, and its tools; counts the notes they read."""
 
     def __init__(self, spaces: Workspaces, root: Path, tenant: str = "acme") -> None:
-        self.vault = recorded(root, tenant) / "vault"
+        self.vault = tenant_folder(root, tenant) / "vault"
         self.index = root / ".gatepost" / tenant / ".made/vault.sqlite"
         self.read: list[str] = []
         self.reading = asyncio.Event()

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from gatepost_packs.vault.names import beside, chosen, key_of, keys_of
 from gatepost_packs.vault.note import MOST_READ, STEP, read_note, section
 from tests.support.cases import each
-from tests.support.held import HOLD_S
-from tests.support.steps import steps
-from tests.support.turns import shortest_hold
+from tests.support.measuring import HOLD_S, shortest_hold, steps
 
 TITLES = [
     ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from gatepost.cli.main import main
 from tests.policy.approvals import toolset
 from tests.support.client import Client
-from tests.support.idp import Idp
-from tests.tenancy.replicas import Replicas
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
 
 KEY = bytes(range(32))
 
@@ -114,9 +114,9 @@ class ApprovalServers(Replicas):
                 "webhook": {"url": f"http://{place}/hook", "secret": "file:hook"},
             },
         )
-        self.doors = [Client(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
-        for door in self.doors:
-            door.authority = f"127.0.0.1:{self.port}"
+        self.clients = [Client(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
+        for client in self.clients:
+            client.authority = f"127.0.0.1:{self.port}"
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -126,12 +126,12 @@ class ApprovalServers(Replicas):
     def rest(self, at: int, token: str, tool: str = "pay", **arguments: Any) -> tuple[int, Any]:
         """A payment by REST at one replica: status and body."""
         body = json.dumps(arguments).encode()
-        answer = self.doors[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
+        answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
         return answer.status, json.loads(answer.body)
 
     def mcp(self, at: int, token: str, **arguments: Any) -> Any:
         """A payment by MCP at one replica: the document."""
-        return json.loads(self.doors[at].call(token, "pay", arguments).body)
+        return json.loads(self.clients[at].call(token, "pay", arguments).body)
 
     def operator(self, *arguments: str) -> str:
         """What `gatepost approvals …` prints, for the tenant acme."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.idp import Idp
-from tests.tenancy.house import issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings
 
 SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 ROLES = {
@@ -83,7 +83,7 @@ def secrets() -> None:
 @pytest.mark.parametrize(("settings", "ids"), FOUND.values(), ids=FOUND)
 def test_what_is_found(idp: Idp, settings: dict[str, Any], ids: list[str]) -> None:
     """Each problem once, by its id, and no value of a secret in its text."""
-    problems = judged([issuer(idp, roles=ROLES)], approvals=settings)
+    problems = check_problems([issuer_settings(idp, roles=ROLES)], approvals=settings)
 
     assert [one.id for one in problems if "approvals" in (one.setting or "")] == ids
     told = " ".join(f"{one.message} {one.hint}" for one in problems)
@@ -96,7 +96,9 @@ def test_calls_that_only_the_command_line_can_approve(idp: Idp) -> None:
     settings = {"require": ["whoami"]}
 
     [problem] = [
-        one for one in judged([issuer(idp)], approvals=settings) if one.setting == "approvals"
+        one
+        for one in check_problems([issuer_settings(idp)], approvals=settings)
+        if one.setting == "approvals"
     ]
 
     assert problem.id == "config.W082"

@@ -7,7 +7,7 @@ import pytest
 from gatepost.policy.approvals.webhook import no_page, page_of
 from gatepost.tools.api import Call, Offer
 from tests.policy.approvals.deployment import ALICE, Deployment
-from tests.support.steps import steps
+from tests.support.measuring import steps
 
 MOST_STEPS = 8
 

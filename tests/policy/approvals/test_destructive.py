@@ -13,8 +13,8 @@ from gatepost.policy.approvals.rules import plan_of
 from tests.policy.approvals import destructive_tools
 from tests.policy.approvals.destructive_tools import RUN, pack
 from tests.rest.octopus import Octopus
-from tests.support.idp import Idp
-from tests.tenancy.house import house, issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings, running_server
 
 TOOLS = {"load": [destructive_tools.__name__]}
 LABELS = map(str, count())
@@ -43,7 +43,9 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
 ) -> None:
     """A form that only reads needs nobody, nor does a tool that is not marked."""
     free = {"create_on_first_use": True}
-    with house(idp, [issuer(idp)], tools=TOOLS, tenancy=free, approvals=settings) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tools=TOOLS, tenancy=free, approvals=settings
+    ) as site:
         token = site.token(org_id="acme")
         for tool, arguments, destroys in CALLS:
             label = next(LABELS)
@@ -78,7 +80,7 @@ def test_a_plan_tells_forms_apart() -> None:
 )
 def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) -> None:
     """Once, until the operator has said what is meant."""
-    found = judged([], mode="production", tools=TOOLS, approvals=settings)
+    found = check_problems([], mode="production", tools=TOOLS, approvals=settings)
 
     told = [one.message for one in found if one.id == "config.W083"]
     assert told == ([told[0]] if named else [])

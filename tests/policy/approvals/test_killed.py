@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from gatepost.cli.main import main
 from tests.policy.approvals.servers import ApprovalServers
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
 
 WITHIN_S = 240.0
 """The longest pause between two attempts, and the time for which a message is left to its taker."""

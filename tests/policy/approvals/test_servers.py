@@ -9,10 +9,9 @@ from click.testing import CliRunner
 
 from gatepost.cli.main import main
 from tests.policy.approvals.servers import ApprovalServers
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.stores import Postgres, Valkey
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from gatepost.tools.runner import Runner
 from tests.policy.idempotency.deployment import Deployment, context
 from tests.policy.limits.limited_process import bucket
 from tests.support.endpoint import a_caller
-from tests.support.steps import calls
+from tests.support.measuring import calls
 
 CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-1")
 

@@ -17,9 +17,9 @@ from tests.policy.idempotency.deployment import Deployment, Replica
 from tests.rest.octopus import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller
-from tests.support.idp import Idp
+from tests.support.issuers import Idp
+from tests.support.server import issuer_settings, running_server
 from tests.tenancy import toolset
-from tests.tenancy.house import house, issuer
 
 MOST = 64_000
 FEW = 4 * ROW_BYTES
@@ -176,14 +176,14 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
         "tools": {"load": [str(Path(toolset.__file__))]},
         "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
     }
-    with house(idp, [issuer(idp)], **settings) as site:
+    with running_server(idp, [issuer_settings(idp)], **settings) as site:
         token, key = site.token(org_id="acme"), "Idempotency-Key"
-        answers = [site.door.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
+        answers = [site.client.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
         told = Octopus(site, token).call("open", {}, (key, "another"))
-        replayed = site.door.call(token, "open", fields=[(key, "key-0")])
+        replayed = site.client.call(token, "open", fields=[(key, "key-0")])
         others = [
-            site.door.call(token, "open"),
-            site.door.call(site.token(org_id="globex"), "open", fields=[(key, "key-5")]),
+            site.client.call(token, "open"),
+            site.client.call(site.token(org_id="globex"), "open", fields=[(key, "key-5")]),
         ]
 
     refused = failure(answers[5])

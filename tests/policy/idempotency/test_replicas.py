@@ -10,9 +10,9 @@ import pytest
 from gatepost.tools.idempotency_key import IDEMPOTENCY
 from tests.policy.idempotency import toolset
 from tests.support.client import exchange, modern, request, result
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.replicas import Replicas
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("O12")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.valkey import Valkey
+from tests.support.stores import Valkey
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ from tests.audit import toolset
 from tests.rest.octopus import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import a_caller
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.requirement("P12")
 MOST = 20_000
@@ -54,7 +54,7 @@ def url(tmp_path: Path) -> str:
 
 
 @contextmanager
-def site(idp: Idp, url: str, **limits: Any) -> Iterator[House]:
+def site(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     """A server whose only limits are these."""
     settings: dict[str, Any] = {
         "storage": {"database": url},
@@ -62,7 +62,7 @@ def site(idp: Idp, url: str, **limits: Any) -> Iterator[House]:
         "tools": {"packs": ["demo"], "load": [str(Path(toolset.__file__))]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
-    with house(idp, [issuer(idp)], **settings) as place:
+    with running_server(idp, [issuer_settings(idp)], **settings) as place:
         yield place
 
 
@@ -80,10 +80,10 @@ def weight(row: AuditRow) -> int:
     return RECORD_BYTES + len(row.body) + len(row.side or "")
 
 
-def fill(place: House, token: str) -> tuple[int, Any]:
+def fill(place: Server, token: str) -> tuple[int, Any]:
     """Call until a call is refused; how many ran, and what the refused one was told."""
     for ran in range(100):
-        answer = place.door.call(token, "echo", TEXT)
+        answer = place.client.call(token, "echo", TEXT)
         assert answer.status == 200
         if b'"error"' in answer.body:
             return ran, failure(answer)
@@ -97,9 +97,9 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
         token = place.token(org_id="acme")
         ran, error = fill(place, token)
         by_rest = Octopus(place, token).call("echo", TEXT)
-        neighbour = place.door.call(place.token(org_id="globex"), "echo", TEXT)
-        colleague = place.door.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
-        listed = place.door.listed(token)
+        neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
+        colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
+        listed = place.client.listed(token)
     kept = rows(url)
     successes = [row for row in kept if row.outcome == "success" and "alice" in str(row.side)]
 
@@ -120,8 +120,8 @@ def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
     """What one fills refuses another one of the tenant, and nobody of the next."""
     with site(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
         _, error = fill(place, place.token(org_id="acme"))
-        colleague = place.door.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
-        neighbour = place.door.call(place.token(org_id="globex"), "echo", TEXT)
+        colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
+        neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
 
     assert error["data"]["limit"] == "tenant_audit"
     assert "`limits.tenant.audit_bytes_per_day`" in error["message"]
@@ -139,7 +139,7 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
         for number in range(10):
             token = place.token(org_id="acme", client_id=f"client-{number}")
             for tool in ("echo", "whoami", "no-such-tool"):
-                assert failure(place.door.call(token, tool, TEXT))["code"] == -32000
+                assert failure(place.client.call(token, tool, TEXT))["code"] == -32000
     kept = [read(row) for row in rows(url)]
     refused = [one for one in kept if one.outcome == "rate_limit"]
 
@@ -168,7 +168,7 @@ def test_refused_calls_count(idp: Idp, url: str) -> None:
     """A caller that only calls what is not there cannot cause more records than another."""
     with site(idp, url, audit_bytes_per_day=2_000) as place:
         token = place.token(org_id="acme")
-        answers = [failure(place.door.call(token, "no-such-tool")) for _ in range(10)]
+        answers = [failure(place.client.call(token, "no-such-tool")) for _ in range(10)]
 
     limits = [answer.get("data", {}).get("limit") for answer in answers]
     assert limits[0] is None

@@ -6,8 +6,8 @@ import pytest
 
 from tests.policy.conftest import idp
 from tests.support.client import Fields, failure, result
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 __all__ = ["idp"]
 
@@ -15,10 +15,12 @@ BURST = 3
 
 
 @pytest.fixture
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """A caller may call three times."""
     limits = {"requests_per_second": 1 / 600, "burst": BURST}
-    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
+    ) as site:
         yield site
 
 
@@ -30,21 +32,21 @@ def site(idp: Idp) -> Iterator[House]:
         pytest.param((("Idempotency-Key", "k"),), 2 * BURST, id="with an idempotency key"),
     ],
 )
-def test_wrong_arguments_spend_what_a_call_spends(site: House, fields: Fields, most: int) -> None:
+def test_wrong_arguments_spend_what_a_call_spends(site: Server, fields: Fields, most: int) -> None:
     """Then the limit answers, and the arguments are not looked at any more."""
     token = site.token(org_id="acme")
     for _ in range(most):
-        answer = result(site.door.call(token, "echo", {"txt": 1}, fields=fields))
+        answer = result(site.client.call(token, "echo", {"txt": 1}, fields=fields))
         assert answer["isError"], answer
-    refused = failure(site.door.call(token, "echo", {"txt": 1}, fields=fields))
+    refused = failure(site.client.call(token, "echo", {"txt": 1}, fields=fields))
 
     assert (refused["code"], refused["data"]["limit"]) == (-32000, "caller")
 
 
 @pytest.mark.requirement("P12")
-def test_wrong_arguments_of_one_caller_cost_no_other(site: House) -> None:
+def test_wrong_arguments_of_one_caller_cost_no_other(site: Server) -> None:
     """The bucket is the caller's own."""
     for _ in range(BURST + 1):
-        site.door.call(site.token(org_id="acme"), "echo", {"txt": 1})
+        site.client.call(site.token(org_id="acme"), "echo", {"txt": 1})
 
-    result(site.door.call(site.token(org_id="acme", sub="bob"), "whoami"))
+    result(site.client.call(site.token(org_id="acme", sub="bob"), "whoami"))

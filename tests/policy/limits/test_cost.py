@@ -9,7 +9,7 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.policy.limits.limited_process import bucket
 from tests.support.endpoint import a_caller
-from tests.support.steps import calls
+from tests.support.measuring import calls
 
 CALL = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="request-1")
 DONE = Outcome()

@@ -9,8 +9,8 @@ import pytest
 
 from gatepost.config.settings import Config, LimitsSettings
 from gatepost.dev.composition import dev_config, limits_of
-from tests.support import gatepost
-from tests.support.gatepost import Gatepost
+from tests.support import commands
+from tests.support.commands import Gatepost
 
 
 @pytest.mark.requirement("P12")
@@ -50,8 +50,8 @@ def status(running: Gatepost, token: str) -> int:
 def test_the_environment_sets_them(tmp_path: Path) -> None:
     """As for a server with a configuration file."""
     slow = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "0.001", "GATEPOST_LIMITS__BURST": "2"}
-    with gatepost.dev(tmp_path, env=slow) as running:
-        token = gatepost.token(tmp_path, "--tenant", "acme")
+    with commands.dev(tmp_path, env=slow) as running:
+        token = commands.token(tmp_path, "--tenant", "acme")
         answers = [status(running, token) for _ in range(3)]
 
     assert answers == [200, 200, 429]

@@ -10,29 +10,31 @@ from gatepost.policy.limits.rules import bucket_of
 from gatepost.storage.rate_limits import Buckets
 from tests.support.client import failure, result
 from tests.support.endpoint import a_caller
-from tests.support.idp import Idp
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
 
 BURST = 5
 
 
 @pytest.fixture
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """A server that takes a call a minute and five at once."""
     limits = {"requests_per_second": 1 / 60, "burst": BURST}
-    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
+    ) as site:
         yield site
 
 
 @pytest.mark.requirement("SEC-07", "TL-18", "P12")
-def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: House) -> None:
+def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: Server) -> None:
     """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
     token = site.token(org_id="acme")
     for _ in range(BURST):
-        result(site.door.call(token))
+        result(site.client.call(token))
 
     with site.nothing_runs():
-        answer = site.door.call(token)
+        answer = site.client.call(token)
 
     assert answer.status == 200
     assert failure(answer)["code"] == -32000
@@ -41,26 +43,26 @@ def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: House) -> Non
 
 
 @pytest.mark.requirement("SEC-07")
-def test_one_caller_uses_up_nobody_elses_calls(site: House) -> None:
+def test_one_caller_uses_up_nobody_elses_calls(site: Server) -> None:
     """Neither those of a colleague nor those of a namesake in another tenant."""
     for _ in range(BURST + 1):
-        site.door.call(site.token(org_id="acme", sub="alice"))
+        site.client.call(site.token(org_id="acme", sub="alice"))
 
     for claims in ({"org_id": "acme", "sub": "bob"}, {"org_id": "globex", "sub": "alice"}):
-        result(site.door.call(site.token(**claims)))
+        result(site.client.call(site.token(**claims)))
 
 
 @pytest.mark.requirement("SEC-07")
-def test_a_second_client_or_token_is_no_second_allowance(site: House) -> None:
+def test_a_second_client_or_token_is_no_second_allowance(site: Server) -> None:
     """What counts is who calls, in either era."""
     token = site.token(org_id="acme", client_id="another")
-    session = site.door.open(token)
+    session = site.client.open(token)
     for number in range(BURST - 1):
-        result(site.door.call(site.token(org_id="acme", client_id=f"client-{number}")))
+        result(site.client.call(site.token(org_id="acme", client_id=f"client-{number}")))
 
     with site.nothing_runs():
-        assert failure(site.door.call(token))["code"] == -32000
-        assert failure(site.door.within(token, session))["code"] == -32000
+        assert failure(site.client.call(token))["code"] == -32000
+        assert failure(site.client.within(token, session))["code"] == -32000
 
 
 def test_callers_that_look_alike_have_buckets_of_their_own() -> None:

@@ -10,8 +10,14 @@ from gatepost.config.settings import LimitsSettings
 from gatepost.policy.limits.rules import ANY, terms_of
 from tests.policy.conftest import idp
 from tests.support.client import failure, result
-from tests.support.idp import Idp
-from tests.tenancy.house import House, errors, house, issuer, judged
+from tests.support.issuers import Idp
+from tests.support.server import (
+    Server,
+    check_errors,
+    check_problems,
+    issuer_settings,
+    running_server,
+)
 
 __all__ = ["idp"]
 
@@ -35,7 +41,9 @@ def test_what_would_hold_nobody_is_told(
     idp: Idp, limits: dict[str, Any], problem: str, setting: str
 ) -> None:
     """By its setting; the nearest name of a tool comes with it."""
-    found = [one for one in judged([issuer(idp)], limits=limits) if one.level == "error"]
+    found = [
+        one for one in check_problems([issuer_settings(idp)], limits=limits) if one.level == "error"
+    ]
 
     assert [(one.id, one.setting) for one in found if one.id == problem] == [(problem, setting)]
     if problem == "config.E089":
@@ -47,7 +55,7 @@ def test_zero_is_no_limit(idp: Idp) -> None:
     none = {"requests_per_second": 0, "burst": 0, "concurrency": 0}
     limits = {"requests_per_second": 0, "concurrency": 0, "tenant": none, "tool": none}
     limits |= {"tools": {"echo": none}, "failures_per_second": 0}
-    assert "config.E088" not in errors([issuer(idp)], limits=limits)
+    assert "config.E088" not in check_errors([issuer_settings(idp)], limits=limits)
 
 
 def test_nobody_is_limited_by_surprise() -> None:
@@ -60,26 +68,28 @@ def test_nobody_is_limited_by_surprise() -> None:
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     """A tenant may call three times, and `whoami` once."""
     limits = {
         "requests_per_second": 0,
         "tenant": {"requests_per_second": 1 / 60, "burst": 3},
         "tools": {"whoami": {"requests_per_second": 1 / 120, "burst": 1}},
     }
-    with house(idp, [issuer(idp)], tenancy={"create_on_first_use": True}, limits=limits) as site:
+    with running_server(
+        idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
+    ) as site:
         yield site
 
 
 @pytest.mark.requirement("P12")
-def test_a_refused_call_says_which_limit_and_when(site: House) -> None:
+def test_a_refused_call_says_which_limit_and_when(site: Server) -> None:
     """In the words that are documented, and in `data` what a program can act on."""
     token = site.token(org_id="acme")
-    result(site.door.call(token, "whoami"))
+    result(site.client.call(token, "whoami"))
     for tool, limit, most_s in (("whoami", "tool", 120), ("witness", "tenant", 60)):
         for _ in range(2 if limit == "tenant" else 0):
-            result(site.door.call(token, "witness"))
-        answer = site.door.call(token, tool)
+            result(site.client.call(token, "witness"))
+        answer = site.client.call(token, tool)
         refused = failure(answer)
 
         assert (answer.status, refused["code"]) == (200, -32000)
@@ -88,7 +98,7 @@ def test_a_refused_call_says_which_limit_and_when(site: House) -> None:
         assert 0 < refused["data"]["retryAfter"] <= most_s
         assert answer.field("retry-after") == str(refused["data"]["retryAfter"])
 
-    result(site.door.call(site.token(org_id="globex"), "whoami"))
+    result(site.client.call(site.token(org_id="globex"), "whoami"))
 
 
 def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:

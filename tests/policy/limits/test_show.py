@@ -14,10 +14,9 @@ import pytest
 from tests.policy.conftest import idp
 from tests.policy.limits import toolset
 from tests.support.client import modern
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
-from tests.tenancy.replicas import Replicas
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
+from tests.support.stores import Postgres, Valkey
 
 __all__ = ["idp"]
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("P12")]

@@ -10,7 +10,7 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_relay
 from tests.policy.limits.limited_process import WITHIN_S, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
-from tests.support.valkey import Valkey
+from tests.support.stores import Valkey
 
 pytestmark = pytest.mark.requirement("P12")
 EVERYTHING = LimitRules(

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.policy.revocation.site import Site
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
+from tests.support.issuers import Idp
+from tests.support.stores import Postgres, Valkey
 
 
 @pytest.fixture(scope="package")

@@ -17,9 +17,9 @@ from gatepost.cli.configuration import settled
 from gatepost.policy.approvals.service import ApprovalService
 from tests.runtime.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
 from tests.support.client import message
-from tests.support.idp import Idp
-from tests.support.process import Process, python_environment
-from tests.support.valkey import Valkey
+from tests.support.issuers import Idp
+from tests.support.processes import Process, python_environment
+from tests.support.stores import Valkey
 
 TASKS = {"extensions": {META + "tasks": {}}}
 ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}

@@ -16,12 +16,11 @@ from gatepost.secrets.keyring import create
 from tests.policy.revocation.site import TASKS, Told
 from tests.runtime.replicas import toolset
 from tests.support.client import modern
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.process import Process, python_environment
-from tests.support.workspaces import recorded
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
+from tests.support.commands import ServerProcess, server_process, tenant_folder
+from tests.support.issuers import Idp
+from tests.support.processes import Process, python_environment
+from tests.support.server import issuer_settings
+from tests.support.stores import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("CO5")]
 SECRET = "the-value-that-is-kept"
@@ -31,7 +30,7 @@ WITHIN_S = 60
 class Shop:
     """A deployment in a folder: the server that runs there, and whoever types commands."""
 
-    def __init__(self, folder: Path, database: str, server: Post) -> None:
+    def __init__(self, folder: Path, database: str, server: ServerProcess) -> None:
         self.folder, self.database, self.server = folder, database, server
         self.token = server.token(scope="files:write")
         command = [sys.executable, "-m", "tests.secrets.operator"]
@@ -47,7 +46,7 @@ class Shop:
         """The result of a request of 2026-07-28."""
         fields, body = modern(method, params)
         body = body.replace(b'"io.modelcontextprotocol/clientCapabilities": {}', _can(capabilities))
-        answer = self.server.door.send("POST", fields=fields, body=body, token=self.token)
+        answer = self.server.client.send("POST", fields=fields, body=body, token=self.token)
         document = json.loads(answer.body)
         assert "result" in document, document
         found: dict[str, Any] = document["result"]
@@ -78,7 +77,9 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]
     }
     if port:
         settings |= {"listen": {"port": port}, "resource": f"http://127.0.0.1:{port}/mcp"}
-    with post(idp, folder, [issuer(idp, tenants={"acme": "acme"})], **settings) as server:
+    with server_process(
+        idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], **settings
+    ) as server:
         found = Shop(folder, database, server)
         try:
             yield found
@@ -148,7 +149,7 @@ def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
         database = request.getfixturevalue("migrated_postgres")
         back = postgresql(server, [request.getfixturevalue("postgres")])
     with shop(idp, old, database) as here:
-        port = here.server.door.port
+        port = here.server.client.port
         before = prepared(here)
         with under_load(here) as begun:
             before += begun[: len(begun)]
@@ -169,12 +170,12 @@ def prepared(here: Shop) -> list[str]:
     """One thing of each kind, acknowledged; the ids of tasks."""
     here.operate("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
     here.operate("revoke", "--subject", "mallory", "--reason", "left")
-    workspace = recorded(here.folder / "workspaces", "acme")
+    workspace = tenant_folder(here.folder / "workspaces", "acme")
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "note.txt").write_text("kept")
     first = here.work("first")
     body = json.dumps({"name": "x"}).encode()
-    waiting = here.server.door.send("POST", "/tool/hold/call", body=body, token=here.token)
+    waiting = here.server.client.send("POST", "/tool/hold/call", body=body, token=here.token)
     assert waiting.status == 503, waiting
     return [first]
 

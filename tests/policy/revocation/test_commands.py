@@ -22,9 +22,8 @@ from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
 from tests.policy.revocation.site import Told
 from tests.storage.samples import task
-from tests.support.process import Process, python_environment
-from tests.support.workspaces import recorded
-from tests.tenancy.post import toml
+from tests.support.commands import tenant_folder, toml
+from tests.support.processes import Process, python_environment
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -202,7 +201,7 @@ def test_a_tenant_that_is_known_is_not_doubted(shell: Shell) -> None:
 def test_files_alone_are_something_to_erase(shell: Shell, creates: bool) -> None:
     """Of a tenant that the configuration has forgotten, and the database too."""
     shell.begin(tenancy={"create_on_first_use": creates})
-    folder = recorded(shell.folder / "workspaces", "former")
+    folder = tenant_folder(shell.folder / "workspaces", "former")
     folder.mkdir(parents=True)
     (folder / "note").write_text("x")
     told = shell.run("tenant", "erase", "former", "--yes")

@@ -17,10 +17,10 @@ from gatepost.storage.revocations import RevocationRecord
 from tests.policy.revocation.test_reach import order
 from tests.runtime.replicas.cluster import WITHIN_S
 from tests.support.client import RawAnswer, modern, old_call, read_answer, request
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy.conftest import elsewhere
-from tests.tenancy.house import House, house, issuer
 
 __all__ = ["elsewhere"]
 
@@ -29,22 +29,22 @@ EVERYBODY = {"before": 1e12, "undated_until": 1e12}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[House]:
+def site(idp: Idp) -> Iterator[Server]:
     settings = {"approvals": {"require": ["witness"], "auto_approve": []}}
-    with house(idp, [issuer(idp, tenants=TABLE)], **settings) as site:
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as site:
         yield site
 
 
-def on_loop(site: House, work: Coroutine[Any, Any, Any]) -> Any:
+def on_loop(site: Server, work: Coroutine[Any, Any, Any]) -> Any:
     """What *work* comes to on the server's own loop."""
-    assert site.inside.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, site.inside.loop).result(WITHIN_S)
+    assert site.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, site.loop).result(WITHIN_S)
 
 
 @contextlib.contextmanager
-def cut(site: House, one: RevocationRecord) -> Iterator[None]:
+def cut(site: Server, one: RevocationRecord) -> Iterator[None]:
     """Somebody is shut out for the time of a block, and the server knows."""
-    services = site.inside.services
+    services = site.services
     on_loop(site, services.records.revocations.put(one))
     eventually(lambda: one in services.cutoffs._snapshot.cuts, within=WITHIN_S)
     try:
@@ -54,11 +54,11 @@ def cut(site: House, one: RevocationRecord) -> Iterator[None]:
         on_loop(site, services.cutoffs.look())
 
 
-def half_sent(site: House, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
+def half_sent(site: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
     """A connection on which all of a request is sent but its last byte."""
-    head = [("Host", site.door.authority), ("Authorization", f"Bearer {token}"), *fields]
+    head = [("Host", site.client.authority), ("Authorization", f"Bearer {token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    connection = socket.create_connection(("127.0.0.1", site.door.port), timeout=WITHIN_S)
+    connection = socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S)
     connection.sendall(request("POST", path, head, body)[:-1])
     return connection
 
@@ -72,15 +72,15 @@ SHUT = {
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
 @pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
-def test_a_body_that_takes_its_time_gains_nothing(site: House, protocol: str, how: str) -> None:
+def test_a_body_that_takes_its_time_gains_nothing(site: Server, protocol: str, how: str) -> None:
     """The gate let its head pass; whoever is shut out before the last byte calls nothing."""
     token = site.token()
     fields: list[tuple[str, str]] = []
-    path, body = site.door.path, json.dumps({}).encode()
+    path, body = site.client.path, json.dumps({}).encode()
     if protocol == "modern":
         fields, body = modern("tools/call", {"name": "witness", "arguments": {}})
     elif protocol == "legacy":
-        fields, body = [("Mcp-Session-Id", site.door.open(token))], old_call("witness")
+        fields, body = [("Mcp-Session-Id", site.client.open(token))], old_call("witness")
     else:
         path = "/tool/witness/call"
     one = SHUT[how][0]
@@ -88,7 +88,7 @@ def test_a_body_that_takes_its_time_gains_nothing(site: House, protocol: str, ho
         one = replace(one, **EVERYBODY)
     with site.nothing_runs(), half_sent(site, path, fields, body, token) as connection:
         # The head is judged by now: another request on a connection of its own was served.
-        assert site.door.ask(token, "server/discover").status == 200
+        assert site.client.ask(token, "server/discover").status == 200
         with cut(site, one):
             connection.sendall(body[-1:])
             answer = read_answer(connection)
@@ -116,11 +116,11 @@ def told(answer: RawAnswer) -> tuple[int, object]:
 
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
-def test_what_waits_for_a_person_is_withdrawn(site: House, how: str) -> None:
+def test_what_waits_for_a_person_is_withdrawn(site: Server, how: str) -> None:
     """Of whoever is shut out, and of nobody else."""
-    service = site.inside.services.approvals
+    service = site.services.approvals
     for tenant in TABLE:
-        answer = site.door.send(
+        answer = site.client.send(
             "POST", "/tool/witness/call", body=b"{}", token=site.token(org_id=tenant)
         )
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
@@ -137,22 +137,22 @@ def test_what_waits_for_a_person_is_withdrawn(site: House, how: str) -> None:
 def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
     """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
     settings = {"approvals": {"require": ["witness"]}}
-    with house(idp, [issuer(idp, tenants=TABLE)], **settings) as site:
-        services, config = site.inside.services, site.inside.config
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as site:
+        services, config = site.services, site.config
         service, token = services.approvals, site.token()
         other = site.token(org_id="globex")
-        pending = site.door.send("POST", "/tool/witness/call", body=b"{}", token=other)
+        pending = site.client.send("POST", "/tool/witness/call", body=b"{}", token=other)
         assert pending.status == 503
-        fields = [("Mcp-Session-Id", site.door.open(token)), ("Accept", "application/json")]
+        fields = [("Mcp-Session-Id", site.client.open(token)), ("Accept", "application/json")]
         body = old_call("witness")
-        with half_sent(site, site.door.path, fields, body, token) as connection:
+        with half_sent(site, site.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
             eventually(lambda: on_loop(site, service.waiting("acme")), within=WITHIN_S)
             shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))
             changed = msgspec.structs.replace(config, tenancy=shut)
 
             async def reload() -> None:
-                services.apply(changed, site.inside.toolbox)
+                services.apply(changed, site.toolbox)
 
             on_loop(site, reload())
             assert told(read_answer(connection)) == (200, -31001)
@@ -172,10 +172,10 @@ def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
         services.cutoffs._changes = -1
         services.cutoffs.look = look
 
-    with house(idp, [issuer(idp, tenants=TABLE)], prepare=forget) as site:
-        answer = site.door.ask(site.token(), "server/discover")
-        ready = site.door.send("GET", "/readyz")
-        assert isinstance(site.inside.services.cutoffs, Revocations)
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as site:
+        answer = site.client.ask(site.token(), "server/discover")
+        ready = site.client.send("GET", "/readyz")
+        assert isinstance(site.services.cutoffs, Revocations)
 
     assert (answer.status, ready.status) == (503, 503)
     assert answer.field("retry-after") is not None

@@ -11,9 +11,9 @@ from typing import Any
 
 from gatepost.policy.approvals.request import ApprovalRequest, Operator
 from tests.policy.waiting import toolset
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import House, house, issuer
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
 
 WITHIN_S = 30
 NOBODY = Operator("nobody in particular")
@@ -22,14 +22,14 @@ NOBODY = Operator("nobody in particular")
 class Site:
     """The server, a token for it, and its approvers."""
 
-    def __init__(self, server: House) -> None:
+    def __init__(self, server: Server) -> None:
         self.house = server
         self.token = server.token()
-        self.url = server.door.resource
+        self.url = server.client.resource
 
     def waits(self, label: str) -> ApprovalRequest | None:
         """The request for this label, if it waits."""
-        service = self.house.inside.services.approvals
+        service = self.house.services.approvals
         for request in self._there(service.waiting("acme")):
             if json.loads(request.arguments)["label"] == label:
                 return request  # type: ignore[no-any-return]
@@ -38,7 +38,7 @@ class Site:
     def decide(self, label: str) -> None:
         """Wait until a call asks for it; then approve it, or reject what is called so."""
         eventually(lambda: self.waits(label), within=WITHIN_S)
-        request, service = self.waits(label), self.house.inside.services.approvals
+        request, service = self.waits(label), self.house.services.approvals
         assert request is not None
         if label.startswith("bad"):
             self._there(service.reject("acme", request.id, NOBODY, "It is bad."))
@@ -47,7 +47,7 @@ class Site:
 
     def streams(self) -> int:
         """How many answers are streams that stay open."""
-        return len(self.house.inside.services.streams)
+        return len(self.house.services.streams)
 
     @contextmanager
     def deciding(
@@ -76,7 +76,7 @@ class Site:
         assert not failed, failed
 
     def _there(self, work: Any) -> Any:
-        loop = self.house.inside.loop
+        loop = self.house.loop
         assert loop is not None
         return asyncio.run_coroutine_threadsafe(work, loop).result(WITHIN_S)
 
@@ -94,6 +94,8 @@ def open_site(folder: Path, **settings: Any) -> Iterator[Site]:
     }
     with (
         Idp() as idp,
-        house(idp, [issuer(idp, dashboard=page, roles=roles)], **(usual | settings)) as server,
+        running_server(
+            idp, [issuer_settings(idp, dashboard=page, roles=roles)], **(usual | settings)
+        ) as server,
     ):
         yield Site(server)

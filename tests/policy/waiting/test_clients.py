@@ -16,7 +16,7 @@ from tests.clients.tasking import Tasks
 from tests.policy.waiting.site import Site, open_site
 from tests.rest.octopus import Octopus
 from tests.support.browser import Person
-from tests.support.typescript import walk
+from tests.support.node import walk_typescript
 
 WITHIN_S = 30
 
@@ -117,7 +117,7 @@ def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
     good, bad = labels()
     held = mode != "2.x auto"
     with site.deciding(good, bad, once=lambda decided: site.streams() or not held):
-        report = walk(
+        report = walk_typescript(
             "waiting.mjs",
             Person(),
             url=site.url,

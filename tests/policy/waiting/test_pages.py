@@ -7,8 +7,8 @@ import pytest
 
 from gatepost.mcp import approval_wait
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
+from tests.support.asking_tools import ask_again, go_on, questions
 from tests.support.endpoint import EndpointClient, Response
-from tests.support.rounds import ask_again, go_on, questions
 
 PAGES = {"elicitation": {"form": {}, "url": {}}}
 ACCEPT = {"action": "accept"}

@@ -12,11 +12,10 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.support.client import modern, old_call
-from tests.support.gatepost import ended
-from tests.support.idp import Idp
-from tests.support.waiting import eventually
-from tests.tenancy.house import issuer
-from tests.tenancy.post import Post, post
+from tests.support.commands import ServerProcess, ended, server_process
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import issuer_settings
 
 WITHIN_S = 60
 DRAIN_S = 600
@@ -48,7 +47,7 @@ def idp() -> Iterator[Idp]:
 
 
 @contextlib.contextmanager
-def served(idp: Idp, folder: Path) -> Iterator[Post]:
+def served(idp: Idp, folder: Path) -> Iterator[ServerProcess]:
     """A server with a dashboard, whose state outlives it."""
     (folder / "seldom.py").write_text(TOOL, encoding="utf-8")
     (folder / "secret").write_text("a-secret-of-the-dashboard", encoding="utf-8")
@@ -62,19 +61,21 @@ def served(idp: Idp, folder: Path) -> Iterator[Post]:
         # A person who thinks it over, so that no time limit answers in place of the stop.
         "approvals": {"timeout_s": DRAIN_S},
     }
-    issuers = [issuer(idp, dashboard=page, roles=roles)]
+    issuers = [issuer_settings(idp, dashboard=page, roles=roles)]
     drain = {"GATEPOST_LISTEN__DRAIN_S": str(DRAIN_S)}
-    with post(idp, folder, issuers, env=drain, **settings) as site:
+    with server_process(idp, folder, issuers, env=drain, **settings) as site:
         yield site
 
 
 class Caller:
     """A connection of its own for one call."""
 
-    def __init__(self, site: Post, token: str) -> None:
-        self._path = site.door.path
+    def __init__(self, site: ServerProcess, token: str) -> None:
+        self._path = site.client.path
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._connection = http.client.HTTPConnection("127.0.0.1", site.door.port, timeout=WITHIN_S)
+        self._connection = http.client.HTTPConnection(
+            "127.0.0.1", site.client.port, timeout=WITHIN_S
+        )
 
     def __enter__(self) -> "Caller":
         return self
@@ -127,7 +128,7 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
         held.say(*call("held"))
         fields, body = call("silent")
         silent.say([*fields, PLAIN], body)
-        session = [("Mcp-Session-Id", site.door.open(token)), EVENTS]
+        session = [("Mcp-Session-Id", site.client.open(token)), EVENTS]
         old.say(session, old_call("sign", {"label": "old"}))
         round_two.say(*call("round", _meta=PAGES))
         asked = round_two.result()

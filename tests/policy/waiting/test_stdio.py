@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.mcp.stdio.talk import CONFIG, META, Talk, talking, text
-from tests.support.gatepost import ended
-from tests.support.waiting import eventually
+from tests.support.commands import ended
+from tests.support.measuring import eventually
 
 WITHIN_S = 30
 MORE = """

@@ -11,9 +11,9 @@ from tests.mcp.tasking import Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, house_of
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
 from tests.policy.waiting.test_tasks import Site, Visitor, waiting
+from tests.support.asking_tools import ask_again
 from tests.support.endpoint import META, EndpointClient, message
 from tests.support.endpoint_streams import EndpointPair
-from tests.support.rounds import ask_again
 
 WITHIN_S = 20
 HOUR_S = 3600.0

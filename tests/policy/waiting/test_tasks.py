@@ -13,8 +13,8 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
 from tests.mcp.tasking import TASKS, Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Request, Verdict, house_of, pack
-from tests.support.cable import Cable
 from tests.support.endpoint import JSON, META, VERSION, message
+from tests.support.stores import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 
@@ -32,7 +32,7 @@ class Site:
 
     def __init__(self, panel: Panel, kind: type[Tasker]) -> None:
         records, relay = MemoryRecords(), MemoryRelay()
-        self.cables = [Cable(records), Cable(records)]
+        self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
             house_of(panel, kind, records=cable, relay=relay, terms=TERMS) for cable in self.cables
         )

@@ -11,9 +11,8 @@ import uvloop
 from bench.servers import soak_tools
 from bench.traffic import Traffic
 from gatepost.mcp import approval_wait
-from tests.support.inside import Inside
+from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy.conftest import elsewhere, idp
-from tests.tenancy.house import House, house, issuer
 
 __all__ = ["elsewhere", "idp"]
 
@@ -23,17 +22,17 @@ def _silent(logger: object, method: str, event: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(idp: object, elsewhere: Path) -> Iterator[House]:
+def server(idp: object, elsewhere: Path) -> Iterator[Server]:
     """The tools of the soak, with limits, audit and approvals as in production."""
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
-        patch.setattr(Inside, "run", lambda self: uvloop.run(self._serve()))
+        patch.setattr(Server, "run", lambda self: uvloop.run(self._serve()))
         patch.setattr(approval_wait, "SIGN_EVERY_S", 0.02)
         # A console's traceback shows every value of every frame, which takes seconds.
         structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[_silent])
-        with house(
+        with running_server(
             idp,  # type: ignore[arg-type]
-            [issuer(idp)],  # type: ignore[arg-type]
+            [issuer_settings(idp)],  # type: ignore[arg-type]
             tools={"load": [str(Path(soak_tools.__file__))]},
             tenancy={"create_on_first_use": True},
             storage={"database": f"sqlite:///{elsewhere}/gatepost.db"},
@@ -43,10 +42,10 @@ def server(idp: object, elsewhere: Path) -> Iterator[House]:
 
 
 @pytest.fixture
-def traffic(server: House) -> Traffic:
+def traffic(server: Server) -> Traffic:
     """A caller of the server."""
-    door = server.door
-    return Traffic(("127.0.0.1", door.port), door.authority, door.path, server.token())
+    client = server.client
+    return Traffic(("127.0.0.1", client.port), client.authority, client.path, server.token())
 
 
 @pytest.fixture

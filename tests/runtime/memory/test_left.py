@@ -18,7 +18,7 @@ from gatepost.mcp.tasks.running_task import RunningTask
 from gatepost.tools.api import Call, CallContext, Outcome
 from gatepost.tools.interruption import Interruptible, Stop
 from gatepost.tools.redacted_call import RedactedCall
-from tests.support.waiting import eventually
+from tests.support.measuring import eventually
 
 OF_A_CALL = (
     Call,

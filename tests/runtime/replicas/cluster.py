@@ -12,11 +12,11 @@ import httpx2
 
 from tests.runtime.replicas import toolset
 from tests.support.client import MODERN, message
-from tests.support.idp import Idp
-from tests.support.proxy import balanced
-from tests.support.sockets import free_port
-from tests.support.waiting import eventually
-from tests.tenancy.replicas import Replicas
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+from tests.support.proxies import balanced
 
 WITHIN_S = 30
 LEASE_S = 2.0

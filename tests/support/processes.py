@@ -1,16 +1,12 @@
-"""
-Programs of ours that start at once: forks of a process that has imported Gatepost already.
-
-A start of `python -m gatepost` is a second of imports, and the tests make hundreds. A fork has its
-arguments, environment, folder, pipes, signals and exit code, and it ends as every interpreter does.
-A test about the start itself (what is imported, say) starts an interpreter: `subprocess`.
-"""
+"""Programs under test: started, their output collected, waited for with a bound, stopped."""
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import select
 import signal
@@ -19,11 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
 
 from gatepost.cli.main import COMMANDS
 
@@ -33,7 +29,7 @@ ALSO += ["gatepost.storage.sql.records", "gatepost.telemetry.exposition"]
 """What the commands import by name once they run."""
 
 
-class Child:
+class ForkedProcess:
     """A fork, with those parts of `subprocess.Popen` that `Process` uses."""
 
     def __init__(self, pipes: Sequence[int], status: int) -> None:
@@ -80,7 +76,7 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
-class Nursery:
+class ForkServer:
     """The process that forks; one for each process of the tests."""
 
     def __init__(self) -> None:
@@ -100,7 +96,9 @@ class Nursery:
         """Whether an interpreter with that environment would be set up as this one is."""
         return _settings(env) == self._settings
 
-    def start(self, module: str, *words: str, env: Mapping[str, str], cwd: Path | None) -> Child:
+    def start(
+        self, module: str, *words: str, env: Mapping[str, str], cwd: Path | None
+    ) -> ForkedProcess:
         """`python -m MODULE WORDS…`."""
         ends = [os.pipe(), os.pipe(), os.pipe(), os.pipe()]
         ours = [ends[0][1], *(read for read, _ in ends[1:])]
@@ -114,7 +112,7 @@ class Nursery:
         finally:
             for end in theirs:
                 os.close(end)
-        return Child(ours[:3], ours[3])
+        return ForkedProcess(ours[:3], ours[3])
 
     def close(self) -> None:
         """It ends with the connection; its forks do not."""
@@ -122,15 +120,15 @@ class Nursery:
         self._process.wait(START_WITHIN_S)
 
 
-def nursery() -> Nursery:
+def fork_server() -> ForkServer:
     """The one of this process, started when it is first wanted."""
     with _STARTING:
-        return _nursery()
+        return _fork_server()
 
 
 @cache
-def _nursery() -> Nursery:
-    return Nursery()
+def _fork_server() -> ForkServer:
+    return ForkServer()
 
 
 _STARTING = threading.Lock()
@@ -215,6 +213,176 @@ def _tell(children: dict[int, int]) -> None:
 def _write(end: int, number: int) -> None:
     with suppress(BrokenPipeError):
         os.write(end, b"%d\n" % number)
+
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago, for programs that must be told their port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment with this run's import path, so that an uninstalled checkout works too."""
+    return environment() | dict(extra or {})
+
+
+class Process:
+    """
+    One program and everything it prints.
+
+    Threads empty its pipes, so that a chatty program never blocks on a full one. Every wait is
+    bounded and ends in an AssertionError that shows the output.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        user: str | None = None,
+    ) -> None:
+        self.command = command
+        self._changed = threading.Condition()
+        self._lines: dict[str, list[str]] = {"out": [], "err": []}
+        self._seen = 0
+        self.process = _started(command, env=env, cwd=cwd, user=user)
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=("out", self.process.stdout), daemon=True),
+            threading.Thread(target=self._read, args=("err", self.process.stderr), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, name: str, pipe: IO[str]) -> None:
+        for line in pipe:
+            with self._changed:
+                self._lines[name].append(line.rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def stdout(self) -> str:
+        """What it has printed so far."""
+        with self._changed:
+            return "\n".join(self._lines["out"])
+
+    @property
+    def stderr(self) -> str:
+        """What it has complained about so far."""
+        with self._changed:
+            return "\n".join(self._lines["err"])
+
+    @property
+    def output(self) -> str:
+        """Both, for looking through a log wherever it went."""
+        return f"{self.stdout}\n{self.stderr}"
+
+    def _wait(self, find: Callable[[], T | None], wanted: str, timeout_s: float) -> T:
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while (found := find()) is None:
+                # Looked at again below: a program may print its last words and end at once.
+                ended = self.process.poll() is not None and not any(
+                    reader.is_alive() for reader in self._readers
+                )
+                left = deadline - time.monotonic()
+                if ended or left <= 0:
+                    why = f"ended with {self.process.returncode}" if ended else f"{timeout_s} s"
+                    raise AssertionError(
+                        f"no {wanted} ({why}) from {self.command}:\n{self._tail()}"
+                    )
+                self._changed.wait(min(left, 0.2))
+        return found
+
+    def _tail(self) -> str:
+        return "\n".join([*self._lines["out"][-40:], "--- stderr", *self._lines["err"][-40:]])
+
+    def wait_for(self, pattern: str, *, timeout_s: float = 30) -> re.Match[str]:
+        """The first match of *pattern* in any line printed so far or within the time."""
+        expression = re.compile(pattern)
+
+        def find() -> re.Match[str] | None:
+            lines = (*self._lines["out"], *self._lines["err"])
+            return next((match for line in lines if (match := expression.search(line))), None)
+
+        return self._wait(find, f"line like {pattern!r}", timeout_s)
+
+    def next_line(self, *, timeout_s: float = 30) -> str:
+        """The next line of stdout that nobody has taken yet."""
+
+        def find() -> str | None:
+            lines = self._lines["out"]
+            return lines[self._seen] if self._seen < len(lines) else None
+
+        line = self._wait(find, "further line", timeout_s)
+        self._seen += 1
+        return line
+
+    def write_line(self, line: str) -> None:
+        """Give it a line on its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def stop(self, *, with_signal: int = signal.SIGTERM, timeout_s: float = 15) -> int:
+        """Ask it to end and answer its exit code; one that does not end in time is an error."""
+        if self.process.poll() is None:
+            self.process.send_signal(with_signal)
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(5)
+            raise AssertionError(
+                f"{self.command} did not end in {timeout_s} s:\n{self._tail()}"
+            ) from None
+        finally:
+            self._close()
+        return code
+
+    def kill(self) -> None:
+        """End it in any case, for cleaning up after a failure."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(5)
+        self._close()
+
+    def _close(self) -> None:
+        for reader in self._readers:
+            reader.join(5)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                # What was written to one that had ended already is still in the pipe's buffer.
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _started(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, user: str | None
+) -> subprocess.Popen[str] | ForkedProcess:
+    ours = user is None and list(command[:2]) == [sys.executable, "-m"]
+    if ours and fork_server().takes(env):
+        return fork_server().start(*command[2:], env=env, cwd=cwd)
+    return subprocess.Popen(
+        command,
+        env=dict(env),
+        cwd=cwd,
+        user=user,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
-"""Loopback reverse proxies: one that balances, and one that adds a token."""
+"""Proxies on loopback: HTTP ones that balance or add a token, a TCP one, one for CONNECT."""
 
 import contextlib
 import itertools
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -9,7 +12,8 @@ import anyio
 import httpx2
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tests.support.sockets import free_port, serving
+from tests.support.asgi_server import serving
+from tests.support.processes import free_port
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 
@@ -159,3 +163,126 @@ def balanced(upstreams: Sequence[str], port: int) -> Iterator[str]:
     """Run a balancer in front of these origins, on a port of one's choice; yields its origin."""
     with serving(Balancer(upstreams), port=port, lifespan="on") as origin:
         yield origin
+
+
+COMMITTED = b"COMMIT\x00"
+"""PostgreSQL's answer to a COMMIT, without its head."""
+
+
+class TcpProxy(socketserver.ThreadingTCPServer):
+    """Passes bytes between its clients and a port of this machine."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+    def __init__(self, target: int) -> None:
+        super().__init__(("127.0.0.1", 0), TcpConnection)
+        self.target = target
+        self.port: int = self.server_address[1]
+        self.passing = threading.Event()
+        """Cleared: as a network that swallows every packet, in both directions."""
+        self.passing.set()
+        self.commits_to_lose = 0
+        """Answers to a COMMIT that do not arrive, with the connection they belong to."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of connections that end in the middle."""
+
+
+class TcpConnection(socketserver.BaseRequestHandler):
+    """One connection and its other half."""
+
+    server: TcpProxy
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.server.target), timeout=10) as there:
+            there.settimeout(None)
+            back = threading.Thread(target=self.pump, args=(there, self.request), daemon=True)
+            back.start()
+            self.pump(self.request, there)
+            back.join(10)
+
+    def pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                self.server.passing.wait()
+                if source is not self.request and COMMITTED in data and self.server.commits_to_lose:
+                    self.server.commits_to_lose -= 1
+                    break
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def tcp_proxy(target: int) -> Iterator[TcpProxy]:
+    """Run the proxy for the time of a block."""
+    with TcpProxy(target) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.passing.set()
+            server.shutdown()
+            thread.join(10)
+
+
+class ConnectProxy(socketserver.ThreadingTCPServer):
+    """Answers CONNECT and passes bytes; remembers what it was asked for."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, target: int) -> None:
+        super().__init__(("127.0.0.1", 0), ConnectHandler)
+        self.target = target
+        self.asked: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class ConnectHandler(socketserver.BaseRequestHandler):
+    """One tunnel."""
+
+    server: ConnectProxy
+
+    def handle(self) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            chunk = self.request.recv(4096)
+            if not chunk:
+                return
+            head += chunk
+        self.server.asked.append(head.decode("latin-1").split("\r\n")[0])
+        with socket.create_connection(("127.0.0.1", self.server.target), timeout=10) as there:
+            self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            back = threading.Thread(target=pump, args=(there, self.request), daemon=True)
+            back.start()
+            pump(self.request, there)
+            back.join(10)
+
+
+def pump(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65_536):
+            sink.sendall(data)
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def connect_proxy(target: int) -> Iterator[ConnectProxy]:
+    """Run the proxy for the time of a block."""
+    with ConnectProxy(target) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(10)

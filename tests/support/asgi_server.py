@@ -1,12 +1,15 @@
 """A real uvicorn in a thread of this process, for servers that a test wants to look inside."""
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 
-class Server:
+class AsgiServer:
     """
     Serves an ASGI app on loopback until `stop`; *http* is `httptools` or `h11`.
 
@@ -37,7 +40,7 @@ class Server:
     def _run(self) -> None:
         self._server.run()
 
-    def start(self) -> "Server":
+    def start(self) -> "AsgiServer":
         self._thread.start()
         assert self._started.wait(10), "the server did not start within ten seconds"
         return self
@@ -55,3 +58,14 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp, *, port: int = 0, **options: Any) -> Iterator[str]:
+    """Serve *app* behind a real uvicorn in a thread; yields its origin. *options* are Server's."""
+    server = AsgiServer(app, port=port, timeout_graceful_shutdown=3, **options)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()

@@ -1,4 +1,4 @@
-"""Calls of several rounds, and what a client answers in them."""
+"""Tools that ask their caller, and how a test answers: in rounds, or within a session."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from gatepost import CallContext, Pack
+from gatepost import CallContext, Elicitation, Pack, UrlElicitation
+from gatepost.mcp.endpoint import EndpointLimits
 from tests.support.endpoint import META, EndpointClient, Response
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
 EVERYTHING: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
@@ -94,7 +96,7 @@ class Trip(BaseModel):
         return self
 
 
-pack = Pack("rounds")
+ROUNDS = Pack("rounds")
 RUNS: list[str] = []
 """What `purge` did."""
 FILES = {"count": 3}
@@ -107,7 +109,7 @@ class Ok(BaseModel):
     ok: bool
 
 
-@pack.tool()
+@ROUNDS.tool()
 async def purge(ctx: CallContext, table: str = "t", size: float = 0) -> str:
     """Delete after asking."""
     RUNS.append("started")
@@ -116,9 +118,90 @@ async def purge(ctx: CallContext, table: str = "t", size: float = 0) -> str:
     return f"{answered.action} {answered.content}"
 
 
-@pack.tool()
+@ROUNDS.tool()
 async def ask_twice(ctx: CallContext) -> str:
     """Ask one thing after another, by default keys."""
     first = await ctx.ask("First?", Ok)
     second = await ctx.ask("Second?", Ok)
     return f"{first.content} {second.content}"
+
+
+SESSION_TOOLS = Pack("curious")
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+SESSION_CAPABILITIES: dict[str, Any] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}},
+    "roots": {"listChanged": True},
+}
+
+
+@SESSION_TOOLS.tool(timeout_s=0.2)
+async def ask_name(ctx: CallContext) -> str:
+    """Ask for a name, in less time than a person needs."""
+    answered = await ctx.ask("Who are you?", FORM)
+    return f"{answered.action} {answered.content and answered.content['name']}"
+
+
+@SESSION_TOOLS.tool()
+async def ask_page(ctx: CallContext) -> str:
+    """Ask to visit a page."""
+    return (await ctx.ask_url("Link your account", "https://mcp.example.com/connect")).action
+
+
+@SESSION_TOOLS.tool()
+async def sample(ctx: CallContext) -> str:
+    """Ask the client's model."""
+    sampled = await ctx.sample("Say hello", max_tokens=10)
+    return f"{sampled.model}"
+
+
+@SESSION_TOOLS.tool()
+async def roots(ctx: CallContext) -> str:
+    """Ask for the folders."""
+    return " ".join(root.uri for root in await ctx.roots())
+
+
+@SESSION_TOOLS.tool()
+async def ask_two(ctx: CallContext) -> str:
+    """Ask twice at once."""
+    questions = {"a": Elicitation("A?", FORM), "b": Elicitation("B?", FORM)}
+    answers = await ctx.ask_together(questions)
+    return " ".join(answers[key].action for key in "ab")
+
+
+@SESSION_TOOLS.tool()
+async def ask_both(ctx: CallContext) -> str:
+    """Ask for a name and a visit at once."""
+    await ctx.ask_together(
+        {"a": Elicitation("A?", FORM), "b": UrlElicitation("B?", "https://mcp.example.com/b")}
+    )
+    return "never"
+
+
+async def opened(
+    version: str = "2025-11-25", limits: EndpointLimits | None = None, **declared: Any
+) -> EndpointPair:
+    house = EndpointPair(
+        SESSION_TOOLS.tools.values(), version=version, limits=limits or EndpointLimits()
+    )
+    return await house.open(**(declared or SESSION_CAPABILITIES))
+
+
+async def question(live: OpenExchange) -> dict[str, Any]:
+    """The next request of the server's."""
+    _, asked = await live.event()
+    assert asked["jsonrpc"] == "2.0"
+    assert {"id", "method", "params"} <= asked.keys()
+    return dict(asked)
+
+
+async def said_in_session(live: OpenExchange) -> tuple[bool, str]:
+    """Whether the call failed, and what it says."""
+    _, answer = await live.event()
+    assert answer["id"] == 7, answer
+    result = answer["result"]
+    await live.over()
+    return result["isError"], result["content"][0]["text"]
+
+
+ACCEPTED = {"action": "accept", "content": {"name": "Ann"}}

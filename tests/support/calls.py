@@ -1,5 +1,0 @@
-"""The callers whose calls reached the witness tools, in this process."""
-
-from gatepost_authz.caller import TenantContext
-
-CALLS: list[TenantContext] = []

@@ -1,0 +1,300 @@
+"""Gatepost as real processes: its commands, a server that reloads, several replicas."""
+
+import contextlib
+import json
+import re
+import signal
+import ssl
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gatepost.secrets.keyring import create
+from gatepost.workspace.ownership import LEDGER, PRIVATE
+from tests.support.client import Client, RawAnswer, result
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.processes import Process, free_port, python_environment
+from tests.support.server import Settings, configuration, issuer_settings
+from tests.support.tokens import TokenFactory
+
+HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
+"""What lets `gatepost dev` answer one caller as fast as tests ask."""
+READY = r"Gatepost is ready at (?P<url>http\S+)"
+
+
+class Gatepost(Process):
+    """A running Gatepost: where its endpoint is and what it printed."""
+
+    url: str
+    """The MCP endpoint, as the ready line names it."""
+    folder: Path
+    """Where it runs and keeps its state."""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of the endpoint."""
+        match = re.match(r"https?://[^/]+", self.url)
+        assert match is not None
+        return match[0]
+
+
+def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+    """Start `gatepost ARGUMENTS…` in this interpreter's environment."""
+    return Process(
+        [sys.executable, "-m", "gatepost", *arguments], env=python_environment(env), cwd=cwd
+    )
+
+
+def ended(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str, str]:
+    """Exit code, output and complaints of a command, once it has ended by itself."""
+    process = run(*arguments, env=env, cwd=cwd)
+    try:
+        process.process.wait(60)
+        return process.stop(), process.stdout, process.stderr
+    finally:
+        process.kill()
+
+
+@contextlib.contextmanager
+def running(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    before: Sequence[str] = (),
+) -> Iterator[Gatepost]:
+    """
+    Run a serving command until the block ends; yields once the ready line is there.
+
+    *before* is a command that runs it.
+
+    Every use proves the way out too: SIGTERM ends it with exit code 0, and the log shows no
+    traceback.
+    """
+    command = [*before, sys.executable, "-m", "gatepost", *arguments]
+    # Servers of other tests run beside this one, and there is one default address. No balancer
+    # has to hear of a stop.
+    quiet = {"GATEPOST_LISTEN__METRICS": "", "GATEPOST_LISTEN__LEAVE_S": "0"} | dict(env or {})
+    process = Gatepost(command, env=python_environment(quiet), cwd=cwd)
+    process.folder = cwd or Path.cwd()
+    try:
+        process.url = process.wait_for(READY)["url"]
+        yield process
+        code = process.stop()
+        assert code == 0, f"exit code {code}:\n{process.output}"
+        assert "Traceback (most recent call last)" not in process.output, process.output
+    finally:
+        process.kill()
+
+
+@contextlib.contextmanager
+def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
+    """`gatepost dev` on a free port with its state below *state*, for tests in a hurry."""
+    with running(
+        "dev",
+        "--port",
+        str(free_port()),
+        "--state",
+        str(state / "state"),
+        *arguments,
+        env={**HURRIED, **(env or {})},
+        cwd=state,
+    ) as gatepost:
+        yield gatepost
+
+
+def token(state: Path, *arguments: str) -> str:
+    """What `gatepost token` prints for the `dev` whose state is below *state*."""
+    code, said, complaints = ended("token", "--state", str(state / "state"), *arguments)
+    assert code == 0, complaints
+    return said.strip()
+
+
+@contextlib.contextmanager
+def serve(config: str, folder: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
+    """`gatepost serve` with the text of a configuration file, which is written into *folder*."""
+    path = folder / "gatepost.toml"
+    path.write_text(config, encoding="utf-8")
+    with running("serve", "--config", str(path), env=env, cwd=folder) as gatepost:
+        yield gatepost
+
+
+def tenant_folder(root: Path, tenant: str) -> Path:
+    """Where the tenant's files are; the record is made where there is none."""
+    home = root / PRIVATE / tenant
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (home / LEDGER).touch(mode=0o600)
+    return root / tenant
+
+
+RELOADED, REFUSED = "configuration reloaded", "reload refused"
+PID_TOOL = '''
+import os
+from gatepost import CallContext, Pack
+
+pack = Pack("pids")
+
+
+@pack.tool(name="{name}")
+async def pid(ctx: CallContext) -> str:
+    """Say which process serves."""
+    return str(os.getpid())
+'''
+
+
+def toml(value: Any) -> str:
+    """A TOML value on one line; the strings of these tests need no more quoting than JSON's."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+class ServerProcess:
+    """A running `gatepost serve`, its door, and the file that configures it."""
+
+    def __init__(
+        self, idp: Idp, folder: Path, configured: Settings, *, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.idp, self.folder, self.configured = idp, folder, configured
+        self.client = Client(configured["resource"], tls=tls)
+        self.process: Gatepost
+        self.write({})
+
+    def write(self, changes: Settings) -> None:
+        """Put the configuration with these tables changed into the file."""
+        self.configured = self.configured | changes
+        text = "\n".join(f"{name} = {toml(value)}" for name, value in self.configured.items())
+        (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
+
+    def add_tool(self, name: str) -> str:
+        """A tool file with one tool, which says its process; the path for `tools.load`."""
+        (self.folder / f"{name}.py").write_text(PID_TOOL.replace("{name}", name), encoding="utf-8")
+        return f"./{name}.py"
+
+    def hang_up(self, says: str = RELOADED, *, times: int = 1) -> None:
+        """Send SIGHUP and wait until so many processes have said so."""
+        before = self.process.output.count(says)
+        self.process.process.send_signal(signal.SIGHUP)
+        eventually(lambda: self.process.output.count(says) >= before + times, within=15)
+
+    def reload(self, *, times: int = 1, **changes: Any) -> None:
+        """Change the file and have it taken up."""
+        self.write(changes)
+        self.hang_up(times=times)
+
+    def token(self, issuer: str = "main", **claims: Any) -> str:
+        return TokenFactory(self.idp.issuer(issuer), self.client.resource).token(**claims)
+
+    def status(self, token: str) -> int:
+        """How the demo pack's `whoami` answers this token."""
+        return self.client.call(token, "whoami").status
+
+    def pid(self, token: str) -> int:
+        """The process that answered."""
+        return pid_of(self.client.call(token, "pid"))
+
+
+def pid_of(answer: RawAnswer) -> int:
+    return int(result(answer)["content"][0]["text"])
+
+
+@contextmanager
+def server_process(
+    idp: Idp,
+    folder: Path,
+    issuers: list[Settings],
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
+    **settings: Any,
+) -> Iterator[ServerProcess]:
+    """Run `gatepost serve ARGUMENTS` (by *before*) with that configuration until the block ends."""
+    port = free_port()
+    tools = {"packs": ["demo"], "load": ["./pid.py"]}
+    usual = {"listen": {"port": port, "drain_s": 10}, "tools": tools}
+    running_post = ServerProcess(idp, folder, configuration(port, issuers, **usual | settings))
+    running_post.add_tool("pid")
+    with running("serve", *arguments, env=env, cwd=folder, before=before) as process:
+        running_post.process = process
+        yield running_post
+
+
+COMMAND = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml"]
+
+
+class Replicas:
+    """
+    Two replicas, numbered 0 and 1, that run in one folder; with more `ports`, more of them.
+
+    *tools* is the file of their tools, which find the folder as their working directory. *port* is
+    the resource's: a balancer's, or (None) the first replica's. *preset* says how its issuer writes
+    tokens; *settings* are further tables of the configuration.
+    """
+
+    def __init__(
+        self,
+        idp: Idp,
+        folder: Path,
+        storage: Mapping[str, str],
+        *,
+        tools: Path,
+        port: int | None = None,
+        preset: str = "generic",
+        **settings: Any,
+    ) -> None:
+        self.folder = folder
+        self.ports = [free_port(), free_port()]
+        self.port = self.ports[0] if port is None else port
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self.servers: list[Gatepost] = []
+        table = {"acme": "acme", "globex": "globex"}
+        trusted = issuer_settings(idp, tenants=table, preset=preset)
+        self._forge = TokenFactory(trusted["issuer"], self.url)
+        create(folder / "keyring.json")
+        configured = configuration(
+            self.port,
+            [trusted],
+            storage=dict(storage),
+            keys={"ring": "file:keyring.json"},
+            tools={"load": [str(tools)]},
+            **settings,
+        )
+        text = "\n".join(f"{name} = {toml(value)}" for name, value in configured.items())
+        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All of them, for the time of a block."""
+        try:
+            # All before any is waited for: most of a start is the interpreter's.
+            self.servers += [self._begun(number) for number in range(len(self.ports))]
+            for server in self.servers:
+                server.wait_for(READY)
+            yield
+        finally:
+            for server in self.servers:
+                server.kill()
+
+    def kill(self, number: int) -> None:
+        """End a replica without a word, as a machine ends that loses its power."""
+        self.servers[number].kill()
+
+    def restart(self, number: int) -> None:
+        """Start a replica again at its old address."""
+        self.kill(number)
+        self.servers[number] = self._begun(number)
+        self.servers[number].wait_for(READY)
+
+    def token(self, **claims: Any) -> str:
+        """A token for the resource; the same person's unless *claims* say otherwise."""
+        return self._forge.token(**claims)
+
+    def _begun(self, number: int) -> Gatepost:
+        environment = {"GATEPOST_LISTEN__PORT": str(self.ports[number])}
+        return Gatepost(COMMAND, env=python_environment(environment), cwd=self.folder)

@@ -1,0 +1,200 @@
+"""Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
+
+import asyncio
+import io
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from starlette.types import ASGIApp
+
+from gatepost.app import build_app
+from gatepost.check.pack_loading import Toolbox, load
+from gatepost.check.problems import problems
+from gatepost.config.settings import Config
+from gatepost.http.deadlines import Deadlines
+from gatepost.http.httptools_protocol import HttptoolsProtocol
+from gatepost.runtime.server import GatepostServer, bind, listen_config
+from gatepost.runtime.services import Services, keyring_of, opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.shared_memory import SharedMetrics
+from gatepost_authz.config import Problem
+from tests.support import tokens as f
+from tests.support.client import Client
+from tests.support.issuers import Idp
+from tests.support.sample_tools import CALLS
+from tests.support.tokens import TokenFactory, rsa_key
+
+START_S, STOP_S = 10, 15
+SAMPLE_TOOLS = "tests.support.sample_tools"
+ACME = {"claim": "org_id"}
+Settings = dict[str, Any]
+
+
+class Server(threading.Thread):
+    """
+    A running server that a test can look into: its services, a client, and everything it logs.
+
+    *idp* holds the issuers that its configuration trusts. *prepare* may change the services before
+    they serve.
+    """
+
+    services: Services
+    idp: Idp
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        toolbox: Toolbox,
+        sock: socket.socket,
+        *,
+        parser: type[asyncio.Protocol] = HttptoolsProtocol,
+        keyring: KeyRing | None = None,
+        prepare: Callable[[Services], object] | None = None,
+        build: Callable[[Config, Services], ASGIApp] = build_app,
+        idp: Idp | None = None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
+        self.keyring = keyring or KeyRing.ephemeral()
+        self._prepare = prepare
+        self.shared_metrics = SharedMetrics()
+        self._build = build
+        self.lines = io.BytesIO()
+        self.client = Client(config.resource)
+        if idp is not None:
+            self.idp = idp
+        self.ready = threading.Event()
+        self.server: GatepostServer | None = None
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        meter = Meter(self.shared_metrics.slot(0))
+        meter.start(now=time.time())
+        async with opened(self.config, self.toolbox, self.keyring, meter) as services:
+            self.services = services
+            services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
+            if self._prepare is not None:
+                self._prepare(services)
+            app = self._build(self.config, services)
+            settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
+            self.server = GatepostServer(
+                settings, on_ready=self.ready.set, on_drain=services.streams.close
+            )
+            await self.server.serve(sockets=[self.sock])
+
+    def log(self) -> str:
+        """Everything the server has written so far."""
+        return self.lines.getvalue().decode()
+
+    @contextmanager
+    def running(self) -> Iterator["Server"]:
+        """Serve for the time of a block; starting and stopping are bounded."""
+        handler = logging.StreamHandler(io.TextIOWrapper(self.lines, write_through=True))
+        logging.getLogger().addHandler(handler)
+        self.start()
+        try:
+            assert self.ready.wait(START_S), "the server did not start in time"
+            yield self
+        finally:
+            if self.server is not None:
+                self.server.should_exit = True
+            self.join(STOP_S)
+            logging.getLogger().removeHandler(handler)
+            assert not self.is_alive(), "the server did not stop in time"
+
+    def tokens(self, issuer: str = "main", *, tenant: str = "") -> TokenFactory:
+        """Tokens of one issuer for the resource, or for the resource of one tenant."""
+        return TokenFactory(
+            self.idp.issuer(issuer), self.client.resource.replace("{tenant}", tenant)
+        )
+
+    def token(self, issuer: str = "main", *, tenant: str = "", **claims: Any) -> str:
+        return self.tokens(issuer, tenant=tenant).token(**claims)
+
+    def tenant_of(self, token: str) -> str | None:
+        """The tenant that the call of this token ran for; None: it was refused as invalid."""
+        before = len(CALLS)
+        answer = self.client.call(token)
+        if answer.status == 401:
+            assert len(CALLS) == before
+            return None
+        assert answer.status == 200, answer
+        assert len(CALLS) == before + 1
+        return CALLS[-1].tenant_id
+
+    @contextmanager
+    def nothing_runs(self) -> Iterator[None]:
+        """No tool runs inside the block."""
+        before = len(CALLS)
+        yield
+        assert len(CALLS) == before, "a tool ran"
+
+
+def issuer_settings(idp: Idp, name: str = "main", **settings: Any) -> Settings:
+    """An `[[issuers]]` table for an issuer that signs with the main key; claims name tenants."""
+    url = idp.issuer(name, [f.jwk(rsa_key())])
+    return {"issuer": url, "tenant": ACME} | settings
+
+
+def configuration(
+    port: int, issuers: list[Settings], path: str = "/mcp", **settings: Any
+) -> Settings:
+    """A whole configuration for this machine."""
+    usual = {
+        "resource": f"http://127.0.0.1:{port}{path}",
+        "mode": "development",
+        "issuers": issuers,
+        "tenancy": {"create_on_first_use": False},
+        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS]},
+        "storage": {"database": "memory:"},
+        "limits": {"failures_per_second": 0, "requests_per_second": 0},
+    }
+    # Most tests are about what tools do, not about who lets them.
+    approvals = {"destructive": "run"} | settings.get("approvals", {})
+    return usual | settings | {"approvals": approvals}
+
+
+def check_problems(issuers: list[Settings], path: str = "/mcp", **settings: Any) -> list[Problem]:
+    """What `gatepost check` finds in that configuration."""
+    config = msgspec.convert(configuration(8000, issuers, path, **settings), Config)
+    return list(problems(config, load(config.tools, config.packs, config.network)))
+
+
+def check_errors(issuers: list[Settings], path: str = "/mcp", **settings: Any) -> list[str]:
+    """The ids of what keeps that configuration from being served."""
+    return [one.id for one in check_problems(issuers, path, **settings) if one.level == "error"]
+
+
+@contextmanager
+def running_server(
+    idp: Idp,
+    issuers: list[Settings],
+    path: str = "/mcp",
+    *,
+    checked: bool = True,
+    prepare: Callable[[Services], object] | None = None,
+    **settings: Any,
+) -> Iterator[Server]:
+    """Serve that configuration, in which `gatepost check` finds no error (unless told)."""
+    sock: socket.socket = bind("127.0.0.1", 0)
+    config = msgspec.convert(
+        configuration(sock.getsockname()[1], issuers, path, **settings), Config
+    )
+    toolbox = load(config.tools, config.packs, config.network)
+    found = [one for one in problems(config, toolbox) if one.level == "error"]
+    assert bool(found) is not checked, found
+    ring = keyring_of(config)
+    with Server(config, toolbox, sock, keyring=ring, prepare=prepare, idp=idp).running() as server:
+        yield server
