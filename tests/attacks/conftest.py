@@ -14,8 +14,8 @@ from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import bind
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz import keyset
-from tests.attacks import issuers
-from tests.attacks.site import Site
+from tests.attacks import server
+from tests.attacks.server import AttackedServer
 from tests.support.issuers import Idp
 from tests.support.server import SAMPLE_TOOLS, Server
 
@@ -35,14 +35,14 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def serving(
     idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
-) -> Iterator[Site]:
+) -> Iterator[AttackedServer]:
     """A running site whose configuration is the attacked one with *settings* changed."""
     sock = bind("127.0.0.1", 0)
     resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
     tree = {
         "resource": resource,
         "mode": "development",
-        "issuers": issuers.configure(idp),
+        "issuers": server.configure(idp),
         "tenancy": {"create_on_first_use": False},
         "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
@@ -54,11 +54,11 @@ def serving(
     assert toolbox.problems == ()
     inside = Server(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
     with inside.running():
-        yield Site(idp, resource, inside.log)
+        yield AttackedServer(idp, resource, inside.log)
 
 
 @pytest.fixture(scope="session", params=PARSERS)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
     """Gatepost on uvicorn with this HTTP parser."""
     with Idp() as idp, serving(idp, request.param) as site:
         yield site

@@ -9,8 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.attacks.issuers import ODD_ENTRIES
-from tests.attacks.site import Site
+from tests.attacks.server import ODD_ENTRIES, AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
@@ -18,7 +17,7 @@ from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
 
-Make = Callable[[Site], str]
+Make = Callable[[AttackedServer], str]
 
 
 def unsigned(alg: Any) -> Make:
@@ -56,7 +55,7 @@ def der_signature(data: bytes) -> bytes:
 
 
 def spoiled(change: Callable[[str], str]) -> Make:
-    def make(site: Site) -> str:
+    def make(site: AttackedServer) -> str:
         head, body, signature = site.tokens().token().split(".")
         return f"{head}.{body}.{change(signature)}"
 
@@ -157,7 +156,7 @@ ACCEPTED = [
 
 @each(("make", "offline"), REFUSED)
 def test_a_confused_algorithm_or_key_never_reaches_a_tool(
-    site: Site, make: Make, offline: bool
+    site: AttackedServer, make: Make, offline: bool
 ) -> None:
     """Whatever the header claims about algorithm and key, only the issuer's own kind opens."""
     site.refused(make(site))
@@ -169,14 +168,14 @@ def test_a_confused_algorithm_or_key_never_reaches_a_tool(
 
 @each(("make", "offline"), ACCEPTED)
 def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
-    site: Site, make: Make, offline: bool
+    site: AttackedServer, make: Make, offline: bool
 ) -> None:
     """Keys we cannot use are passed over; they never take the whole set with them."""
     site.accepted(make(site))
 
 
 @pytest.mark.requirement("A05", "A16")
-def test_a_token_signed_with_a_published_secret_is_not_even_tried(site: Site) -> None:
+def test_a_token_signed_with_a_published_secret_is_not_even_tried(site: AttackedServer) -> None:
     """A symmetric key in a public set is no key: the same bytes under another name do not open."""
     token = compact(
         site.tokens("oct").header(alg="HS256", kid="octet"),

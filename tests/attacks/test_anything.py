@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 SIGN = signer(rsa_key(), "RS256")
@@ -40,7 +40,7 @@ def documented(answer: Any, *statuses: int) -> None:
 
 @EXAMPLES
 @given(value=FIELD_BYTES | FIELD_BYTES.map(lambda data: b"Bearer " + data))
-def test_any_authorization_header(site: Site, value: bytes) -> None:
+def test_any_authorization_header(site: AttackedServer, value: bytes) -> None:
     """Bytes that are no credential are 400 or 401."""
     with site.nothing_runs():
         documented(site.raw([("Authorization", value)]), 400, 401, 431)
@@ -50,7 +50,7 @@ def test_any_authorization_header(site: Site, value: bytes) -> None:
 @given(
     parts=st.lists(st.binary(max_size=120).map(b64) | st.text("aA0-_.=", max_size=20), max_size=6)
 )
-def test_any_token(site: Site, parts: list[str]) -> None:
+def test_any_token(site: AttackedServer, parts: list[str]) -> None:
     """Segments of anything are no token."""
     with site.nothing_runs():
         documented(site.call(".".join(parts)), 400, 401)
@@ -58,21 +58,21 @@ def test_any_token(site: Site, parts: list[str]) -> None:
 
 @EXAMPLES
 @given(member=st.sampled_from(MEMBERS), value=ANY_JSON)
-def test_any_value_of_a_header_member(site: Site, member: str, value: Any) -> None:
+def test_any_value_of_a_header_member(site: AttackedServer, member: str, value: Any) -> None:
     """A signed token whose header says anything is refused, or was harmless."""
     documented(site.call(site.tokens().token(header={member: value})), 200, 401, 503)
 
 
 @EXAMPLES
 @given(claim=st.sampled_from(CLAIMS), value=ANY_JSON | st.just(ABSENT))
-def test_any_value_of_a_claim(site: Site, claim: str, value: Any) -> None:
+def test_any_value_of_a_claim(site: AttackedServer, claim: str, value: Any) -> None:
     """A signed token that claims anything is refused, or was harmless."""
     documented(site.call(site.tokens().token(**{claim: value})), 200, 401)
 
 
 @EXAMPLES
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_signed_payload(site: Site, payload: bytes) -> None:
+def test_any_signed_payload(site: AttackedServer, payload: bytes) -> None:
     """Signed by the right key, and still not a set of claims."""
     token = compact(site.tokens().header(), payload, SIGN)
     if not payload:
@@ -83,7 +83,7 @@ def test_any_signed_payload(site: Site, payload: bytes) -> None:
 
 @EXAMPLES
 @given(body=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body(site: Site, body: bytes) -> None:
+def test_any_body(site: AttackedServer, body: bytes) -> None:
     """From a caller who may come in: JSON-RPC errors, or nothing to answer."""
     credential = ("Authorization", f"Bearer {site.tokens().token()}")
     with site.nothing_runs():
@@ -99,7 +99,7 @@ def test_any_body(site: Site, body: bytes) -> None:
     params=ANY_JSON,
     identity=ANY_JSON,
 )
-def test_any_message(site: Site, method: str, params: Any, identity: Any) -> None:
+def test_any_message(site: AttackedServer, method: str, params: Any, identity: Any) -> None:
     """Known methods with parameters of any shape, in either era."""
     message = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
     credential = ("Authorization", f"Bearer {site.tokens().token()}")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
 
-Make = Callable[[Site], str]
+Make = Callable[[AttackedServer], str]
 FAR = 253_402_300_799  # the last second of year 9999
 DEEP = "[" * 20_000 + "]" * 20_000
 
@@ -147,7 +147,7 @@ REFUSED = [
 
 @each("make", REFUSED)
 def test_a_token_that_lies_or_is_for_somebody_else_never_reaches_a_tool(
-    site: Site, make: Make
+    site: AttackedServer, make: Make
 ) -> None:
     """Signed by the right key is not enough: every claim has to be the right kind, for us, now."""
     site.refused(make(site))
@@ -166,13 +166,13 @@ ACCEPTED = [
 
 
 @each("make", ACCEPTED)
-def test_what_the_profile_allows_is_accepted(site: Site, make: Make) -> None:
+def test_what_the_profile_allows_is_accepted(site: AttackedServer, make: Make) -> None:
     """Strict is not narrow: what RFC 9068 allows opens the gate."""
     site.accepted(make(site))
 
 
 @pytest.mark.requirement("C11", "N16")
-def test_the_keys_of_one_issuer_never_open_for_another(site: Site) -> None:
+def test_the_keys_of_one_issuer_never_open_for_another(site: AttackedServer) -> None:
     """Both issuers are trusted; each for its own tokens only, even under the same key id."""
     site.accepted(site.tokens("ec").token(header={"alg": "ES256"}, sign=site.signs("ec")))
 
@@ -181,7 +181,7 @@ def test_the_keys_of_one_issuer_never_open_for_another(site: Site) -> None:
 
 
 @pytest.mark.requirement("C18")
-def test_a_machine_named_like_a_person_is_somebody_else(site: Site) -> None:
+def test_a_machine_named_like_a_person_is_somebody_else(site: AttackedServer) -> None:
     """A client that registers under a person's id must not reach what is that person's."""
     person = site.accepted(site.tokens().token(sub="alice", client_id="client-1"))
     machine = site.accepted(site.tokens().token(sub="alice", client_id="alice"))
@@ -191,7 +191,7 @@ def test_a_machine_named_like_a_person_is_somebody_else(site: Site) -> None:
 
 
 @pytest.mark.requirement("C22")
-def test_a_scope_is_compared_whole(site: Site) -> None:
+def test_a_scope_is_compared_whole(site: AttackedServer) -> None:
     """`files:writer` is not `files:write`."""
     site.refused(
         site.tokens().token(scope="files:writer xfiles:write files:writ"),
@@ -202,7 +202,7 @@ def test_a_scope_is_compared_whole(site: Site) -> None:
 
 
 @pytest.mark.requirement("C23")
-def test_two_scope_claims_never_add_up(site: Site) -> None:
+def test_two_scope_claims_never_add_up(site: AttackedServer) -> None:
     """The preset says which claim holds the scopes; another one beside it grants nothing."""
     token = site.tokens().token(scope="files:read", scp="files:write")
 
@@ -211,7 +211,7 @@ def test_two_scope_claims_never_add_up(site: Site) -> None:
 
 
 @pytest.mark.requirement("C30")
-def test_only_the_outermost_actor_counts(site: Site) -> None:
+def test_only_the_outermost_actor_counts(site: AttackedServer) -> None:
     """Deeper actors are history (RFC 8693 section 4.1); fifty of them are an attack."""
     act: dict[str, Any] = {"sub": "admin"}
     for _ in range(50):
@@ -224,7 +224,7 @@ def test_only_the_outermost_actor_counts(site: Site) -> None:
 
 
 @pytest.mark.requirement("C29", "A6")
-def test_the_token_alone_names_the_tenant(site: Site) -> None:
+def test_the_token_alone_names_the_tenant(site: AttackedServer) -> None:
     """No header, query or argument moves a caller to another tenant."""
     headers = {"X-Tenant-Id": "globex", "X-Org-Id": "globex", "X_Tenant": "globex"}
 
@@ -234,7 +234,7 @@ def test_the_token_alone_names_the_tenant(site: Site) -> None:
 
 
 @pytest.mark.requirement("C29")
-def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(site: Site) -> None:
+def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(site: AttackedServer) -> None:
     """A second trusted issuer that claims somebody else's tenant gets nowhere."""
     site.accepted(site.tokens("rival").token(org_id="rival-org"))
 

@@ -27,9 +27,8 @@ from gatepost_authz.headers import LONGEST_REMEMBERED
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
 from tests.attacks.conftest import serving
-from tests.attacks.site import Site, tools_call
-from tests.http.exchange import HOST, ask
-from tests.http.front import Front
+from tests.attacks.server import AttackedServer, tools_call
+from tests.http.wire import HOST, Front, ask
 from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.measuring import steps
@@ -42,7 +41,7 @@ META = (
 )
 
 
-def post(site: Site, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
+def post(site: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
     """A message of the older revisions with a good token."""
     head = [
         ("Host", site.authority),
@@ -55,13 +54,13 @@ def post(site: Site, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
     return exchange(site.port, request("POST", site.path, head, body))
 
 
-def modern(site: Site, message: bytes, *fields: tuple[str, str], tool: str) -> RawAnswer:
+def modern(site: AttackedServer, message: bytes, *fields: tuple[str, str], tool: str) -> RawAnswer:
     """A 2026-07-28 call of *tool* with a good token and exactly this body."""
     token = ("Authorization", f"Bearer {site.tokens().token()}")
     return site.raw([token, *fields], body=message, tool=tool)
 
 
-def session_of(site: Site) -> tuple[str, str]:
+def session_of(site: AttackedServer) -> tuple[str, str]:
     identity = post(site, OPEN).field("mcp-session-id")
     assert identity
     return ("Mcp-Session-Id", identity)
@@ -90,7 +89,7 @@ def test_one_issuer_of_a_template_cannot_claim_the_tenant_of_another(
     assert refused.value.reason == "tenant_not_exclusive"
 
 
-def test_a_suspended_tenant_cannot_call_in_a_batch(site: Site) -> None:
+def test_a_suspended_tenant_cannot_call_in_a_batch(site: AttackedServer) -> None:
     """A session from before the suspension still opens; a batch must meet the check as well."""
     keyring = KeyRing.ephemeral()
     with serving(site.idp, "h11", keyring=keyring, tenancy={"suspended": ["acme"]}) as closed:
@@ -114,7 +113,7 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(site: Site) -> None:
 
 
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
-def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
+def test_a_field_behind_the_body_is_no_header(site: AttackedServer, field: str) -> None:
     """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
     fields, body = tools_call("witness")
     fields += [("Host", site.authority), ("Content-Type", "application/json")]
@@ -129,7 +128,7 @@ def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
     assert answer.status == (401 if field == "Authorization" else 400)
 
 
-def test_fields_behind_the_body_fill_no_memory(site: Site) -> None:
+def test_fields_behind_the_body_fill_no_memory(site: AttackedServer) -> None:
     """They count neither as head nor as body, and a value without end was gathered whole."""
     head = [("Host", site.authority), ("Content-Type", "application/json")]
     head += [("Authorization", f"Bearer {site.tokens().token()}"), ("Transfer-Encoding", "chunked")]
@@ -169,7 +168,7 @@ async def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
         b'[{"jsonrpc":"2.0","id":1,"method":"\xff"}]',
     ],
 )
-def test_a_body_that_is_not_utf_8_is_no_json(site: Site, body: bytes) -> None:
+def test_a_body_that_is_not_utf_8_is_no_json(site: AttackedServer, body: bytes) -> None:
     """J-01; whoever can make a server answer 500 can fill its log with tracebacks."""
     answer = post(site, body)
 
@@ -177,7 +176,7 @@ def test_a_body_that_is_not_utf_8_is_no_json(site: Site, body: bytes) -> None:
     assert json.loads(answer.body)["id"] is None
 
 
-def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: Site) -> None:
+def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: AttackedServer) -> None:
     """JSON-RPC 2.0 section 6: an error for each, and the good ones are served."""
     answer = post(site, b'[1,[],null,"a",{},' + CALL + b"]", session_of(site))
 
@@ -189,7 +188,7 @@ def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: Site) 
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 4000])
 def test_arguments_that_two_parsers_read_differently_pass_no_routing_header(
-    site: Site, number: str
+    site: AttackedServer, number: str
 ) -> None:
     """A proxy routed by the header: unread arguments must not leave it unchecked (H-10)."""
     call = (

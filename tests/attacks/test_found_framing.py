@@ -1,6 +1,6 @@
 """What was found by sending requests whose end is in doubt; each stays found."""
 
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.attacks.test_found_wire import connected, statuses
 from tests.support.cases import each
 
@@ -19,7 +19,7 @@ ASKED = ["POST /mcp", "GET /health", "OPTIONS /mcp", "TRACE /mcp", "POST /nowher
 @each("asked", ASKED)
 @each("codings", ODD, ids=str)
 def test_nothing_is_served_behind_an_odd_transfer_coding(
-    site: Site, asked: str, codings: list[str]
+    site: AttackedServer, asked: str, codings: list[str]
 ) -> None:
     """A proxy in front may have seen another end of it: what follows was a request of its own."""
     lines = [f"{asked} HTTP/1.1", f"Host: {site.authority}"]
@@ -33,7 +33,7 @@ def test_nothing_is_served_behind_an_odd_transfer_coding(
     assert len(answered) == 1, answered
 
 
-def test_a_connection_goes_on_behind_a_body_in_chunks(site: Site) -> None:
+def test_a_connection_goes_on_behind_a_body_in_chunks(site: AttackedServer) -> None:
     """The coding that everybody knows leaves no doubt."""
     head = f"GET /health HTTP/1.1\r\nHost: {site.authority}\r\n"
     first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED

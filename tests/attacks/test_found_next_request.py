@@ -11,9 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.front import RULES, Front
 from tests.http.test_framing import END, app, post, told, warmed
-from tests.http.wire import connected, serving
+from tests.http.wire import RULES, Front, connected, serving
 
 NAMED: ContextVar[str] = ContextVar("named", default="nobody")
 

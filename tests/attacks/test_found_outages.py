@@ -10,9 +10,8 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_tasks
-from tests.mcp.tasking import DECLARED, Tasker
 from tests.policy.idempotency.deployment import come
-from tests.support.endpoint import JSON, META, VERSION, Response, message
+from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 pack = Pack("documents")
 
@@ -37,7 +36,7 @@ RECORDS = {
 RELAY = ("publish", "follow", "put", "take", "spend", "append", "read")
 
 
-class Site(Tasker):
+class Site(TaskClient):
     """A server whose stores answer until ``left`` more questions were asked, and then never."""
 
     def __init__(self) -> None:

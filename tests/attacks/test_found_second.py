@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
-from tests.authz.opaque_tokens import TARGET, OpaqueTokenGate
+from tests.authz.verifiers import TARGET, OpaqueTokenGate
 from tests.keys.client import Walk
 from tests.support.issuers import Idp
 from tests.support.tokens import b64

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attacks.site import Fields, Site, tools_call
+from tests.attacks.server import AttackedServer, Fields, tools_call
 from tests.support.client import RawAnswer, read_answer, request
 from tests.support.sample_tools import CALLS
 
@@ -13,7 +13,7 @@ from tests.support.sample_tools import CALLS
 class Proxy:
     """A connection to the site on which one request follows another."""
 
-    def __init__(self, site: Site, connection: socket.socket) -> None:
+    def __init__(self, site: AttackedServer, connection: socket.socket) -> None:
         self._site, self._connection = site, connection
 
     def call(self, token: str, *more: tuple[str, str], host: str = "", size: int = 0) -> RawAnswer:
@@ -33,14 +33,16 @@ class Proxy:
 
 
 @pytest.fixture
-def proxy(site: Site) -> Iterator[Proxy]:
+def proxy(site: AttackedServer) -> Iterator[Proxy]:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield Proxy(site, connection)
 
 
 @pytest.mark.requirement("P3")
-def test_whoever_calls_on_a_connection_is_who_the_token_says(site: Site, proxy: Proxy) -> None:
+def test_whoever_calls_on_a_connection_is_who_the_token_says(
+    site: AttackedServer, proxy: Proxy
+) -> None:
     """Tokens of the same length for others of the same place, in turn and several times each."""
     forge = site.tokens()
     tokens = {name: forge.token(sub=name) for name in ("user-a", "user-b", "user-c")}
@@ -66,7 +68,7 @@ REFUSED: dict[str, tuple[int, tuple[str, str]]] = {
 @pytest.mark.requirement("P3")
 @pytest.mark.parametrize(("status", "field"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_is_refused_is_refused_behind_what_passed(
-    site: Site, proxy: Proxy, status: int, field: tuple[str, str]
+    site: AttackedServer, proxy: Proxy, status: int, field: tuple[str, str]
 ) -> None:
     """One more field, behind a head that has passed three times."""
     token = site.tokens().token()
@@ -78,7 +80,7 @@ def test_what_is_refused_is_refused_behind_what_passed(
 
 
 @pytest.mark.requirement("P3")
-def test_another_host_is_refused_behind_our_own(site: Site, proxy: Proxy) -> None:
+def test_another_host_is_refused_behind_our_own(site: AttackedServer, proxy: Proxy) -> None:
     """Each time, and our own passes again (DNS rebinding)."""
     token = site.tokens().token()
     for _ in range(3):
@@ -98,7 +100,7 @@ def test_another_host_is_refused_behind_our_own(site: Site, proxy: Proxy) -> Non
     ],
 )
 def test_a_bad_token_is_refused_behind_a_good_one(
-    site: Site, proxy: Proxy, changed: dict[str, object]
+    site: AttackedServer, proxy: Proxy, changed: dict[str, object]
 ) -> None:
     """On its connection, each time that it comes, and the good one passes again."""
     good, bad = site.tokens().token(), site.tokens().token(**changed)

@@ -11,9 +11,8 @@ from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
-from tests.mcp.tasking import Tasker
 from tests.policy.idempotency.deployment import come, turns
-from tests.support.endpoint import JSON, META, VERSION, Header, message
+from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
 
 WITHIN_S = 10
 MOST_STEPS = 60
@@ -80,7 +79,7 @@ class Site:
         self.wire: Any = relay.of("acme")
         relay._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
         tools = [*pack.tools.values(), *pack.documents.values()]
-        self.client = Tasker(tools, records=records, relay=relay)
+        self.client = TaskClient(tools, records=records, relay=relay)
         self.sent: list[Any] = []
         self.before = asyncio.all_tasks()
 

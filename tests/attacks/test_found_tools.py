@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
 from gatepost.tools.prompt import Message
 from gatepost.tools.resource import Contents
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, message
 
 HALF = "\ud800"
@@ -99,7 +99,7 @@ def failed(response: Response) -> None:
 async def everywhere(work: Callable[[], Any]) -> None:
     """By each way to write a tool, over each protocol."""
     client = EndpointClient(tools(work).tools.values())
-    inner = Inner(client.runner, client.registry)
+    inner = RestEndpoint(client.runner, client.registry)
     session = await client.open()
     for name in ("here", "apart", "added"):
         failed(await client.call(name))

@@ -12,9 +12,8 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.tasking import DECLARED, Tasker
 from tests.policy.idempotency.deployment import come, turns
-from tests.support.endpoint import JSON, META, VERSION, Response, message
+from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 WITHIN_S = 10
 MOST = 2
@@ -60,7 +59,7 @@ class Site:
 
         records = MemoryRecords()
         self.tasks = records.of("acme").tasks = Slow()
-        self.client = Tasker(
+        self.client = TaskClient(
             pack.tools.values(), terms=TaskLimits(max_per_caller=MOST), records=records
         )
         self.hang_up = asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.http.wire import SOON, serving
 from tests.http.wire import connected as opened
 from tests.support.cases import each
@@ -18,19 +18,19 @@ from tests.support.client import RawAnswer, exchange, read_answer, request
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
-def connected(site: Site) -> socket.socket:
+def connected(site: AttackedServer) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", site.port), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def head(site: Site, *fields: str) -> bytes:
+def head(site: AttackedServer, *fields: str) -> bytes:
     """The head of a POST to the endpoint, with the fields that every test has."""
     usual = (f"POST {site.path} HTTP/1.1", f"Host: {site.authority}")
     return "\r\n".join((*usual, "Content-Type: application/json", *fields, "", "")).encode()
 
 
-def healthy(site: Site, *fields: str) -> bytes:
+def healthy(site: AttackedServer, *fields: str) -> bytes:
     asked = ("GET /health HTTP/1.1", f"Host: {site.authority}", *fields, "", "")
     return "\r\n".join(asked).encode()
 
@@ -46,11 +46,11 @@ def statuses(connection: socket.socket) -> list[int]:
     return [int(status) for status in STATUS.findall(received)]
 
 
-def token_field(site: Site) -> str:
+def token_field(site: AttackedServer) -> str:
     return f"Authorization: Bearer {site.tokens().token()}"
 
 
-def settled(site: Site) -> None:
+def settled(site: AttackedServer) -> None:
     """Return when the server has read what was sent before: it answers in turn."""
     for _ in range(3):
         with connected(site) as other:
@@ -58,14 +58,16 @@ def settled(site: Site) -> None:
             assert read_answer(other).status == 200
 
 
-def refused_before_its_body(site: Site, connection: socket.socket, size: int) -> RawAnswer:
+def refused_before_its_body(
+    site: AttackedServer, connection: socket.socket, size: int
+) -> RawAnswer:
     connection.sendall(head(site, f"Content-Length: {size}"))
     answer = read_answer(connection)
     assert answer.status == 401
     return answer
 
 
-def test_the_unread_body_of_a_refused_request_holds_no_request(site: Site) -> None:
+def test_the_unread_body_of_a_refused_request_holds_no_request(site: AttackedServer) -> None:
     """It was taken for a head, and each `upgrade:` in it made it longer: the rest was a request."""
     smuggled = healthy(site, "X-Padding: 1")
     smuggled += b" " * (len(smuggled) % 2)
@@ -81,7 +83,7 @@ def test_the_unread_body_of_a_refused_request_holds_no_request(site: Site) -> No
     assert after == [200]
 
 
-def test_the_unread_body_of_a_refused_request_is_no_large_head(site: Site) -> None:
+def test_the_unread_body_of_a_refused_request_is_no_large_head(site: AttackedServer) -> None:
     """A client that uploads with an expired token got 401, then 431, then a reset."""
     size = 1_000_000
 
@@ -96,7 +98,7 @@ def test_the_unread_body_of_a_refused_request_is_no_large_head(site: Site) -> No
 
 @pytest.mark.parametrize("pieces", [("UpGrade: h2c\r\n",), ("Upgr", "ade: h2c\r\n")])
 def test_a_body_is_no_request_however_an_upgrade_is_offered(
-    site: Site, pieces: tuple[str, ...]
+    site: AttackedServer, pieces: tuple[str, ...]
 ) -> None:
     """The parser skips the body of a request with an upgrade and takes it for the next request."""
     smuggled = healthy(site, "Connection: close")
@@ -115,7 +117,7 @@ def test_a_body_is_no_request_however_an_upgrade_is_offered(
     assert answered in ([400], [401])
 
 
-def test_a_connection_serves_clients_that_send_head_and_body_apart(site: Site) -> None:
+def test_a_connection_serves_clients_that_send_head_and_body_apart(site: AttackedServer) -> None:
     """The heads added up over requests, and after some hundred the connection was cut."""
     beginning = head(site, token_field(site), "Content-Length: 2", f"X-Filler: {'x' * 8_000}")
     answered = 0
@@ -182,7 +184,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
 
 @each("path", ["/health", "/readyz"])
 @each("method", ["CONNECT", "POST", "DELETE"])
-def test_a_probe_is_asked_by_get_alone(site: Site, method: str, path: str) -> None:
+def test_a_probe_is_asked_by_get_alone(site: AttackedServer, method: str, path: str) -> None:
     """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
     head = [("Host", site.authority), ("Connection", "close"), ("Content-Length", "0")]
     answer = exchange(site.port, request(method, path, head))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
@@ -15,7 +15,7 @@ from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 # Which HTTP parser hands it on makes no difference to what a token says.
 pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
 
-Make = Callable[[Site], str]
+Make = Callable[[AttackedServer], str]
 SIGN = signer(rsa_key(), "RS256")
 
 
@@ -32,7 +32,7 @@ def text_header(text: str) -> Make:
     return raw_header((f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}').encode())
 
 
-def embedded(site: Site) -> str:
+def embedded(site: AttackedServer) -> str:
     stranger = rsa_key("stranger")
     return site.tokens().token(
         header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256")
@@ -53,12 +53,12 @@ def flattened(head: str, body: str, signature: str) -> str:
     return json.dumps({"protected": head, "payload": body, "signature": signature})
 
 
-def encrypted(site: Site) -> str:
+def encrypted(site: AttackedServer) -> str:
     header = {"alg": "PBES2-HS256+A128KW", "enc": "A128CBC-HS256", "p2s": "YWJj", "p2c": 2**31}
     return ".".join([f.encode(header), *(b64(b"x" * 16) for _ in range(4))])
 
 
-def detached(site: Site) -> str:
+def detached(site: AttackedServer) -> str:
     head, _, signature = site.tokens().token().split(".")
     return f"{head}..{signature}"
 
@@ -66,7 +66,7 @@ def detached(site: Site) -> str:
 def unencoded(size: int) -> Make:
     """RFC 7797: the payload as it is, signed over the raw bytes."""
 
-    def make(site: Site) -> str:
+    def make(site: AttackedServer) -> str:
         claims = json.dumps(site.tokens().claims(pad="x" * size)).encode()
         header = site.tokens().header(b64=False, crit=["b64"])
         return compact(header, claims, SIGN)
@@ -75,7 +75,7 @@ def unencoded(size: int) -> Make:
 
 
 def padded(part: int) -> Make:
-    def make(site: Site) -> str:
+    def make(site: AttackedServer) -> str:
         parts = site.tokens().token(pad="xx").split(".")
         parts[part] += "=" * (-len(parts[part]) % 4 or 1)
         return ".".join(parts)
@@ -83,7 +83,7 @@ def padded(part: int) -> Make:
     return make
 
 
-def standard_alphabet(site: Site) -> str:
+def standard_alphabet(site: AttackedServer) -> str:
     head, body, signature = site.tokens().token().split(".")
     plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
     return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
@@ -154,7 +154,9 @@ REFUSED = [
 
 
 @each(("make", "status"), REFUSED)
-def test_a_trick_in_the_header_never_reaches_a_tool(site: Site, make: Make, status: int) -> None:
+def test_a_trick_in_the_header_never_reaches_a_tool(
+    site: AttackedServer, make: Make, status: int
+) -> None:
     """The header chooses among the issuer's keys and algorithms; it brings none of its own."""
     error = "invalid_token" if status == 401 else "invalid_request"
 
@@ -163,13 +165,15 @@ def test_a_trick_in_the_header_never_reaches_a_tool(site: Site, make: Make, stat
 
 @pytest.mark.requirement("H09")
 @each("typ", ["at+jwt", "APPLICATION/AT+JWT", "application/at+jwt", "AT+JWT"])
-def test_the_type_of_an_access_token_is_read_as_a_media_type(site: Site, typ: str) -> None:
+def test_the_type_of_an_access_token_is_read_as_a_media_type(
+    site: AttackedServer, typ: str
+) -> None:
     """Media types compare without regard to case, and `application/` may be left out (RFC 7515)."""
     site.accepted(site.tokens().token(header={"typ": typ}))
 
 
 @pytest.mark.requirement("H01")
-def test_a_header_never_makes_the_server_fetch(site: Site) -> None:
+def test_a_header_never_makes_the_server_fetch(site: AttackedServer) -> None:
     """Key addresses in a token are an attacker's way to make us call somebody."""
     site.accepted(site.tokens().token())
     before = site.idp.hits.copy()

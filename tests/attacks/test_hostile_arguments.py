@@ -21,7 +21,7 @@ from gatepost.config.settings import LimitsSettings, ToolsSettings
 from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import MOST_VALUES
 from gatepost_packs import BUILT_IN
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.measuring import (
     HOLD_S,
     bringing,
@@ -129,7 +129,7 @@ def _built_in() -> list[Tool]:
 async def test_what_holds_too_much_is_refused_for_little() -> None:
     """Whatever the body is made of, before any tool hears of it."""
     client = endpoint_of(_built_in())
-    rest = Inner(client.runner, client.registry)
+    rest = RestEndpoint(client.runner, client.registry)
     for body in _too_large():
         await holds_nobody_up(client, "echo", b'{"text":%b}' % body)
         held, limit = await shortest_hold(

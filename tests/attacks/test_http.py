@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.site import Site
+from tests.attacks.server import AttackedServer
 from tests.support.cases import each
 from tests.support.client import RawAnswer
 
@@ -20,7 +20,7 @@ def challenge_of(answer: RawAnswer) -> str:
     return answer.field("www-authenticate") or ""
 
 
-def assert_refused(site: Site, answer: RawAnswer, status: int, error: str) -> None:
+def assert_refused(site: AttackedServer, answer: RawAnswer, status: int, error: str) -> None:
     """A refusal of the gate: this status and code, the same metadata address, nothing stored."""
     assert answer.status == status, answer
     assert challenge_of(answer).startswith(f'Bearer resource_metadata="{site.metadata_url}"')
@@ -47,7 +47,9 @@ MALFORMED = [
 
 
 @each("values", MALFORMED)
-def test_a_malformed_credential_is_never_guessed_at(site: Site, values: list[bytes]) -> None:
+def test_a_malformed_credential_is_never_guessed_at(
+    site: AttackedServer, values: list[bytes]
+) -> None:
     """Two parsers that read one header differently are how a proxy and a server come to differ."""
     token = site.tokens().token().encode()
     fields = [("Authorization", value.replace(b"GOOD", token)) for value in values]
@@ -59,7 +61,7 @@ def test_a_malformed_credential_is_never_guessed_at(site: Site, values: list[byt
 
 
 @pytest.mark.requirement("W04")
-def test_a_scheme_followed_by_spaces_holds_no_token(site: Site) -> None:
+def test_a_scheme_followed_by_spaces_holds_no_token(site: AttackedServer) -> None:
     """Parsers strip the spaces or keep them; either way nothing is presented."""
     with site.nothing_runs():
         answer = site.raw([("Authorization", b"Bearer    ")])
@@ -69,7 +71,7 @@ def test_a_scheme_followed_by_spaces_holds_no_token(site: Site) -> None:
 
 @pytest.mark.requirement("W08")
 @pytest.mark.parametrize("byte", [b"\x00", b"\x7f", b"\x01"])
-def test_a_control_character_never_gets_through(site: Site, byte: bytes) -> None:
+def test_a_control_character_never_gets_through(site: AttackedServer, byte: bytes) -> None:
     """A parser may refuse the whole request first; the gate refuses what is left."""
     with site.nothing_runs():
         answer = site.raw([("Authorization", b"Bearer abc" + byte + b"def")])
@@ -79,7 +81,7 @@ def test_a_control_character_never_gets_through(site: Site, byte: bytes) -> None
 
 @pytest.mark.requirement("W03")
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
-def test_the_scheme_compares_without_regard_to_case(site: Site, scheme: str) -> None:
+def test_the_scheme_compares_without_regard_to_case(site: AttackedServer, scheme: str) -> None:
     """RFC 9110 section 11.1."""
     answer = site.raw([("Authorization", f"{scheme} {site.tokens().token()}")])
 
@@ -87,19 +89,19 @@ def test_the_scheme_compares_without_regard_to_case(site: Site, scheme: str) -> 
 
 
 @pytest.mark.requirement("W05")
-def test_several_spaces_before_the_token_are_allowed(site: Site) -> None:
+def test_several_spaces_before_the_token_are_allowed(site: AttackedServer) -> None:
     """RFC 9110 section 11.4 allows more than one."""
     assert site.raw([("Authorization", f"Bearer    {site.tokens().token()}")]).status == 200
 
 
 @pytest.mark.requirement("W06")
-def test_spaces_behind_the_token_are_no_part_of_it(site: Site) -> None:
+def test_spaces_behind_the_token_are_no_part_of_it(site: AttackedServer) -> None:
     """One parser strips them and one keeps them: the answer is the same."""
     assert site.raw([("Authorization", f"Bearer {site.tokens().token()}  ")]).status in (200, 400)
 
 
 @pytest.mark.requirement("W07")
-def test_a_folded_header_is_refused(site: Site) -> None:
+def test_a_folded_header_is_refused(site: AttackedServer) -> None:
     """Obsolete line folding (RFC 9112 section 5.2) hides a second value from some parsers."""
     token = site.tokens().token().encode()
     with site.nothing_runs():
@@ -110,7 +112,9 @@ def test_a_folded_header_is_refused(site: Site) -> None:
 
 @pytest.mark.requirement("W09")
 @pytest.mark.parametrize("size", [17_000, 60_000, 70_000])
-def test_an_oversized_credential_is_refused_before_it_is_read(site: Site, size: int) -> None:
+def test_an_oversized_credential_is_refused_before_it_is_read(
+    site: AttackedServer, size: int
+) -> None:
     """Limits come before meaning."""
     with site.nothing_runs():
         answer = site.raw([("Authorization", b"Bearer " + b"a" * size)])
@@ -119,7 +123,7 @@ def test_an_oversized_credential_is_refused_before_it_is_read(site: Site, size: 
 
 
 @pytest.mark.requirement("W10")
-def test_a_token_in_the_query_or_the_form_is_no_token(site: Site) -> None:
+def test_a_token_in_the_query_or_the_form_is_no_token(site: AttackedServer) -> None:
     """Queries end up in logs (RFC 9700 section 4.3.2); it is neither used nor written down."""
     token = site.tokens().token()
     form = f"access_token={token}".encode()
@@ -134,7 +138,7 @@ def test_a_token_in_the_query_or_the_form_is_no_token(site: Site) -> None:
 
 @pytest.mark.requirement("W11")
 @each("value", ["Basic eDp5", "Negotiate abc", "Token abc", "DPoP abc", "abc"])
-def test_another_scheme_is_like_no_credentials(site: Site, value: str) -> None:
+def test_another_scheme_is_like_no_credentials(site: AttackedServer, value: str) -> None:
     """The challenge says what we offer."""
     with site.nothing_runs():
         answer = site.raw([("Authorization", value)])
@@ -148,7 +152,7 @@ def test_another_scheme_is_like_no_credentials(site: Site, value: str) -> None:
     ["X-Tenant-Id", "x-org", "X-ORG-ID", "X-User", "X_Tenant_Id", "X-Scopes", "X-Forwarded-User",
      "X-Auth-Request-User", "X-Gatepost-Tenant"],
 )  # fmt: skip
-def test_a_header_that_names_an_identity_has_no_effect(site: Site, name: str) -> None:
+def test_a_header_that_names_an_identity_has_no_effect(site: AttackedServer, name: str) -> None:
     """The tenant comes from the token, whatever else is claimed, once or twice."""
     fields = [(name, "globex"), (name, "initech")]
 
@@ -163,7 +167,7 @@ def test_a_header_that_names_an_identity_has_no_effect(site: Site, name: str) ->
     [(["evil.example"], 421), (["evil.example/x?"], 421), ([], 400), (["HERE", "HERE"], 400),
      (["HERE", "evil.example"], 400), (["HERE.evil.example"], 421), (["user@HERE"], 421)],
 )  # fmt: skip
-def test_a_foreign_host_is_refused(site: Site, hosts: list[str], status: int) -> None:
+def test_a_foreign_host_is_refused(site: AttackedServer, hosts: list[str], status: int) -> None:
     """Nothing about us is derived from the request, and a rebound name gets no further."""
     with site.nothing_runs():
         answer = site.raw(
@@ -182,7 +186,7 @@ def test_a_foreign_host_is_refused(site: Site, hosts: list[str], status: int) ->
      ("Forwarded", "host=evil.example;proto=https"), ("X-Forwarded-For", "10.0.0.1")],
 )  # fmt: skip
 def test_a_forwarded_header_from_a_stranger_changes_nothing(
-    site: Site, field: tuple[str, str]
+    site: AttackedServer, field: tuple[str, str]
 ) -> None:
     """Challenge and metadata stay as they are configured."""
     assert_refused(site, site.raw([field]), 401, "invalid_token")
@@ -196,7 +200,9 @@ def test_a_forwarded_header_from_a_stranger_changes_nothing(
     ["//mcp", "/mcp/", "/mcp/..;/", "/mcp/../mcp", "/./mcp", "/%2e/mcp", "/%2fmcp", "/MCP",
      "/mcp%00", "/mcp;x", "/health/../mcp", "/readyz/mcp", "/nowhere"],
 )  # fmt: skip
-def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(site: Site, target: str) -> None:
+def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(
+    site: AttackedServer, target: str
+) -> None:
     """What is not public needs a token, under whatever name."""
     with site.nothing_runs():
         answer = site.raw([], target=target)
@@ -206,7 +212,9 @@ def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(site: Site, target
 
 @pytest.mark.requirement("W15")
 @each("target", ["/mcp/", "//mcp", "/MCP", "/nowhere"])
-def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target: str) -> None:
+def test_another_spelling_of_the_endpoint_is_not_the_endpoint(
+    site: AttackedServer, target: str
+) -> None:
     """With a token too, only the configured path is the endpoint."""
     with site.nothing_runs():
         answer = site.raw([("Authorization", f"Bearer {site.tokens().token()}")], target=target)
@@ -220,7 +228,9 @@ def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target
     ["http://evil.example", "null", "chrome-extension://abc", "HERE/", "HERE.evil.example",
      "https://evil.example", "HERE@evil.example", ""],
 )  # fmt: skip
-def test_a_foreign_origin_is_refused_before_anybody_signs_in(site: Site, origin: str) -> None:
+def test_a_foreign_origin_is_refused_before_anybody_signs_in(
+    site: AttackedServer, origin: str
+) -> None:
     """A page that a browser shows must not drive a server on the same machine."""
     value = origin.replace("HERE", f"http://{site.authority}")
     with site.nothing_runs():
@@ -230,7 +240,7 @@ def test_a_foreign_origin_is_refused_before_anybody_signs_in(site: Site, origin:
 
 
 @pytest.mark.requirement("W18")
-def test_a_preflight_needs_no_token(site: Site) -> None:
+def test_a_preflight_needs_no_token(site: AttackedServer) -> None:
     """Browsers send preflights without credentials; the answer names what may be sent and read."""
     fields = [
         ("Origin", site.origin),
@@ -248,13 +258,13 @@ def test_a_preflight_needs_no_token(site: Site) -> None:
 
 
 @pytest.mark.requirement("W18")
-def test_options_that_is_no_preflight_is_not_allowed(site: Site) -> None:
+def test_options_that_is_no_preflight_is_not_allowed(site: AttackedServer) -> None:
     """Without `Access-Control-Request-Method` it is an ordinary request, and not one we serve."""
     assert site.raw([("Origin", site.origin)], method="OPTIONS", body=b"").status in (401, 405)
 
 
 @pytest.mark.requirement("W18")
-def test_a_browser_can_read_the_challenge(site: Site) -> None:
+def test_a_browser_can_read_the_challenge(site: AttackedServer) -> None:
     """Without the exposed header a browser client cannot find the metadata."""
     answer = site.raw([("Origin", site.origin)])
 
@@ -263,7 +273,7 @@ def test_a_browser_can_read_the_challenge(site: Site) -> None:
 
 
 @pytest.mark.requirement("W19", "A4")
-def test_metadata_ignores_credentials(site: Site) -> None:
+def test_metadata_ignores_credentials(site: AttackedServer) -> None:
     """Both locations answer the same bytes to anybody, whatever is in `Authorization`."""
     documents = {
         site.raw([("Authorization", value)], method="GET", target=path).body
@@ -279,7 +289,7 @@ def test_metadata_ignores_credentials(site: Site) -> None:
 
 @pytest.mark.requirement("W20")
 @each("method", ["TRACE", "PUT", "PATCH", "DELETE", "GET"])
-def test_another_method_does_not_run_anything(site: Site, method: str) -> None:
+def test_another_method_does_not_run_anything(site: AttackedServer, method: str) -> None:
     """The endpoint is POST; an override header changes nothing."""
     with site.nothing_runs():
         answer = site.raw(
@@ -292,7 +302,7 @@ def test_another_method_does_not_run_anything(site: Site, method: str) -> None:
 
 
 @pytest.mark.requirement("W20")
-def test_connect_is_refused(site: Site) -> None:
+def test_connect_is_refused(site: AttackedServer) -> None:
     """This is no proxy."""
     assert site.raw([], method="CONNECT", target="evil.example:443", body=b"").status in (
         400,
@@ -303,7 +313,7 @@ def test_connect_is_refused(site: Site) -> None:
 
 
 @pytest.mark.requirement("W22")
-def test_the_gate_answers_before_the_body_has_come(site: Site) -> None:
+def test_the_gate_answers_before_the_body_has_come(site: AttackedServer) -> None:
     """A stranger cannot make the server wait for a body: the refusal comes first."""
     with site.nothing_runs():
         answer = site.raw(
@@ -318,7 +328,7 @@ def test_the_gate_answers_before_the_body_has_come(site: Site) -> None:
     "name", ["Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "X-Client-Certificate"]
 )
 def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
-    site: Site, name: str
+    site: AttackedServer, name: str
 ) -> None:
     """A certificate-bound token (RFC 8705) is refused as Bearer, whatever a header says."""
     token = site.tokens().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
@@ -327,7 +337,7 @@ def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
 
 
 @pytest.mark.parametrize("offer", ["h2c", "websocket"])
-def test_an_offer_to_speak_another_protocol_is_not_heard(site: Site, offer: str) -> None:
+def test_an_offer_to_speak_another_protocol_is_not_heard(site: AttackedServer, offer: str) -> None:
     """Java's HTTP client makes it with every call over plain HTTP (RFC 9110 section 7.8)."""
     fields = [("Connection", "Upgrade, HTTP2-Settings"), ("UPGRADE", offer)]
 

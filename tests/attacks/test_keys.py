@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz import keyset
-from tests.attacks.site import Site, tools_call
+from tests.attacks.server import AttackedServer, tools_call
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, request
@@ -21,7 +21,7 @@ one_parser = pytest.mark.parametrize("site", ["httptools"], indirect=True)
 """What takes seconds, and begins where a request was read already."""
 
 
-def unavailable(site: Site, token: str) -> RawAnswer:
+def unavailable(site: AttackedServer, token: str) -> RawAnswer:
     """Our own outage: 503 with a time to retry, no challenge, nothing ran."""
     with site.nothing_runs():
         refusal = site.call(token)
@@ -31,7 +31,7 @@ def unavailable(site: Site, token: str) -> RawAnswer:
     return refusal
 
 
-def opens(site: Site, token: str) -> bool:
+def opens(site: AttackedServer, token: str) -> bool:
     return site.call(token).status == 200
 
 
@@ -53,7 +53,7 @@ async def drip(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.requirement("N01")
 @pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
 def test_a_slow_issuer_costs_the_others_nothing(
-    site: Site, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+    site: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its callers hear 503 within a bounded time; everybody else is served meanwhile."""
     monkeypatch.setattr(keyset, "WAIT_S", 2.0)
@@ -79,7 +79,7 @@ FAULTS = {
 @pytest.mark.requirement("N02")
 @pytest.mark.parametrize("issuer", FAULTS)
 def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
-    site: Site, issuer: str
+    site: AttackedServer, issuer: str
 ) -> None:
     """503 and not 401, so that no client throws its token away."""
     site.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
@@ -88,7 +88,7 @@ def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
 
 
 @pytest.mark.requirement("N02")
-def test_a_recovered_issuer_is_noticed(site: Site) -> None:
+def test_a_recovered_issuer_is_noticed(site: AttackedServer) -> None:
     """The next good answer of the issuer ends the outage; nobody has to restart anything."""
     token = site.tokens("recovers").token()
     site.idp.replace("/recovers/jwks", answer(500))
@@ -99,7 +99,7 @@ def test_a_recovered_issuer_is_noticed(site: Site) -> None:
 
 
 @pytest.mark.requirement("N03", "H06")
-def test_the_last_good_keys_outlive_an_outage(site: Site) -> None:
+def test_the_last_good_keys_outlive_an_outage(site: AttackedServer) -> None:
     """With its keys known, an issuer may be down; what we cannot know meanwhile is 503."""
     site.accepted(site.tokens("outage").token())
     site.idp.replace("/outage/jwks", answer(500))
@@ -125,7 +125,7 @@ ODD = {
     "issuer",
     [pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05")) for n in ODD],
 )
-def test_a_document_that_is_no_key_set_is_no_key_set(site: Site, issuer: str) -> None:
+def test_a_document_that_is_no_key_set_is_no_key_set(site: AttackedServer, issuer: str) -> None:
     """It is not half-read: the issuer counts as unavailable."""
     site.idp.replace(f"/{issuer}/jwks", ODD[issuer])
 
@@ -133,7 +133,7 @@ def test_a_document_that_is_no_key_set_is_no_key_set(site: Site, issuer: str) ->
 
 
 @pytest.mark.requirement("N06")
-def test_a_redirect_is_not_followed(site: Site) -> None:
+def test_a_redirect_is_not_followed(site: AttackedServer) -> None:
     """A redirect is how an issuer's document makes a server call its own neighbours."""
     target = f"{site.idp.base}/redirect-target"
     site.idp.replace("/redirects/jwks", answer(302, location=target))
@@ -144,7 +144,7 @@ def test_a_redirect_is_not_followed(site: Site) -> None:
 
 
 @pytest.mark.requirement("N10")
-def test_metadata_of_another_issuer_is_refused(site: Site) -> None:
+def test_metadata_of_another_issuer_is_refused(site: AttackedServer) -> None:
     """Mix-up: the document has to name the issuer that was asked (RFC 8414 section 3.3)."""
     document = {"issuer": site.idp.issuer("main"), "jwks_uri": f"{site.idp.base}/main/jwks"}
     path = "/.well-known/oauth-authorization-server/lies"
@@ -154,7 +154,7 @@ def test_metadata_of_another_issuer_is_refused(site: Site) -> None:
 
 
 @pytest.mark.requirement("N11", "N12")
-def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> None:
+def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: AttackedServer) -> None:
     """The new key opens as soon as a fetch is allowed; the old one is gone at once."""
     old = site.tokens("rotates").token()
     site.accepted(old)
@@ -167,7 +167,7 @@ def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> N
 
 
 @pytest.mark.requirement("N13")
-def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
+def test_a_key_replaced_under_its_own_id_is_noticed(site: AttackedServer) -> None:
     """Some issuers keep the id; a signature that does not fit is the only sign."""
     site.accepted(site.tokens("replaces").token())
     site.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
@@ -178,7 +178,7 @@ def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
 
 
 @pytest.mark.requirement("N14")
-def test_a_crowd_at_the_door_causes_one_fetch(site: Site) -> None:
+def test_a_crowd_at_the_door_causes_one_fetch(site: AttackedServer) -> None:
     """However many tokens come while nothing is known, the issuer is asked once."""
     tokens = [site.tokens("crowd").token() for _ in range(64)]
     with ThreadPoolExecutor(64) as pool:
@@ -189,7 +189,7 @@ def test_a_crowd_at_the_door_causes_one_fetch(site: Site) -> None:
 
 
 @pytest.mark.requirement("N15")
-def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
+def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: AttackedServer) -> None:
     """The fetch belongs to all that wait for it."""
     fields, body = tools_call("witness")
     head = [
@@ -208,7 +208,7 @@ def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
 
 
 @pytest.mark.requirement("N17", "N16")
-def test_two_issuers_with_one_key_set_stay_two(site: Site) -> None:
+def test_two_issuers_with_one_key_set_stay_two(site: AttackedServer) -> None:
     """What one signed opens for its own tenant only."""
     first = site.accepted(site.tokens("shares-a").token())
     second = site.accepted(site.tokens("shares-b").token())
@@ -217,7 +217,7 @@ def test_two_issuers_with_one_key_set_stay_two(site: Site) -> None:
 
 
 @pytest.mark.requirement("N19", "N20")
-def test_a_verdict_belongs_to_the_whole_token(site: Site) -> None:
+def test_a_verdict_belongs_to_the_whole_token(site: AttackedServer) -> None:
     """A token that shares its beginning, key id or `jti` with a good one, or all but one byte."""
     victim = site.tokens().token(jti="shared")
     site.accepted(victim)
@@ -234,7 +234,7 @@ def test_a_verdict_belongs_to_the_whole_token(site: Site) -> None:
 @one_parser
 @pytest.mark.requirement("H05", "H04")
 def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: AttackedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
     # As shipped: the whole flood has to come within one interval.
@@ -256,7 +256,7 @@ def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
 
 
 @pytest.mark.requirement("N26")
-def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(site: Site) -> None:
+def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(site: AttackedServer) -> None:
     """An unknown issuer, an unknown kind of token and a bad signature read the same."""
     refusals = [
         site.refused(site.tokens().token(iss="https://unknown.example")),

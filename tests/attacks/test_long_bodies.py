@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.tools.cpu_thread import MOST_WAITING
 from gatepost_packs import demo
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.endpoint import EndpointClient, a_caller
 
 BOB = a_caller(tenant_id="globex", subject="bob")
@@ -16,9 +16,9 @@ LONG = json.dumps({"zz": '\\"' * 300_000}).encode()
 ECHO = json.dumps({"text": "x" * 300_000}).encode()
 
 
-def _rest() -> Inner:
+def _rest() -> RestEndpoint:
     client = EndpointClient(demo.pack.tools.values())
-    return Inner(client.runner, client.registry)
+    return RestEndpoint(client.runner, client.registry)
 
 
 async def test_long_bodies_of_one_tenant_do_not_stand_in_the_way_of_another() -> None:

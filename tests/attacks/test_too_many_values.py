@@ -16,7 +16,7 @@ from gatepost.tools.forms import mistake_in
 from gatepost.tools.json_shape import MOST_DIGITS, MOST_VALUES, excess, most_values, outside_strings
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema_branches import branching_of
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.client import modern
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller
@@ -159,7 +159,7 @@ async def test_a_body_with_too_many_values_is_refused_by_its_id(tool: str) -> No
 async def test_a_body_with_too_many_values_is_refused_over_rest() -> None:
     """In the words of that protocol."""
     client = EndpointClient(pack.tools.values())
-    inner = Inner(client.runner, client.registry)
+    inner = RestEndpoint(client.runner, client.registry)
     response = await inner.call(a_caller(), "save", {"rows": [1] * MOST_VALUES})
 
     assert (response.status, response.json["error"]) == (413, "body_too_large")

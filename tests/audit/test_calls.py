@@ -10,7 +10,7 @@ import pytest
 from gatepost.audit.search import AuditRecord, read
 from gatepost.storage.backends import open_records
 from tests.audit import toolset
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

@@ -15,7 +15,7 @@ from gatepost.storage.audit import AuditQuery
 from tests.audit import toolset
 from tests.audit.audit_log import AuditLog
 from tests.audit.test_calls import Desk
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
 from tests.support.endpoint import EndpointClient

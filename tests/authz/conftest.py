@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.authz.opaque_tokens import OpaqueTokenGate
+from tests.authz.verifiers import OpaqueTokenGate
 from tests.support.issuers import Idp
 
 

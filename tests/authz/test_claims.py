@@ -9,7 +9,7 @@ import pytest
 from gatepost_authz.claims import Accepted, Expected, check_claims
 from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, WrongAudience
 from gatepost_authz.presets import PRESETS, Preset
-from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE
 from tests.support.cases import each
 from tests.support.tokens import ABSENT
 

@@ -5,7 +5,7 @@ import pytest
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, key_of
-from tests.authz.keyset import NOW, RESOURCE
+from tests.authz.verifiers import NOW, RESOURCE
 from tests.support.measuring import steps
 
 

@@ -15,7 +15,7 @@ from gatepost_authz.discovery import (
     metadata_of,
 )
 from gatepost_authz.fetch import Fetcher, FetchError
-from tests.authz.clock import Clock
+from tests.authz.verifiers import WaitingClock
 from tests.support.issuers import Answer, Idp, Receive, Scope, Send, answer
 
 OAUTH, OPENID = "oauth-authorization-server", "openid-configuration"
@@ -214,7 +214,7 @@ async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
     idp: Idp, fetcher: Fetcher
 ) -> None:
     """Metadata seldom changes; an outage must not turn into another one."""
-    clock = Clock()
+    clock = WaitingClock()
     discovery = Discovery(fetcher, monotonic=clock.monotonic)
     place = DiscoveryLocation(issuer=idp.issuer("acme"))
     path = f"/.well-known/{OAUTH}/acme"

@@ -10,7 +10,7 @@ import pytest
 
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
-from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
 

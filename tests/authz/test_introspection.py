@@ -9,8 +9,7 @@ from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.introspection import QUESTIONS, REMEMBERED, Memory
 from gatepost_authz.tenant import Policy
-from tests.authz.clock import until
-from tests.authz.opaque_tokens import NOW, TARGET, OpaqueTokenGate, tenant_target
+from tests.authz.verifiers import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 
 
 async def test_an_active_token_speaks_for_its_caller(opaque_gate: OpaqueTokenGate) -> None:

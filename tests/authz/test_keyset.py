@@ -8,8 +8,7 @@ import pytest
 
 from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.jwk import VerificationKey, import_set
-from tests.authz.clock import settled
-from tests.authz.publishing import ALLOWED, Bench, key
+from tests.authz.verifiers import ALLOWED, Bench, key, settled
 from tests.support.tokens import ec_key, jwk
 
 

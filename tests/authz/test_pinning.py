@@ -21,9 +21,9 @@ from gatepost_authz.pinning import (
     SystemResolver,
     alternated,
 )
-from tests.authz.certificates import Company
 from tests.support.asgi_server import AsgiServer
 from tests.support.issuers import Receive, Scope, Send, respond
+from tests.support.tokens import CertificateAuthority
 
 NAME = "id.company.test"
 LOOPBACK = networks_of(["127.0.0.0/8"])
@@ -48,19 +48,21 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
-    return Company(tmp_path_factory.mktemp("company"))
+def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture(scope="module")
-def port(company: Company) -> Iterator[int]:
+def port(company: CertificateAuthority) -> Iterator[int]:
     certificate, key = company.certify(NAME)
     server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
     yield server.port
     server.stop()
 
 
-def fetcher(company: Company, resolver: Any, *, proxy: str = "", ca: bool = True) -> Fetcher:
+def fetcher(
+    company: CertificateAuthority, resolver: Any, *, proxy: str = "", ca: bool = True
+) -> Fetcher:
     bundle = str(company.bundle) if ca else ""
     network = Network(ca_bundle=bundle, proxy=proxy)
     return Fetcher(development=False, network=network, resolver=resolver)
@@ -68,7 +70,7 @@ def fetcher(company: Company, resolver: Any, *, proxy: str = "", ca: bool = True
 
 @pytest.mark.requirement("N08")
 async def test_the_address_that_was_checked_is_the_one_connected_to(
-    company: Company, port: int
+    company: CertificateAuthority, port: int
 ) -> None:
     """A name that answers something else a moment later is not asked a second time."""
     names = Names(["127.0.0.1"], ["169.254.169.254"])
@@ -99,7 +101,7 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(
     ids=",".join,
 )
 async def test_a_name_for_somebody_inside_is_refused(
-    company: Company, port: int, addresses: list[str]
+    company: CertificateAuthority, port: int, addresses: list[str]
 ) -> None:
     """Also when only one of several addresses is inside: nothing is connected to."""
     fetch = fetcher(company, Names(addresses))
@@ -112,7 +114,9 @@ async def test_a_name_for_somebody_inside_is_refused(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "10.0.0.1", "169.254.169.254"])
-async def test_an_address_in_the_url_is_refused_like_a_name(company: Company, host: str) -> None:
+async def test_an_address_in_the_url_is_refused_like_a_name(
+    company: CertificateAuthority, host: str
+) -> None:
     """Nobody needs a name server to reach inside."""
     fetch = fetcher(company, Names(["8.8.8.8"]))
 
@@ -123,7 +127,7 @@ async def test_an_address_in_the_url_is_refused_like_a_name(company: Company, ho
 
 
 async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
-    company: Company, port: int
+    company: CertificateAuthority, port: int
 ) -> None:
     """A connection made under one issuer's rules never serves another's request."""
     fetch = fetcher(company, Names(["127.0.0.1"]))
@@ -137,7 +141,7 @@ async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
 
 
 async def test_a_certificate_counts_only_with_its_company_and_for_its_name(
-    company: Company, port: int
+    company: CertificateAuthority, port: int
 ) -> None:
     """The bundle is needed, and the name in the URL is the one that TLS checks."""
     names = Names(["127.0.0.1"])
@@ -160,7 +164,7 @@ async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> 
 
 
 async def test_the_second_address_is_tried_when_the_first_does_not_answer(
-    company: Company, port: int
+    company: CertificateAuthority, port: int
 ) -> None:
     """Hosts with IPv6 in their name and none on their machine are common."""
     fetch = fetcher(company, Names(["127.0.0.9", "127.0.0.1"]))
@@ -218,7 +222,9 @@ async def proxy(port: int) -> AsyncIterator[tuple[Proxy, str]]:
     server.close()
 
 
-async def test_a_proxy_resolves_names_itself(company: Company, proxy: tuple[Proxy, str]) -> None:
+async def test_a_proxy_resolves_names_itself(
+    company: CertificateAuthority, proxy: tuple[Proxy, str]
+) -> None:
     """It is the operator's own, so its address is not judged; TLS still ends at the issuer."""
     names = Names(["8.8.8.8"])
     fetch = fetcher(company, names, proxy=proxy[1])
@@ -234,7 +240,7 @@ async def test_a_proxy_resolves_names_itself(company: Company, proxy: tuple[Prox
 
 
 async def test_an_issuer_inside_is_reached_without_the_proxy(
-    company: Company, port: int, proxy: tuple[Proxy, str]
+    company: CertificateAuthority, port: int, proxy: tuple[Proxy, str]
 ) -> None:
     """A proxy is the way out of a company, and seldom knows the way back in."""
     fetch = fetcher(company, Names(["127.0.0.1"]), proxy=proxy[1])
@@ -245,7 +251,9 @@ async def test_an_issuer_inside_is_reached_without_the_proxy(
     await fetch.aclose()
 
 
-async def test_the_transport_guards_any_httpx2_client(company: Company, port: int) -> None:
+async def test_the_transport_guards_any_httpx2_client(
+    company: CertificateAuthority, port: int
+) -> None:
     """As packs use it: errors are httpx2's own, and the guard holds for every request."""
     fetch = fetcher(company, Names(["127.0.0.1"]))
     inside = fetch.transport(allow_private=LOOPBACK)

@@ -16,7 +16,7 @@ from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy, caller_from, lookup, tenant_id
-from tests.authz.keyset import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT
 

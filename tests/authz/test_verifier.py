@@ -12,7 +12,7 @@ from gatepost_authz import InvalidToken, IssuerUnavailable, Target, TenantContex
 from gatepost_authz.config import TenantRule
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.tenant import Policy, Tenancy
-from tests.authz.keyset import (
+from tests.authz.verifiers import (
     FORGE,
     ISSUER,
     NOW,
@@ -21,7 +21,7 @@ from tests.authz.keyset import (
     TARGET,
     FrozenForge,
     Gate,
-    KeySet,
+    PublishedKeys,
     issuer,
 )
 from tests.support.cases import each
@@ -172,7 +172,7 @@ async def test_a_removed_key_takes_its_verdicts_along() -> None:
     assert len(gate.decisions) == 0
 
 
-class Vanishing(KeySet):
+class Vanishing(PublishedKeys):
     """Its key is withdrawn between the answer to the wait and the check."""
 
     async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
@@ -191,7 +191,7 @@ async def test_a_key_withdrawn_during_the_wait_proves_nothing() -> None:
     assert (await gate.refused(FORGE.token())).reason == "unknown_key"
 
 
-class Down(KeySet):
+class Down(PublishedKeys):
     """An issuer that cannot be reached."""
 
     async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:

@@ -25,8 +25,8 @@ from mcp import types
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.answering import FORM, Desk
 from tests.clients.conftest import Stage
+from tests.clients.sdk_clients import FORM, Desk
 from tests.support.browser import Person
 from tests.support.commands import Gatepost
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.clients.journey import CSV, expect_all
-from tests.support import python_client
+from tests.clients import sdk_clients
+from tests.clients.sdk_clients import CSV, expect_all
 from tests.support.browser import Person
 from tests.support.commands import Gatepost
 
@@ -16,7 +16,7 @@ async def test_the_python_client_goes_all_the_way(dev: Gatepost, mode: str, prot
     """Discovery, registration, sign-in, tools and refresh work in both eras."""
     person = Person("alice")
 
-    report = await python_client.walk(dev.url, person, mode=mode, csv=CSV)
+    report = await sdk_clients.walk_python(dev.url, person, mode=mode, csv=CSV)
 
     assert report["protocol"] == protocol
     # Where the resource names no scopes, this SDK asks for all that the issuer has.

@@ -23,8 +23,8 @@ from mcp.client.subscriptions import (
 )
 from mcp.shared.exceptions import MCPError
 
-from tests.clients.answering import Desk
 from tests.clients.conftest import Stage
+from tests.clients.sdk_clients import Desk
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]

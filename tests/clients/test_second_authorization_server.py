@@ -9,8 +9,9 @@ import httpx2
 import pytest
 
 from gatepost.doctor import DoctorCredentials, examine
-from tests.clients.journey import CSV, expect_all
-from tests.support import commands, node, python_client
+from tests.clients import sdk_clients
+from tests.clients.sdk_clients import CSV, expect_all
+from tests.support import commands, node
 from tests.support.browser import Person
 from tests.support.commands import Gatepost
 from tests.support.issuers import (
@@ -89,7 +90,7 @@ async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None
     """The same journey as with the development issuer, with another issuer's tokens."""
     person = Person("alice")
 
-    report = await python_client.walk(pair.gatepost.url, person, mode=mode, csv=CSV)
+    report = await sdk_clients.walk_python(pair.gatepost.url, person, mode=mode, csv=CSV)
 
     expect_all(report, person, pair.gatepost.url, tenant="acme")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.clients.journey import CSV, expect_all
+from tests.clients.sdk_clients import CSV, expect_all
 from tests.support import node
 from tests.support.browser import Person
 from tests.support.commands import Gatepost

@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlencode
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.authz.certificates import Company
 from tests.dashboard.site import CLIENT, SECRET
 from tests.support.asgi_server import serving
 from tests.support.browser import forms_of
@@ -23,7 +22,7 @@ from tests.support.commands import Gatepost, running, toml
 from tests.support.issuers import Idp, Receive, Scope, Send, respond
 from tests.support.processes import free_port
 from tests.support.proxies import Balancer, ConnectProxy
-from tests.support.tokens import TokenFactory, jwk, rsa_key
+from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_key
 
 HOST, WITHIN_S = "id.company.test", 30
 BASE = "/dashboard"
@@ -33,7 +32,7 @@ VOUCHED = (b"x-forwarded-proto", b"x-forwarded-for")
 class Provider(Idp):
     """https://id.company.test: lets everybody in at once, as `person`."""
 
-    def __init__(self, company: Company) -> None:
+    def __init__(self, company: CertificateAuthority) -> None:
         certificate, key = company.certify(HOST)
         super().__init__(f"https://{HOST}", ssl_certfile=certificate, ssl_keyfile=key)
         self.person, self.asked = "dave", list[dict[str, str]]()
@@ -188,7 +187,7 @@ def secure(folder: Path, provider: Provider, out: ConnectProxy, **listen: Any) -
 
 @contextmanager
 def direct(
-    folder: Path, company: Company, provider: Provider, out: ConnectProxy
+    folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
 ) -> Iterator[Secure]:
     """It speaks TLS itself."""
     certificate, key = company.certify("localhost")
@@ -200,7 +199,7 @@ def direct(
 
 @contextmanager
 def behind(
-    folder: Path, company: Company, provider: Provider, out: ConnectProxy
+    folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
 ) -> Iterator[Secure]:
     """A proxy on this machine ends TLS."""
     certificate, key = company.certify("localhost")

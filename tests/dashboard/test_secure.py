@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.authz.certificates import Company
 from tests.dashboard.secure import BASE, WITHIN_S, Provider, Secure, behind, direct
 from tests.support.browser import WITHIN_MS, chromium, in_a_browser
 from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.proxies import ConnectProxy, connect_proxy
+from tests.support.tokens import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("A7", "O7")
 
@@ -20,12 +20,12 @@ SITES = {"TLS of its own": direct, "TLS of a proxy": behind}
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
-    return Company(tmp_path_factory.mktemp("company"))
+def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture(scope="module")
-def provider(company: Company) -> Iterator[Provider]:
+def provider(company: CertificateAuthority) -> Iterator[Provider]:
     with Provider(company) as provider:
         yield provider
 
@@ -39,7 +39,7 @@ def out(provider: Provider) -> Iterator[ConnectProxy]:
 @pytest.fixture(scope="module", params=SITES.values(), ids=SITES.keys())
 def site(
     request: pytest.FixtureRequest,
-    company: Company,
+    company: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
@@ -137,7 +137,7 @@ def in_the_clear(site: Secure, below: str, fields: list[tuple[str, str]]) -> Raw
 
 @pytest.fixture(scope="module")
 def clear(
-    company: Company,
+    company: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
@@ -169,7 +169,7 @@ def test_a_session_is_no_use_in_the_clear(clear: Secure) -> None:
 
 
 def test_a_tls_port_answers_nobody_in_the_clear(
-    company: Company,
+    company: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,

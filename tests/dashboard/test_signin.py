@@ -15,7 +15,7 @@ from gatepost.runtime import refused_tokens
 from gatepost.storage.audit import AuditQuery
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
 from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
-from tests.redaction.aviary import overheard
+from tests.redaction.echo_server import overheard
 from tests.support.browser import Person
 from tests.support.cases import each
 from tests.support.processes import free_port

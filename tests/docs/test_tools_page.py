@@ -13,10 +13,9 @@ from gatepost.tools.pack import Pack, ToolOptions
 from gatepost.tools.resource import ResourceOptions
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.mcp.tasking import Tasker
 from tests.support.asking_tools import accept, ask_again, go_on, questions, said
 from tests.support.cases import each
-from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint import EndpointClient, TaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
@@ -155,7 +154,7 @@ async def test_the_example_that_asks_works() -> None:
 
 async def test_the_examples_that_take_long_work() -> None:
     """One is a task from its start, the other once the year is chosen."""
-    client = Tasker(example(4).offers)
+    client = TaskClient(example(4).offers)
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
     again = {

@@ -6,8 +6,7 @@ import pytest
 
 from gatepost.http.h11_protocol import StrictH11Protocol
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.http.front import Front
-from tests.http.wire import Wire, connected, serving
+from tests.http.wire import Front, Wire, connected, serving
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.http.exchange import HOST, ask
-from tests.http.front import PAGE, Front
+from tests.http.wire import HOST, PAGE, Front, ask
 
 METADATA = "/.well-known/oauth-protected-resource/mcp"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.http.descriptors import DescriptorLimits
-from tests.http.exchange import ask
-from tests.http.front import Front
+from tests.http.wire import Front, ask
 from tests.support.client import RawAnswer, modern, read_answer, request, result
 from tests.support.commands import ServerProcess, server_process
 from tests.support.issuers import Idp

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.descriptors import DescriptorLimits
 from gatepost.http.edge import respond
 from gatepost.runtime import server as listen
-from tests.authz.certificates import Company
 from tests.http.encrypted import WITHIN_S, Encrypted, encrypted, rest_of, until
 from tests.support.measuring import eventually
+from tests.support.tokens import CertificateAuthority
 
 LARGE = b"x" * 8_000_000
 GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -42,8 +42,8 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
-    return Company(tmp_path_factory.mktemp("company"))
+def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def app() -> App:
 
 
 @pytest.fixture
-def server(app: App, company: Company) -> Iterator[Encrypted]:
+def server(app: App, company: CertificateAuthority) -> Iterator[Encrypted]:
     with encrypted(app, company) as server:
         yield server
 
@@ -68,7 +68,9 @@ def hello(server: Encrypted) -> bytes:
 
 @pytest.mark.requirement("W22")
 @pytest.mark.parametrize("part", [0, 1, 60])
-def test_a_handshake_has_the_deadline_of_a_head(company: Company, app: App, part: int) -> None:
+def test_a_handshake_has_the_deadline_of_a_head(
+    company: CertificateAuthority, app: App, part: int
+) -> None:
     """Whoever connects and says nothing, or half a greeting, holds no connection for a minute."""
     with encrypted(app, company, head_s=0.5) as server, server.plain() as silent:
         silent.sendall(hello(server)[:part])
@@ -94,7 +96,7 @@ def test_an_older_client_gets_a_modern_suite_or_none(server: Encrypted, suite: s
 
 
 def test_handshakes_that_do_not_end_make_room(
-    company: Company, app: App, monkeypatch: pytest.MonkeyPatch
+    company: CertificateAuthority, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever only connects held the descriptors that clients need."""
     clients = 60
@@ -198,7 +200,7 @@ def test_a_stop_waits_for_whoever_reads_slowly(app: App, server: Encrypted) -> N
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_is_given_up(app: App, company: Company) -> None:
+def test_a_client_that_reads_nothing_is_given_up(app: App, company: CertificateAuthority) -> None:
     """The idle time of a connection is over also where its answer lies unread."""
     with (
         encrypted(app, company, keep_alive_s=1) as server,

@@ -9,7 +9,6 @@ import pytest
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import tls_context
-from tests.authz.certificates import Company
 from tests.http.test_framing import (
     FRAMINGS,
     PACKETS,
@@ -21,6 +20,7 @@ from tests.http.test_framing import (
     warmed,
 )
 from tests.http.wire import Wire, connected, serving
+from tests.support.tokens import CertificateAuthority
 
 pytestmark = pytest.mark.requirement("P3")
 
@@ -30,18 +30,18 @@ MOST_IN_A_RECORD = 16 * 1024
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
-    return Company(tmp_path_factory.mktemp("company"))
+def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture(scope="module")
-def trusting(company: Company) -> ssl.SSLContext:
+def trusting(company: CertificateAuthority) -> ssl.SSLContext:
     """How clients of this company speak TLS."""
     return ssl.create_default_context(cafile=str(company.bundle))
 
 
 @pytest.fixture(scope="module")
-async def port(company: Company) -> AsyncIterator[int]:
+async def port(company: CertificateAuthority) -> AsyncIterator[int]:
     tls = tls_context(*company.certify("localhost"))
     async with serving(app, HttptoolsProtocol, deadlines=PATIENT, tls=tls) as port:
         yield port
@@ -91,7 +91,7 @@ async def test_a_body_of_many_records_belongs_to_its_head(wire: Wire) -> None:
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
-def version(request: pytest.FixtureRequest, company: Company) -> ssl.SSLContext:
+def version(request: pytest.FixtureRequest, company: CertificateAuthority) -> ssl.SSLContext:
     """A client that speaks this version only."""
     context = ssl.create_default_context(cafile=str(company.bundle))
     context.minimum_version = context.maximum_version = request.param

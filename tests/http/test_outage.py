@@ -13,8 +13,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.valkey import channels
-from tests.http.exchange import ask
-from tests.http.front import Front
+from tests.http.wire import Front, ask
 from tests.support.endpoint import EndpointClient, Response, message
 from tests.support.stores import POSTGRES_PASSWORD, Postgres
 

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.edge import respond
 from gatepost.http.unread_responses import UnreadLimits
 from gatepost_authz.sending import send_response
-from tests.authz.certificates import Company
 from tests.http.encrypted import WITHIN_S, Encrypted, encrypted
 from tests.support.measuring import eventually
+from tests.support.tokens import CertificateAuthority
 
 MEGABYTE = 1_000_000
 LARGE = bytes(range(250)) * 4 * 4000
@@ -66,13 +66,15 @@ def app() -> App:
 @pytest.fixture(scope="module", params=["plain", "TLS"])
 def company(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Company | None:
+) -> CertificateAuthority | None:
     """Who certifies the server, where it speaks TLS: nothing of its buffers is the same there."""
-    return Company(tmp_path_factory.mktemp("company")) if request.param == "TLS" else None
+    return (
+        CertificateAuthority(tmp_path_factory.mktemp("company")) if request.param == "TLS" else None
+    )
 
 
 @contextlib.contextmanager
-def limited(app: App, company: Company | None, **limits: float) -> Iterator[Encrypted]:
+def limited(app: App, company: CertificateAuthority | None, **limits: float) -> Iterator[Encrypted]:
     """A server with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
     unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
@@ -117,7 +119,7 @@ PATHS = [b"/whole", b"/parts", b"/stream"]
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_one_caller_leaves_unread_is_bounded(
-    app: App, company: Company | None, path: bytes, caplog: pytest.LogCaptureFixture
+    app: App, company: CertificateAuthority | None, path: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hundreds of answers that nobody read filled the memory; the newest of them are kept."""
     with limited(app, company, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
@@ -138,7 +140,7 @@ def test_what_one_caller_leaves_unread_is_bounded(
     assert len(told) < 6, "a stranger must not fill the log"
 
 
-def test_another_caller_keeps_its_answers(app: App, company: Company | None) -> None:
+def test_another_caller_keeps_its_answers(app: App, company: CertificateAuthority | None) -> None:
     """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
     with limited(app, company, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
         modest = [open_.enter_context(asked(server, b"/whole", "127.0.0.2")) for _ in range(2)]
@@ -155,7 +157,7 @@ def test_another_caller_keeps_its_answers(app: App, company: Company | None) -> 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("reads", [0, 1])
 def test_a_client_that_hardly_reads_is_cut_off(
-    app: App, company: Company | None, path: bytes, reads: int
+    app: App, company: CertificateAuthority | None, path: bytes, reads: int
 ) -> None:
     """It held its answer for as long as it took a byte now and then."""
     with limited(app, company, bytes_per_s=100_000, window_s=0.5) as server:
@@ -172,7 +174,7 @@ def test_a_client_that_hardly_reads_is_cut_off(
 
 
 def test_a_client_that_reads_slowly_and_steadily_gets_all(
-    app: App, company: Company | None
+    app: App, company: CertificateAuthority | None
 ) -> None:
     """It may take many windows, as long as it reads faster than the least."""
     waiting = threading.Event()
@@ -188,7 +190,7 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
 
 
 def test_nothing_is_carried_out_for_a_client_that_does_not_read(
-    app: App, company: Company | None
+    app: App, company: CertificateAuthority | None
 ) -> None:
     """Each further request had its answer made and kept; they wait until the first one is read."""
     with limited(app, company) as server, asked(server, b"/whole") as connection:
@@ -206,7 +208,9 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
         assert app.asked == ["/whole", "/small", "/whole", "/small", "/small"]
 
 
-def test_a_refusal_waits_for_the_answer_before_it(app: App, company: Company | None) -> None:
+def test_a_refusal_waits_for_the_answer_before_it(
+    app: App, company: CertificateAuthority | None
+) -> None:
     """What is no request, or begins one and does not end it, is refused behind the answer."""
     with limited(app, company) as server:
         for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
@@ -219,7 +223,7 @@ def test_a_refusal_waits_for_the_answer_before_it(app: App, company: Company | N
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts"])
 def test_the_last_answer_of_a_connection_is_read_to_its_end(
-    app: App, company: Company | None, path: bytes
+    app: App, company: CertificateAuthority | None, path: bytes
 ) -> None:
     """The connection closes behind what is kept, and not before."""
     with limited(app, company) as server, server.opened(**SMALL) as connection:
@@ -229,7 +233,9 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(
         assert connection.recv(1) == b""
 
 
-def test_a_stop_waits_for_what_is_being_read(app: App, company: Company | None) -> None:
+def test_a_stop_waits_for_what_is_being_read(
+    app: App, company: CertificateAuthority | None
+) -> None:
     """Whoever reads its answer while the server stops gets all of it."""
     with limited(app, company) as server, asked(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)

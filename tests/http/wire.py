@@ -1,15 +1,78 @@
-"""A server on a socket, and a connection on which a test writes bytes."""
+"""HTTP applications under test: an edge as production builds it, and connections to it."""
 
 import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
 
-from starlette.types import ASGIApp
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
+from gatepost.http.edge import Edge, respond
 from gatepost.http.unread_responses import UnreadLimits
 from gatepost.runtime.server import GatepostServer, bind, listen_config
+from gatepost.telemetry.access import AccessLog
+
+HOST = (b"host", b"mcp.example.com")
+NOTHING: Mapping[str, Any] = {}
+Pairs = tuple[tuple[bytes, bytes], ...]
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        return dict(self.headers).get(name.encode(), b"").decode() or None
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+async def ask(
+    app: ASGIApp,
+    path: str = "/mcp",
+    *,
+    method: str = "POST",
+    headers: Pairs = (HOST,),
+    scheme: str = "https",
+    peer: str = "198.51.100.7",
+    more: Mapping[str, Any] = NOTHING,
+) -> Answer:
+    """Send one request without a body; *more* of its scope."""
+    sent: list[Message] = []
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": list(headers),
+        "scheme": scheme,
+        "client": (peer, 4711),
+        "server": ("127.0.0.1", 8000),
+        "http_version": "1.1",
+        **more,
+    }
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return Answer(sent[0]["status"], sent[0]["headers"], body)
+
 
 SOON = 20.0
 """Seconds after which a test gives up; the deadlines under test are far shorter."""
@@ -87,3 +150,56 @@ async def connected(port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIte
     if tls is not None:
         with suppress(OSError, ssl.SSLError):
             await asyncio.wait_for(writer.wait_closed(), SOON)
+
+
+PAGE = b"https://app.example.com"
+RULES = HeadRules(
+    origin="https://mcp.example.com",
+    development=False,
+    max_header_bytes=2000,
+    max_body_bytes=1000,
+    allowed_origins=(PAGE.decode(),),
+    trusted_proxies=("10.0.0.0/8",),
+)
+
+
+async def healthy() -> tuple[int, bytes]:
+    """A probe's answer."""
+    return 200, b'{"status":"ok"}'
+
+
+class Inner:
+    """Stands where the application stands: counts, remembers the scope, answers 200."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.raises: Exception | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+        if self.raises is not None:
+            raise self.raises
+        if scope["path"] == "/breaks":
+            raise KeyError("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln")
+        await respond(send, 200, b"{}")
+
+
+class Front:
+    """An edge as production builds it, and what it wrote and let through."""
+
+    def __init__(self, rules: HeadRules = RULES) -> None:
+        self.inner = Inner()
+        self.written: list[bytes] = []
+        self.log = AccessLog("json", self.written.append)
+        self.checks = HeadChecks(rules)
+        self.edge = Edge(
+            self.inner,
+            checks=self.checks,
+            log=self.log,
+            probes={"/health": healthy},
+            is_endpoint=lambda path: path == "/mcp",
+        )
+
+    @property
+    def lines(self) -> list[dict[str, object]]:
+        return [json.loads(line) for batch in self.written for line in batch.splitlines()]

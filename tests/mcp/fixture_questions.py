@@ -1,4 +1,4 @@
-"""The tools of the official conformance suite that ask the client for something."""
+"""The tools of the official suite that ask the client, or let go of its connection."""
 
 import asyncio
 from typing import Annotated, Any
@@ -187,3 +187,14 @@ async def test_input_required_result_prompt(ctx: CallContext) -> str:
     """Ask what the prompt is about."""
     answered = await ctx.ask("What is it about?", Context, key="user_context")
     return f"Help me with {answered.content.context if answered.content else 'this'}."
+
+
+session_pack = Pack("conformance_sessions")
+
+
+@session_pack.tool(read_only=True)
+async def test_reconnection(ctx: CallContext) -> str:
+    """Close the stream before the answer, for the client to come back to."""
+    await ctx.client.pause(0.1)
+    await asyncio.sleep(0.2)
+    return "Reconnected."

@@ -1,12 +1,14 @@
-"""The tools that the official conformance suite calls, written as a user of Gatepost would."""
+"""The tools and resources that the official suite asks for, written as a user of Gatepost would."""
 
 import asyncio
+import json
 from base64 import b64decode, b64encode
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatepost import CallContext, Outcome, Pack, ToolFailure
+from gatepost import CallContext, Contents, Image, Message, Outcome, Pack, ToolFailure
 
 pack = Pack("conformance")
 
@@ -122,3 +124,88 @@ pack.add(
     invoke=_listed_only,
     read_only=True,
 )
+
+
+resource_pack = Pack("conformance_resources")
+
+
+resource_pack.skill(Path(__file__).with_name("skills") / "greet-visitor")
+
+
+@resource_pack.resource("test://static-text", mime_type="text/plain")
+async def static_text(ctx: CallContext) -> str:
+    """A text that never changes."""
+    return "This is the content of the static text resource."
+
+
+@resource_pack.resource("test://static-binary", mime_type="image/png")
+async def static_binary(ctx: CallContext) -> bytes:
+    """A picture of one pixel."""
+    return b64decode(PNG)
+
+
+@resource_pack.resource("test://watched-resource", mime_type="text/plain")
+async def watched_resource(ctx: CallContext) -> str:
+    """A text that clients may watch."""
+    return "Watch me."
+
+
+@resource_pack.resource("test://template/{id}/data", mime_type="application/json")
+async def template_data(ctx: CallContext, id: str) -> str:  # the suite's own name
+    """Data of anything that has an id."""
+    return json.dumps({"id": id, "templateTest": True, "data": f"Data for ID: {id}"})
+
+
+@resource_pack.prompt()
+async def test_simple_prompt(ctx: CallContext) -> str:
+    """Start from a text without arguments."""
+    return "This is a simple prompt for testing."
+
+
+@resource_pack.prompt()
+async def test_prompt_with_arguments(ctx: CallContext, arg1: str, arg2: str) -> str:
+    """Start from a text that repeats two arguments."""
+    return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+
+@test_prompt_with_arguments.complete("arg1")
+async def arg1_values(ctx: CallContext, value: str, given: dict[str, str]) -> list[str]:
+    """Suggest what begins like what is typed."""
+    return [known for known in ("test", "testValue1", "other") if known.startswith(value)]
+
+
+@resource_pack.prompt()
+async def test_prompt_with_embedded_resource(
+    ctx: CallContext,
+    resourceUri: str,  # the suite's own name
+) -> list[Message]:
+    """Start from a resource and a question about it."""
+    embedded = Contents("Embedded resource content for testing.", "text/plain", uri=resourceUri)
+    question = "Please process the embedded resource above."
+    return [Message("user", embedded), Message("user", question)]
+
+
+@resource_pack.prompt()
+async def test_prompt_with_image(ctx: CallContext) -> list[Message]:
+    """Start from a picture and a question about it."""
+    return [
+        Message("user", Image(b64decode(PNG))),
+        Message("user", "Please analyze the image above."),
+    ]
+
+
+change_pack = Pack("conformance_changes")
+
+
+@change_pack.tool()
+async def test_trigger_tool_change(ctx: CallContext) -> str:
+    """Announce that the list of tools changed; afterwards it is as it was."""
+    await ctx.changes.listed("tools")
+    return "Announced."
+
+
+@change_pack.tool()
+async def test_trigger_prompt_change(ctx: CallContext) -> str:
+    """Announce that the list of prompts changed; afterwards it is as it was."""
+    await ctx.changes.listed("prompts")
+    return "Announced."

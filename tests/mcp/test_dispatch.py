@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.mcp import fixture_resources
+from tests.mcp import fixture_tools
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 LEGACY = ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -182,7 +182,7 @@ async def test_de_07_what_needs_no_session_is_served_without_one(
 @pytest.mark.parametrize("method", ["logging/setLevel", "resources/subscribe"])
 async def test_de_07_what_a_session_remembers_needs_one(method: str) -> None:
     """There is nothing that could remember it, and the answer says so."""
-    response = await EndpointClient(fixture_resources.pack.offers).send(
+    response = await EndpointClient(fixture_tools.resource_pack.offers).send(
         message(method, {"uri": "a:b", "level": "info"})
     )
 

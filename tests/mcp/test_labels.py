@@ -9,8 +9,7 @@ import pytest
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.tools.api import Offer
 from gatepost_packs.text import TEXT_RESULT, result_schema
-from tests.mcp.tasking import Tasker
-from tests.support.endpoint import EndpointClient, message
+from tests.support.endpoint import EndpointClient, TaskClient, message
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"]
 STRUCTURED = {"2026-07-28", "2025-11-25", "2025-06-18"}
@@ -74,9 +73,9 @@ async def called(client: EndpointClient, revision: str, tool: str, **arguments: 
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Tasker]:
+async def client() -> AsyncIterator[TaskClient]:
     offers: tuple[Offer, ...] = pack.offers
-    client = Tasker(offers)
+    client = TaskClient(offers)
     yield client
     await client.keeper.aclose()
 
@@ -147,7 +146,7 @@ async def test_a_tool_may_label_one_answer(client: EndpointClient, source: str) 
     assert TOKEN not in json.dumps(result)
 
 
-async def test_a_task_and_a_replay_have_the_same_form(client: Tasker) -> None:
+async def test_a_task_and_a_replay_have_the_same_form(client: TaskClient) -> None:
     """What is kept of an answer and read again is complete."""
     call = {"name": "fetch", "arguments": {"text": "x"}}
     first = (await client.ask("tools/call", call, idempotency_key="k1")).json["result"]

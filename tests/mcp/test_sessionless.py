@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.sessions.requests import NO_SESSION
-from tests.mcp import fixture_questions, fixture_resources
+from tests.mcp import fixture_questions, fixture_tools
 from tests.support.endpoint import JSON, VERSION, EndpointClient, Header, a_caller, message
 
 pytestmark = pytest.mark.requirement("DE-07", "DE-24", "DE-25", "A1", "P1")
@@ -69,7 +69,7 @@ async def test_the_printed_call_is_answered_without_a_session(version: str | Non
 async def test_every_method_that_needs_no_session_answers_without_one(version: str | None) -> None:
     """Each answers what it answers in a session."""
     client = EndpointClient(
-        [*fixture_resources.pack.offers, *fixture_questions.pack.tools.values()]
+        [*fixture_tools.resource_pack.offers, *fixture_questions.pack.tools.values()]
     )
     session = await client.open(ASSUMED.get(version, version))
     reference = {"type": "ref/prompt", "name": "test_prompt_with_arguments"}

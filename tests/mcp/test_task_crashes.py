@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.tasking import DECLARED
 from tests.support.client import Client
 from tests.support.commands import Replicas
-from tests.support.endpoint import META, VERSION, message
+from tests.support.endpoint import DECLARED, META, VERSION, message
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 

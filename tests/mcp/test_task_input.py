@@ -10,9 +10,8 @@ import pytest
 from gatepost import CallContext, Pack
 from tests.mcp import fixture_tasks
 from tests.mcp.fixture_tasks import Confirmation, Name
-from tests.mcp.tasking import DECLARED, Tasker
 from tests.support.asking_tools import accept
-from tests.support.endpoint import META
+from tests.support.endpoint import DECLARED, META, TaskClient
 
 pack = Pack("asking")
 
@@ -65,13 +64,13 @@ TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Tasker]:
-    client = Tasker(TOOLS)
+async def client() -> AsyncIterator[TaskClient]:
+    client = TaskClient(TOOLS)
     yield client
     await client.keeper.aclose()
 
 
-async def waiting(client: Tasker, task_id: str) -> dict[str, Any]:
+async def waiting(client: TaskClient, task_id: str) -> dict[str, Any]:
     """The questions of a task, once there are some."""
     requests: dict[str, Any] = (await client.until(task_id, "input_required"))["inputRequests"]
     return requests
@@ -83,7 +82,7 @@ def text(task: Any) -> str:
 
 
 @pytest.mark.requirement("K-08", "K-05")
-async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: Tasker) -> None:
+async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: TaskClient) -> None:
     """Round trips come before the task, which knows their answers and none of their state."""
     asked = (await client.call_with("ask_before_and_after")).json["result"]
     again = {
@@ -101,7 +100,7 @@ async def test_k_08_what_is_asked_first_is_asked_in_the_call(client: Tasker) -> 
 
 
 @pytest.mark.requirement("K-09", "K-11")
-async def test_k_09_a_waiting_task_shows_all_open_questions(client: Tasker) -> None:
+async def test_k_09_a_waiting_task_shows_all_open_questions(client: TaskClient) -> None:
     """As requests without an envelope, by their keys, the same at every look."""
     task = await client.start("multi_input")
     requests = await waiting(client, task["taskId"])
@@ -113,7 +112,7 @@ async def test_k_09_a_waiting_task_shows_all_open_questions(client: Tasker) -> N
 
 
 @pytest.mark.requirement("K-11")
-async def test_k_11_each_question_has_a_key_of_its_own(client: Tasker) -> None:
+async def test_k_11_each_question_has_a_key_of_its_own(client: TaskClient) -> None:
     """Never one that was answered; the tool's clock stands still while a person decides."""
     task = await client.start("ask_in_turn")
     seen: list[str] = []
@@ -131,7 +130,7 @@ async def test_k_11_each_question_has_a_key_of_its_own(client: Tasker) -> None:
 
 
 @pytest.mark.requirement("K-11", "K-12")
-async def test_k_11_a_question_that_is_withdrawn_is_gone(client: Tasker) -> None:
+async def test_k_11_a_question_that_is_withdrawn_is_gone(client: TaskClient) -> None:
     """An answer to it changes nothing any more."""
     task = await client.start("ask_and_give_up")
     await client.when(task["taskId"], lambda t: [*t.get("inputRequests", {})] == ["anybody"])
@@ -144,7 +143,7 @@ async def test_k_11_a_question_that_is_withdrawn_is_gone(client: Tasker) -> None
 
 
 @pytest.mark.requirement("K-12")
-async def test_k_12_answers_may_come_one_by_one(client: Tasker) -> None:
+async def test_k_12_answers_may_come_one_by_one(client: TaskClient) -> None:
     """The task waits for the rest; the answer to a look has nothing else in it."""
     task = await client.start("multi_input")
     await waiting(client, task["taskId"])
@@ -159,7 +158,7 @@ async def test_k_12_answers_may_come_one_by_one(client: Tasker) -> None:
 
 @pytest.mark.requirement("K-12")
 @pytest.mark.parametrize("key", ["unknown", "FIRST", "", "first ", "x" * 5000])
-async def test_k_12_answers_to_no_question_are_ignored(client: Tasker, key: str) -> None:
+async def test_k_12_answers_to_no_question_are_ignored(client: TaskClient, key: str) -> None:
     """Whatever they are."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
@@ -185,7 +184,7 @@ MALFORMED: list[Any] = [
 
 @pytest.mark.requirement("K-12", "X-04")
 @pytest.mark.parametrize("responses", MALFORMED)
-async def test_k_12_answers_that_do_not_fit_are_refused(client: Tasker, responses: Any) -> None:
+async def test_k_12_answers_that_do_not_fit_are_refused(client: TaskClient, responses: Any) -> None:
     """All of them at once, and the questions stay."""
     task = await client.start("multi_input")
     before = await waiting(client, task["taskId"])
@@ -196,7 +195,7 @@ async def test_k_12_answers_that_do_not_fit_are_refused(client: Tasker, response
 
 
 @pytest.mark.requirement("K-12")
-async def test_k_12_answers_are_required(client: Tasker) -> None:
+async def test_k_12_answers_are_required(client: TaskClient) -> None:
     """An update without them means nothing."""
     task = await client.start("multi_input")
 
@@ -204,7 +203,7 @@ async def test_k_12_answers_are_required(client: Tasker) -> None:
 
 
 @pytest.mark.requirement("K-10", "M-04")
-async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: Tasker) -> None:
+async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: TaskClient) -> None:
     """The capabilities are those of the call; without them the task fails, naming them."""
     capabilities = {"extensions": DECLARED[META + "clientCapabilities"]["extensions"]}
     client.meta = {META + "clientCapabilities": capabilities}
@@ -217,7 +216,7 @@ async def test_k_10_a_task_asks_only_what_its_client_can_be_asked(client: Tasker
 
 @pytest.mark.requirement("K-13")
 @pytest.mark.parametrize("tool", ["wait_for_word", "multi_input"])
-async def test_k_13_a_task_is_cancelled(client: Tasker, tool: str) -> None:
+async def test_k_13_a_task_is_cancelled(client: TaskClient, tool: str) -> None:
     """Acknowledged at once with nothing in it, also a second time and at its end."""
     task = await client.start(tool)
     told = [(await client.about("cancel", task["taskId"])).json["result"] for _ in range(2)]
@@ -230,7 +229,7 @@ async def test_k_13_a_task_is_cancelled(client: Tasker, tool: str) -> None:
 
 
 @pytest.mark.requirement("K-13")
-async def test_k_13_cancelling_is_a_wish(client: Tasker) -> None:
+async def test_k_13_cancelling_is_a_wish(client: TaskClient) -> None:
     """What finishes all the same is completed, and its result is not lost."""
     task = await client.start("finish_anyway")
     await client.about("cancel", task["taskId"])
@@ -240,7 +239,7 @@ async def test_k_13_cancelling_is_a_wish(client: Tasker) -> None:
 
 
 @pytest.mark.requirement("K-16", "K-13", "K-12")
-async def test_k_16_an_end_stays(client: Tasker) -> None:
+async def test_k_16_an_end_stays(client: TaskClient) -> None:
     """Cancelling or answering what has ended is acknowledged and does nothing."""
     done = await client.start("slow_compute", {"seconds": 0})
     before = await client.until(done["taskId"])
@@ -251,7 +250,7 @@ async def test_k_16_an_end_stays(client: Tasker) -> None:
 
 
 @pytest.mark.requirement("K-13", "K-16")
-async def test_k_16_of_cancelling_and_ending_one_wins(client: Tasker) -> None:
+async def test_k_16_of_cancelling_and_ending_one_wins(client: TaskClient) -> None:
     """However they race, the first end that was seen is the only one."""
     for pause in range(8):
         task = await client.start("slow_compute", {"seconds": 0})
@@ -265,7 +264,7 @@ async def test_k_16_of_cancelling_and_ending_one_wins(client: Tasker) -> None:
         assert await client.get(task["taskId"]) == ended
 
 
-async def test_a_form_may_be_answered_with_no(client: Tasker) -> None:
+async def test_a_form_may_be_answered_with_no(client: TaskClient) -> None:
     """Declining is an answer like any other."""
     task = await client.start("confirm_delete", {"filename": "notes.txt"})
     (key,) = await waiting(client, task["taskId"])

@@ -15,8 +15,7 @@ from gatepost.mcp.tasks.store import TaskStore
 from gatepost.storage.tasks import TERMINAL, TaskRecord
 from gatepost_authz.caller import TenantContext
 from tests.mcp import fixture_tasks
-from tests.mcp.tasking import DECLARED, Tasker
-from tests.support.endpoint import META, a_caller
+from tests.support.endpoint import DECLARED, META, TaskClient, a_caller
 from tests.support.endpoint_streams import listening
 
 pack = Pack("owned")
@@ -33,8 +32,8 @@ TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Tasker]:
-    client = Tasker(TOOLS)
+async def client() -> AsyncIterator[TaskClient]:
+    client = TaskClient(TOOLS)
     yield client
     await client.keeper.aclose()
 
@@ -57,7 +56,7 @@ STRANGERS = [
 @pytest.mark.parametrize("stranger", STRANGERS)
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_17_a_task_is_its_creators(
-    client: Tasker, stranger: TenantContext, method: str
+    client: TaskClient, stranger: TenantContext, method: str
 ) -> None:
     """Knowing the id gives nothing: the answer is that for a task nobody has, byte for byte."""
     task = await client.start("multi_input")
@@ -76,7 +75,7 @@ async def test_k_17_a_task_is_its_creators(
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_ids_cannot_be_guessed(client: Tasker) -> None:
+async def test_k_17_ids_cannot_be_guessed(client: TaskClient) -> None:
     """Each has 24 random bytes and nothing else."""
     ids = {(await client.start("slow_compute", {"seconds": 0}))["taskId"] for _ in range(20)}
 
@@ -86,7 +85,7 @@ async def test_k_17_ids_cannot_be_guessed(client: Tasker) -> None:
 
 @pytest.mark.requirement("K-17", "SEC-02")
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
-async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: Tasker, method: str) -> None:
+async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: TaskClient, method: str) -> None:
     """The same person with a lesser token gets the challenge, not the result."""
     task = await client.start("write_slowly")
     client.caller = changed(scopes=frozenset())
@@ -99,10 +98,10 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: Tasker, method
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: Tasker) -> None:
+async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: TaskClient) -> None:
     """Like every other request of it."""
     task = await client.start("write_slowly")
-    suspended = Tasker(
+    suspended = TaskClient(
         TOOLS, records=client.records, relay=client.relay, suspended=frozenset({"acme"})
     )
 
@@ -110,7 +109,7 @@ async def test_k_17_a_suspended_tenant_sees_none_of_its_tasks(client: Tasker) ->
 
 
 @pytest.mark.requirement("K-17")
-async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Tasker) -> None:
+async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: TaskClient) -> None:
     """A later expiry and other display claims are the same person with the same client."""
     task = await client.start("write_slowly")
     client.caller = changed(expires_at=2_000_000_001, token_id="t2")
@@ -124,7 +123,7 @@ async def test_k_17_a_fresh_token_of_the_same_principal_goes_on(client: Tasker) 
 )
 @pytest.mark.parametrize("method", ["get", "update", "cancel"])
 async def test_k_14_an_id_that_is_none_is_unknown(
-    client: Tasker, method: str, task_id: str
+    client: TaskClient, method: str, task_id: str
 ) -> None:
     """However it looks."""
     header = task_id if task_id.isascii() else "=?base64?dMOp?="
@@ -137,12 +136,12 @@ async def test_k_14_an_id_that_is_none_is_unknown(
 
 @pytest.mark.requirement("K-14")
 @pytest.mark.parametrize("params", [{}, {"taskId": None}, {"taskId": 7}, {"taskId": ["t"]}])
-async def test_k_14_an_id_is_required(client: Tasker, params: Any) -> None:
+async def test_k_14_an_id_is_required(client: TaskClient, params: Any) -> None:
     """And is a string."""
     assert (await client.ask("tasks/get", params, meta=DECLARED)).error == (400, -32602)
 
 
-async def test_a_task_outlives_its_token(client: Tasker) -> None:
+async def test_a_task_outlives_its_token(client: TaskClient) -> None:
     """It was accepted from who might call; whoever looks at it needs a token that is good."""
     client.caller = changed(expires_at=int(client.clock.now))
     task = await client.start("slow_compute", {"seconds": 0.05})
@@ -152,7 +151,7 @@ async def test_a_task_outlives_its_token(client: Tasker) -> None:
     assert (await client.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_whoever_may_not_call_any_more_loses_its_tasks(client: Tasker) -> None:
+async def test_whoever_may_not_call_any_more_loses_its_tasks(client: TaskClient) -> None:
     """The way to end them, for a tenant that is suspended while they run."""
     mine = await client.start("write_slowly")
     client.caller = changed(tenant_id="globex")
@@ -169,7 +168,7 @@ async def test_whoever_may_not_call_any_more_loses_its_tasks(client: Tasker) -> 
 
 
 @pytest.mark.requirement("K-18", "SU-02", "SU-10")
-async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: Tasker) -> None:
+async def test_k_18_a_listen_stream_tells_how_a_task_stands(client: TaskClient) -> None:
     """In full, as a look at it would, for those tasks that were asked for and are the caller's."""
     mine = await client.start("confirm_delete", {"filename": "a"})
     await client.until(mine["taskId"], "input_required")
@@ -201,7 +200,7 @@ def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> No
     """Whatever several replicas write, in whatever order, one by one or against each other."""
 
     async def race() -> list[str]:
-        client = Tasker(TOOLS)
+        client = TaskClient(TOOLS)
         ledgers = [
             client.keeper.task_store,
             TaskStore(client.records, client.feed, clock=client.clock),

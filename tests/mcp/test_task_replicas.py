@@ -15,8 +15,8 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.tools.api import Call
 from tests.mcp import fixture_tasks
 from tests.mcp.fixture_tasks import Confirmation
-from tests.mcp.tasking import Tasker
 from tests.support.asking_tools import accept
+from tests.support.endpoint import TaskClient
 from tests.support.stores import DetachableRecords
 
 pack = Pack("replicas")
@@ -83,8 +83,8 @@ class Site:
         self.records = MemoryRecords()
         self.cable = DetachableRecords(self.records)
         relay = MemoryRelay()
-        self.first = Tasker(TOOLS, records=self.cable, relay=relay, terms=TERMS)
-        self.second = Tasker(TOOLS, records=self.records, relay=relay, terms=TERMS)
+        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, terms=TERMS)
+        self.second = TaskClient(TOOLS, records=self.records, relay=relay, terms=TERMS)
 
     def time_passes(self, seconds: float) -> None:
         """At both."""
@@ -148,7 +148,7 @@ async def test_k_07_any_replica_shows_a_task(site: Site) -> None:
 async def test_k_13_words_reach_the_replica_that_runs_it(site: Site, connected: bool) -> None:
     """Over the relay at once, and without one when the record is looked at next."""
     if not connected:
-        site.second = Tasker(TOOLS, records=site.records, relay=MemoryRelay(), terms=TERMS)
+        site.second = TaskClient(TOOLS, records=site.records, relay=MemoryRelay(), terms=TERMS)
     asking = await site.first.start("confirm_delete", {"filename": "a"})
     requests = (await site.first.until(asking["taskId"], "input_required"))["inputRequests"]
     answers = {key: accept(confirm=True) for key in requests}
@@ -337,7 +337,7 @@ async def test_of_many_that_look_one_takes_a_task_up(site: Site) -> None:
     task = await site.first.start("look_up")
     await next_run()
     site.crash()
-    others = [Tasker(TOOLS, records=site.records, relay=site.second.relay) for _ in range(4)]
+    others = [TaskClient(TOOLS, records=site.records, relay=site.second.relay) for _ in range(4)]
     for other in others:
         other.clock.now = site.second.clock.now
     await asyncio.gather(*(other.keeper.sweep() for other in others))

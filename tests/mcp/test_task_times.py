@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.request import IDEMPOTENCY_KEY
 from gatepost.mcp.tasks import methods
 from gatepost.mcp.tasks.store import TaskLimits
-from tests.mcp.tasking import Tasker
+from tests.support.endpoint import TaskClient
 
 pack = Pack("times")
 ENDED: list[str] = []
@@ -39,16 +39,16 @@ async def too_slow(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Tasker]:
+async def client() -> AsyncIterator[TaskClient]:
     ENDED.clear()
     Signal.go = asyncio.Event()
-    client = Tasker(pack.tools.values(), terms=TaskLimits(ttl_s=100, lease_s=0.5))
+    client = TaskClient(pack.tools.values(), terms=TaskLimits(ttl_s=100, lease_s=0.5))
     yield client
     await client.keeper.aclose()
 
 
 @pytest.mark.requirement("K-06")
-async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: Tasker) -> None:
+async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: TaskClient) -> None:
     """Created once, updated with every change that shows; durations are whole milliseconds."""
     task = await client.start("wait")
     client.clock.now += 7.25
@@ -65,7 +65,7 @@ async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: Tasker) -> Non
 
 
 @pytest.mark.requirement("K-19")
-async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: Tasker) -> None:
+async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: TaskClient) -> None:
     """It fails, and its id means nothing any more."""
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
@@ -80,7 +80,7 @@ async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: Tasker) -
 
 
 @pytest.mark.requirement("K-10", "CX-05")
-async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: Tasker) -> None:
+async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: TaskClient) -> None:
     """A task has no more time than its tool declares; the result says so."""
     task = await client.start("too_slow")
     ended = await client.until(task["taskId"])
@@ -91,7 +91,7 @@ async def test_k_10_a_tool_that_takes_too_long_is_stopped(client: Tasker) -> Non
 
 @pytest.mark.requirement("K-02")
 async def test_k_02_a_retried_call_waits_as_a_task(
-    client: Tasker, monkeypatch: pytest.MonkeyPatch
+    client: TaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same idempotency key while the first runs: another task, one run, the same result."""
     monkeypatch.setattr(methods, "PATIENCE_S", 0.05)
@@ -106,7 +106,7 @@ async def test_k_02_a_retried_call_waits_as_a_task(
 
 
 @pytest.mark.requirement("K-13")
-async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(client: Tasker) -> None:
+async def test_k_13_a_task_with_an_idempotency_key_is_cancelled_too(client: TaskClient) -> None:
     """Its tool is stopped, although it could be asked for again."""
     client.meta = {**client.meta, IDEMPOTENCY_KEY: "k2"}
     task = await client.start("wait")

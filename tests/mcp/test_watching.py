@@ -9,8 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.storage.memory.records import MemoryRecords, MemorySessions
 from gatepost.storage.sessions import SessionRecord
-from tests.mcp.tasking import DECLARED, Tasker
-from tests.support.endpoint import EndpointClient, a_caller, message
+from tests.support.endpoint import DECLARED, EndpointClient, TaskClient, a_caller, message
 from tests.support.endpoint_streams import WITHIN_S, EndpointPair, OpenExchange, listening
 
 pytestmark = pytest.mark.anyio
@@ -296,7 +295,7 @@ async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
 @pytest.mark.requirement("K-18", "SU-02", "SU-10", "SEC-03")
 async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
     """Each word of it is the whole task as it stands; the id alone opens nothing to others."""
-    client = Tasker(pack.offers)
+    client = TaskClient(pack.offers)
     task = (await client.start("wait"))["taskId"]
     wanted = {"taskIds": [task, "t_unknown"]}
     bob = a_caller(subject="bob")

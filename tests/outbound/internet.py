@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from gatepost.runtime.services import Services
-from tests.authz.certificates import Company
 from tests.support.asgi_server import AsgiServer
 from tests.support.issuers import Receive, Scope, Send, respond
 from tests.support.proxies import pump
+from tests.support.tokens import CertificateAuthority
 
 PUBLIC = "93.184.215.14"
 DOMAIN = "web.test"
@@ -154,7 +154,7 @@ class Internet(msgspec.Struct, frozen=True):
     site: Site
     names: Names
     proxy: Proxy
-    company: Company
+    company: CertificateAuthority
     plain: int
     """The port of the site without TLS, on this machine."""
     secure: int
@@ -180,7 +180,7 @@ class Internet(msgspec.Struct, frozen=True):
 @contextmanager
 def small_internet(folder: Path) -> Iterator[Internet]:
     """Run it for the time of a block. Every `*.web.test` is a public name of the one site."""
-    company, site = Company(folder), Site()
+    company, site = CertificateAuthority(folder), Site()
     certificate, key = company.certify(f"*.{DOMAIN}")
     plain = AsgiServer(site).start()
     secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()

@@ -14,7 +14,7 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost_packs import BUILT_IN
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.client import result
 from tests.support.commands import tenant_folder
 from tests.support.issuers import Idp

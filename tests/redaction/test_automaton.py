@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.stream import RedactedStream
-from tests.redaction.forms import FORMS, b64, leaks
+from tests.redaction.echo_server import FORMS, b64, leaks
 from tests.support.cases import each
 
 SECRETS = {

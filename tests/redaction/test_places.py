@@ -8,76 +8,75 @@ from urllib.parse import quote
 import pytest
 
 from gatepost.telemetry.logs import LogFormat
-from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
-from tests.redaction.forms import FORMS, leaks
-from tests.redaction.said import SAID
+from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
+from tests.redaction.tools import SAID
 from tests.support.cases import each
 from tests.support.measuring import eventually
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"
-Said = Callable[[Aviary, str], str]
+Said = Callable[[EchoServer, str], str]
 
 
 @pytest.fixture(scope="module")
-def aviary() -> Iterator[Aviary]:
-    with opened() as aviary:
-        yield aviary
+def server() -> Iterator[EchoServer]:
+    with opened() as server:
+        yield server
 
 
-def read(aviary: Aviary, text: str) -> str:
+def read(server: EchoServer, text: str) -> str:
     SAID[0] = text
-    return aviary.mcp("resources/read", uri="parrot://said")
+    return server.mcp("resources/read", uri="parrot://said")
 
 
-def listed(aviary: Aviary, text: str) -> str:
+def listed(server: EchoServer, text: str) -> str:
     SAID[0] = text
-    return aviary.mcp("resources/list")
+    return server.mcp("resources/list")
 
 
-def completed(aviary: Aviary, text: str) -> str:
+def completed(server: EchoServer, text: str) -> str:
     argument = {"name": "text", "value": text}
     reference = {"type": "ref/prompt", "name": "tell"}
-    return aviary.mcp("completion/complete", ref=reference, argument=argument)
+    return server.mcp("completion/complete", ref=reference, argument=argument)
 
 
-def prompted(aviary: Aviary, text: str) -> str:
-    return aviary.mcp("prompts/get", name="tell", arguments={"text": text})
+def prompted(server: EchoServer, text: str) -> str:
+    return server.mcp("prompts/get", name="tell", arguments={"text": text})
 
 
-def replayed(aviary: Aviary, text: str) -> str:
+def replayed(server: EchoServer, text: str) -> str:
     key = ("Idempotency-Key", f"key-{hash(text)}")
-    first = aviary.rest("say_once", key, text=text)
-    assert aviary.rest("say_once", key, text=text) == first
+    first = server.rest("say_once", key, text=text)
+    assert server.rest("say_once", key, text=text) == first
     return first
 
 
 PLACES: dict[str, Said] = {
-    "text": lambda aviary, text: aviary.call("say", text=text),
-    "structured value": lambda aviary, text: aviary.call("say_rows", text=text),
-    "blocks": lambda aviary, text: aviary.call("say_blocks", text=text),
-    "two blocks": lambda aviary, text: aviary.call("say_halves", text=text),
-    "unknown prompt": lambda aviary, text: aviary.mcp("prompts/get", name=f"x{text}"),
-    "unknown resource": lambda aviary, text: aviary.mcp("resources/read", uri=f"parrot:{text}"),
-    "failure": lambda aviary, text: aviary.call("fail", text=text),
-    "error": lambda aviary, text: aviary.call("refuse", text=text),
-    "refused argument": lambda aviary, text: aviary.call("pick", text=text),
-    "progress and log": lambda aviary, text: aviary.call("report", text=text),
-    "question": lambda aviary, text: aviary.call("ask", text=text),
-    "task": lambda aviary, text: aviary.task(text=text),
-    "failed task": lambda aviary, text: aviary.task(text=text, fails=True),
+    "text": lambda server, text: server.call("say", text=text),
+    "structured value": lambda server, text: server.call("say_rows", text=text),
+    "blocks": lambda server, text: server.call("say_blocks", text=text),
+    "two blocks": lambda server, text: server.call("say_halves", text=text),
+    "unknown prompt": lambda server, text: server.mcp("prompts/get", name=f"x{text}"),
+    "unknown resource": lambda server, text: server.mcp("resources/read", uri=f"parrot:{text}"),
+    "failure": lambda server, text: server.call("fail", text=text),
+    "error": lambda server, text: server.call("refuse", text=text),
+    "refused argument": lambda server, text: server.call("pick", text=text),
+    "progress and log": lambda server, text: server.call("report", text=text),
+    "question": lambda server, text: server.call("ask", text=text),
+    "task": lambda server, text: server.task(text=text),
+    "failed task": lambda server, text: server.task(text=text, fails=True),
     "resource": read,
     "list of resources": listed,
     "prompt": prompted,
     "completion": completed,
-    "text in a session": lambda aviary, text: aviary.old("say", text=text),
-    "progress in a session": lambda aviary, text: aviary.old("report", text=text),
-    "REST text": lambda aviary, text: aviary.rest("say", text=text),
-    "REST value": lambda aviary, text: aviary.rest("say_rows", text=text),
-    "REST blocks": lambda aviary, text: aviary.rest("say_blocks", text=text),
-    "REST failure": lambda aviary, text: aviary.rest("fail", text=text),
-    "REST error": lambda aviary, text: aviary.rest("refuse", text=text),
-    "REST refused argument": lambda aviary, text: aviary.rest("pick", text=text),
+    "text in a session": lambda server, text: server.old("say", text=text),
+    "progress in a session": lambda server, text: server.old("report", text=text),
+    "REST text": lambda server, text: server.rest("say", text=text),
+    "REST value": lambda server, text: server.rest("say_rows", text=text),
+    "REST blocks": lambda server, text: server.rest("say_blocks", text=text),
+    "REST failure": lambda server, text: server.rest("fail", text=text),
+    "REST error": lambda server, text: server.rest("refuse", text=text),
+    "REST refused argument": lambda server, text: server.rest("pick", text=text),
     "REST replay": replayed,
 }
 EVERYWHERE = ("as it is", "base64, one byte before", "percent")
@@ -86,11 +85,11 @@ EVERYWHERE = ("as it is", "base64, one byte before", "percent")
 @pytest.mark.requirement("P13")
 @each("form", EVERYWHERE)
 @each("place", PLACES)
-def test_no_place_says_a_secret(aviary: Aviary, place: str, form: str) -> None:
+def test_no_place_says_a_secret(server: EchoServer, place: str, form: str) -> None:
     """Not even half of it, and it says what was there."""
     row = FORMS[form]
 
-    answer = texts(PLACES[place](aviary, row.encode(VALUE)))
+    answer = texts(PLACES[place](server, row.encode(VALUE)))
 
     assert not leaks(VALUE, row, answer), answer
     assert MARK in answer
@@ -98,7 +97,7 @@ def test_no_place_says_a_secret(aviary: Aviary, place: str, form: str) -> None:
 
 @pytest.mark.requirement("P13")
 @each("form", FORMS)
-def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None:
+def test_no_encoding_of_a_secret_gets_through(server: EchoServer, form: str) -> None:
     """By both protocols, in texts and in structured values."""
     row = FORMS[form]
     secret = "PIN" if form == "over several lines" else "API_KEY"
@@ -106,7 +105,7 @@ def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None
     written = row.encode(value)
 
     for place in ("text", "structured value", "blocks", "REST text", "REST value"):
-        answer = texts(PLACES[place](aviary, written))
+        answer = texts(PLACES[place](server, written))
 
         assert not leaks(value, row, answer), (place, answer)
         assert f"[REDACTED:{secret}]" in answer
@@ -116,12 +115,14 @@ def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None
 @each("written", EVERYWHERE)
 @each("tool", ["crash", "forget"])
 @each("form", ["json", "console"])
-def test_the_log_holds_no_secret(aviary: Aviary, form: LogFormat, tool: str, written: str) -> None:
+def test_the_log_holds_no_secret(
+    server: EchoServer, form: LogFormat, tool: str, written: str
+) -> None:
     """Not in events of tools and libraries, in tracebacks, or in what fails by itself."""
     row = FORMS[written]
     with overheard(form) as log:
         text = row.encode(VALUE)
-        answer = aviary.call(tool, text=text) + aviary.rest(tool, text=text)
+        answer = server.call(tool, text=text) + server.rest(tool, text=text)
 
     logged = log.getvalue()
     assert not leaks(VALUE, row, logged + answer), logged
@@ -130,10 +131,12 @@ def test_the_log_holds_no_secret(aviary: Aviary, form: LogFormat, tool: str, wri
 
 
 @pytest.mark.requirement("P13")
-def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(aviary: Aviary) -> None:
+def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
+    server: EchoServer,
+) -> None:
     """Nobody knows whose it is."""
-    aviary.call("say", text="so that both tenants are known")
-    aviary.call("say", text="here", tenant="zeta")
+    server.call("say", text="so that both tenants are known")
+    server.call("say", text="here", tenant="zeta")
     with overheard("json") as log:
         logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
 
@@ -141,10 +144,12 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(aviary: Av
 
 
 @pytest.mark.requirement("P13")
-def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(aviary: Aviary) -> None:
+def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
+    server: EchoServer,
+) -> None:
     """What its caller wrote into it stays out of what it logs then."""
     with overheard("json") as log:
-        answer = aviary.call("relay", token="only-of-this-call", text="inner text")
+        answer = server.call("relay", token="only-of-this-call", text="inner text")
 
     assert "inner text" in answer
     assert "only-of-this-call" not in log.getvalue() + answer
@@ -152,50 +157,50 @@ def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(aviary: Avia
 
 
 @pytest.mark.requirement("P13")
-def test_what_a_call_leaves_running_may_be_about_any_tenant(aviary: Aviary) -> None:
+def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) -> None:
     """A connection that one tenant's call opened serves others later."""
     SAID[0] = f"{VALUE} and {SECRETS['zeta']['OTHER']}"
-    aviary.call("say", text="so that it is known")
-    aviary.call("leave", tenant="zeta")
+    server.call("say", text="so that it is known")
+    server.call("leave", tenant="zeta")
     with overheard("json") as log:
-        aviary.call("release", tenant="bare")
+        server.call("release", tenant="bare")
 
     assert f"about {MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize("form", EVERYWHERE)
-def test_the_access_log_holds_no_secret(aviary: Aviary, form: str) -> None:
+def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
     """Not in a path, and not in the id that a client gave to what a call is part of."""
-    inside, row, pin = aviary.site, FORMS[form], SECRETS["acme"]["PIN"]
+    inside, row, pin = server.site, FORMS[form], SECRETS["acme"]["PIN"]
     before = len(inside.log())
 
-    aviary.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
-    answer = aviary.rest(quote(row.encode(pin), safe=""), text="no such tool")
+    server.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
+    answer = server.rest(quote(row.encode(pin), safe=""), text="no such tool")
 
     eventually(lambda: inside.log()[before:].count("[REDACTED:PIN]") == 2, within=20)
     assert not leaks(pin, row, answer + inside.log()[before:])
 
 
 @pytest.mark.requirement("P13")
-def test_other_tenants_secrets_are_not_looked_for(aviary: Aviary) -> None:
+def test_other_tenants_secrets_are_not_looked_for(server: EchoServer) -> None:
     """They are ordinary text to this one: markers would tell which texts are secrets."""
-    answer = texts(aviary.call("say", text=f"{SECRETS['zeta']['OTHER']} {VALUE}", tenant="bare"))
+    answer = texts(server.call("say", text=f"{SECRETS['zeta']['OTHER']} {VALUE}", tenant="bare"))
 
     assert SECRETS["zeta"]["OTHER"] in answer
     assert VALUE in answer
 
 
 @pytest.mark.requirement("P13")
-def test_a_secret_counts_from_the_moment_it_is_set(aviary: Aviary) -> None:
+def test_a_secret_counts_from_the_moment_it_is_set(server: EchoServer) -> None:
     """Also for what was kept for an idempotency key before."""
     key, value = ("Idempotency-Key", "before-it-was-one"), "was-no-secret-until-now"
-    before = texts(aviary.rest("say_once", key, text=value))
+    before = texts(server.rest("say_once", key, text=value))
 
-    aviary.put("acme", "LATER", value)
+    server.put("acme", "LATER", value)
 
     assert value in before
-    assert texts(aviary.rest("say_once", key, text=value)) == "result\n~\n[REDACTED:LATER]"
+    assert texts(server.rest("say_once", key, text=value)) == "result\n~\n[REDACTED:LATER]"
 
 
 LITERALS = [
@@ -208,22 +213,22 @@ LITERALS = [
 @pytest.mark.requirement("P13", "X4")
 @pytest.mark.parametrize(("token", "text", "clean"), LITERALS)
 def test_what_a_caller_writes_into_a_secret_argument_is_one_for_that_call(
-    aviary: Aviary, token: str, text: str, clean: str
+    server: EchoServer, token: str, text: str, clean: str
 ) -> None:
     """Under the argument's name, and only for that call."""
     wanted = f"[REDACTED:TOKEN] {clean}"
     if token.startswith("B"):
-        assert clean in texts(aviary.rest("use", token=token, text=text))
+        assert clean in texts(server.rest("use", token=token, text=text))
     else:
-        assert wanted in texts(aviary.rest("use", token=token, text=text))
-    assert not leaks(token, FORMS["as it is"], aviary.call("use", token=token, text=text))
-    assert text in texts(aviary.rest("say", text=text))
+        assert wanted in texts(server.rest("use", token=token, text=text))
+    assert not leaks(token, FORMS["as it is"], server.call("use", token=token, text=text))
+    assert text in texts(server.rest("say", text=text))
 
 
 @pytest.mark.requirement("P13")
-def test_a_secret_that_is_named_is_used_and_not_shown(aviary: Aviary) -> None:
+def test_a_secret_that_is_named_is_used_and_not_shown(server: EchoServer) -> None:
     """A model can use a secret that it never sees."""
-    assert MARK in texts(aviary.call("use", token="secret:API_KEY", text="x"))
+    assert MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
 
 
 TOKENS = {
@@ -236,18 +241,18 @@ TOKENS = {
 @each("name", TOKENS)
 @each("place", ["text", "structured value", "blocks", "failure", "REST text"])
 def test_tokens_of_known_forms_go_although_they_are_nobodys_secret(
-    aviary: Aviary, name: str, place: str
+    server: EchoServer, name: str, place: str
 ) -> None:
     """Of any tenant, also of one without secrets."""
-    answer = texts(PLACES[place](aviary, TOKENS[name]))
+    answer = texts(PLACES[place](server, TOKENS[name]))
 
     assert TOKENS[name] not in answer
     assert f"[REDACTED:{name}]" in answer
-    assert f"[REDACTED:{name}]" in aviary.call("say", text=TOKENS[name], tenant="bare")
+    assert f"[REDACTED:{name}]" in server.call("say", text=TOKENS[name], tenant="bare")
 
 
-def test_the_answer_around_a_secret_is_as_it_was(aviary: Aviary) -> None:
+def test_the_answer_around_a_secret_is_as_it_was(server: EchoServer) -> None:
     """The same value, with the marker in the secret's place."""
-    answer = json.loads(aviary.rest("say_rows", text=VALUE))
+    answer = json.loads(server.rest("say_rows", text=VALUE))
 
     assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
-from tests.redaction.said import SAID
+from tests.redaction.echo_server import SECRETS, EchoServer, opened, overheard, texts
+from tests.redaction.tools import SAID
 from tests.support.cases import each
 
 NAMES = ("PIN", "TOKEN")
@@ -33,9 +33,9 @@ FEW = settings(
 
 
 @pytest.fixture(scope="module")
-def aviary() -> Iterator[Aviary]:
-    with opened() as aviary:
-        yield aviary
+def server() -> Iterator[EchoServer]:
+    with opened() as server:
+        yield server
 
 
 class Planted:
@@ -91,27 +91,27 @@ def result(answer: str) -> dict[str, Any]:
 @FEW
 @given(st.data())
 def test_neither_copy_shows_a_secret_split_over_members(
-    aviary: Aviary, data: st.DataObject
+    server: EchoServer, data: st.DataObject
 ) -> None:
     """Text, structured value and the answer by REST say the same, with the secret's parts gone."""
     told, clean = shaped(data, Planted(data).leaves)
 
-    for answer in (aviary.call("give", value=told), aviary.old("give", value=told)):
+    for answer in (server.call("give", value=told), server.old("give", value=told)):
         shown = result(answer)
         assert shown["structuredContent"] == clean
         assert json.loads(shown["content"][0]["text"]) == clean
-    assert json.loads(aviary.rest("give", value=told)) == clean
+    assert json.loads(server.rest("give", value=told)) == clean
 
 
 @pytest.mark.requirement("P13")
 @FEW
 @given(st.data())
-def test_no_block_shows_a_part_of_a_secret(aviary: Aviary, data: st.DataObject) -> None:
+def test_no_block_shows_a_part_of_a_secret(server: EchoServer, data: st.DataObject) -> None:
     """Texts among other blocks, and a copy that the author wrote in another way."""
     told, clean = shaped(data, Planted(data).leaves)
     texts = [(one, other) for one, other in Planted(data).leaves if isinstance(one, str)]
 
-    shown = result(aviary.call("give_apart", value=told, texts=[one for one, _ in texts]))
+    shown = result(server.call("give_apart", value=told, texts=[one for one, _ in texts]))
 
     first, *others = [block["text"] for block in shown["content"] if block["type"] == "text"]
     assert shown["structuredContent"] == json.loads(first) == clean
@@ -128,16 +128,16 @@ SPLIT = [
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(("value", "name"), SPLIT)
-def test_neighbours_of_a_credential_stay(aviary: Aviary, value: Any, name: str) -> None:
+def test_neighbours_of_a_credential_stay(server: EchoServer, value: Any, name: str) -> None:
     """What follows a secret behind `Bearer` in another member is no part of it."""
     written = json.dumps(value)
     told = json.loads(written.replace("{}", SECRETS["acme"][name]))
     clean = json.loads(written.replace("{}", f"[REDACTED:{name}]"))
 
-    shown = result(aviary.call("give", value=told))
+    shown = result(server.call("give", value=told))
 
     assert shown["structuredContent"] == json.loads(shown["content"][0]["text"]) == clean
-    assert json.loads(aviary.rest("give", value=told)) == clean
+    assert json.loads(server.rest("give", value=told)) == clean
 
 
 MIXED = [
@@ -149,47 +149,47 @@ MIXED = [
 
 @pytest.mark.requirement("P13")
 @pytest.mark.parametrize(("told", "clean"), MIXED)
-def test_names_and_numbers_are_parts_as_well(aviary: Aviary, told: Any, clean: Any) -> None:
+def test_names_and_numbers_are_parts_as_well(server: EchoServer, told: Any, clean: Any) -> None:
     """A secret may go on from a name to its value, and over a number between two strings."""
-    shown = result(aviary.call("give", value=told))
+    shown = result(server.call("give", value=told))
 
     assert shown["structuredContent"] == json.loads(shown["content"][0]["text"]) == (clean or told)
 
 
-def read(aviary: Aviary, text: str) -> str:
+def read(server: EchoServer, text: str) -> str:
     SAID[0] = text
-    return aviary.mcp("resources/read", uri="parrot://said")
+    return server.mcp("resources/read", uri="parrot://said")
 
 
-def listed(aviary: Aviary, text: str) -> str:
+def listed(server: EchoServer, text: str) -> str:
     SAID[0] = text
-    return aviary.mcp("resources/list")
+    return server.mcp("resources/list")
 
 
-def logged(aviary: Aviary, text: str) -> str:
+def logged(server: EchoServer, text: str) -> str:
     with overheard("json") as log:
-        aviary.call("crash", text=text)
+        server.call("crash", text=text)
     return log.getvalue()
 
 
-def replayed(aviary: Aviary, text: str) -> str:
+def replayed(server: EchoServer, text: str) -> str:
     key = ("Idempotency-Key", f"split-{hash(text)}")
-    aviary.rest("say_once", key, text=text)
-    return aviary.rest("say_once", key, text=text)
+    server.rest("say_once", key, text=text)
+    return server.rest("say_once", key, text=text)
 
 
-PLACES: dict[str, Callable[[Aviary, str], str]] = {
-    "text": lambda aviary, text: aviary.call("say", text=text),
-    "text in a session": lambda aviary, text: aviary.old("say", text=text),
-    "string of a structured value": lambda aviary, text: aviary.call("say_rows", text=text),
-    "failure": lambda aviary, text: aviary.call("fail_plainly", text=text),
-    "REST failure": lambda aviary, text: aviary.rest("fail_plainly", text=text),
-    "progress": lambda aviary, text: aviary.call("report_once", text=text),
-    "question": lambda aviary, text: aviary.call("ask_plainly", text=text),
-    "task": lambda aviary, text: aviary.task(text=text),
+PLACES: dict[str, Callable[[EchoServer, str], str]] = {
+    "text": lambda server, text: server.call("say", text=text),
+    "text in a session": lambda server, text: server.old("say", text=text),
+    "string of a structured value": lambda server, text: server.call("say_rows", text=text),
+    "failure": lambda server, text: server.call("fail_plainly", text=text),
+    "REST failure": lambda server, text: server.rest("fail_plainly", text=text),
+    "progress": lambda server, text: server.call("report_once", text=text),
+    "question": lambda server, text: server.call("ask_plainly", text=text),
+    "task": lambda server, text: server.task(text=text),
     "resource": read,
     "list of resources": listed,
-    "REST text": lambda aviary, text: aviary.rest("say", text=text),
+    "REST text": lambda server, text: server.rest("say", text=text),
     "outcome of an earlier call": replayed,
     "log": logged,
 }
@@ -197,11 +197,11 @@ PLACES: dict[str, Callable[[Aviary, str], str]] = {
 
 @pytest.mark.requirement("P13")
 @each("place", PLACES)
-def test_a_text_that_is_json_is_read_like_one(aviary: Aviary, place: str) -> None:
+def test_a_text_that_is_json_is_read_like_one(server: EchoServer, place: str) -> None:
     """Wherever a tool writes a document into a text, and within another one."""
     document = {"a": "correct-horse", "n": 7, "b": ["-battery-staple"], "c": "application/json"}
     for told in (document, {"inner": json.dumps(document)}):
-        answer = texts(PLACES[place](aviary, json.dumps(told)))
+        answer = texts(PLACES[place](server, json.dumps(told)))
 
         assert "correct-horse" not in answer
         assert "-battery-staple" not in answer

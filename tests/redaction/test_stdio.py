@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.stdio.talk import talking, text
-from tests.redaction import kit
+from tests.mcp.stdio.client import talking, text
+from tests.redaction import tools
 from tests.secrets.premises import Premises
 
 VALUE = 'what-only-tools"may-have'
@@ -23,7 +23,7 @@ def premises(tmp_path: Path) -> Iterator[Premises]:
 def test_a_server_on_pipes_says_no_secret(premises: Premises) -> None:
     """Not to its client, and not on standard error."""
     premises.settings |= {
-        "tools": {"load": [str(Path(kit.__file__))]},
+        "tools": {"load": [str(Path(tools.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},
     }
     premises.write()

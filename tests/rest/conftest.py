@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rest.octopus import KIT, Octopus
+from tests.rest.clients import TOOLS, Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
@@ -26,7 +26,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def desk(idp: Idp) -> Iterator[Server]:
     """Two tenants by claim, tools that take and go wrong, results of at most 3000 bytes."""
-    tools = {"packs": ["demo"], "load": [KIT], "max_result_bytes": 3000, "timeout_s": 5}
+    tools = {"packs": ["demo"], "load": [TOOLS], "max_result_bytes": 3000, "timeout_s": 5}
     open_to_all = {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as site:
         yield site

@@ -10,7 +10,7 @@ from gatepost.tools.api import Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
 
 SCOPES = st.frozensets(st.sampled_from("abcd"))
@@ -58,7 +58,7 @@ async def compared(
 ) -> None:
     client = EndpointClient(tools, obtainable=obtainable)
     client.caller = caller
-    rest = Inner(client.runner, client.registry)
+    rest = RestEndpoint(client.runner, client.registry)
     listed = [one["name"] for one in (await client.ask("tools/list")).json["result"]["tools"]]
     shown = [one["name"] for one in (await rest.tools(caller)).json]
     ran = []
@@ -86,7 +86,7 @@ def test_a_list_is_encoded_once_for_each_permission_set() -> None:
     """However many callers ask, and whatever scopes of no tool their tokens bring along."""
     tools = [tool("one", frozenset("a"), strong=False), tool("two", frozenset(), strong=False)]
     registry = Registry(tools, obtainable=frozenset())
-    descriptors = Inner(EndpointClient(tools).runner, registry).bridge._descriptors
+    descriptors = RestEndpoint(EndpointClient(tools).runner, registry).bridge._descriptors
     first = descriptors.of(a_caller(scopes=frozenset("a")))
     again = descriptors.of(a_caller(scopes=frozenset("az"), tenant_id="globex"))
     fewer = descriptors.of(a_caller(scopes=frozenset("z")))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.rest.octopus import KIT, Octopus
-from tests.rest.runs import RUNS
+from tests.rest.clients import TOOLS, Octopus
+from tests.rest.tools import RUNS
 from tests.support.cases import each
 from tests.support.client import exchange, request
 from tests.support.issuers import Idp
@@ -192,7 +192,7 @@ def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
     with running_server(
         idp,
         [issuer_settings(idp)],
-        tools={"load": [KIT]},
+        tools={"load": [TOOLS]},
         tenancy={"create_on_first_use": True},
         **small,
     ) as site:
@@ -217,7 +217,7 @@ def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
     """Its tokens are good, and nothing runs for it."""
     tenancy = {"create_on_first_use": True, "suspended": ["acme"]}
     with running_server(
-        idp, [issuer_settings(idp)], tools={"load": [KIT]}, tenancy=tenancy
+        idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, tenancy=tenancy
     ) as site:
         octopus, other = Octopus(site), Octopus(site, site.token(org_id="globex"))
 

@@ -3,24 +3,64 @@
 import json
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from jsonschema_rs import Draft202012Validator
+from pydantic import BaseModel, Field
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 
+from gatepost import CallContext, Pack
 from gatepost.rest.descriptors import MOST_TOOLS
 from gatepost.runtime.version import version
-from tests.rest import calm
-from tests.rest.octopus import Octopus
+from gatepost.tools.api import Outcome
+from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-NAMED = [*calm.pack.tools, "nothing"]
+pack = Pack("calm")
+
+
+class Order(BaseModel):
+    """What was ordered."""
+
+    item: str
+    count: int
+
+
+@pack.tool(read_only=True)
+async def now(ctx: CallContext) -> str:
+    """Take no argument."""
+    return "now"
+
+
+@pack.tool()
+async def order(
+    ctx: CallContext,
+    item: Literal["tea", "coffee"] = "tea",
+    count: Annotated[int, Field(ge=1, le=9)] = 1,
+) -> Order:
+    """Take arguments that may all be left out."""
+    return Order(item=item, count=count)
+
+
+@pack.tool(read_only=True)
+async def draw(ctx: CallContext) -> Outcome:
+    """Answer a picture."""
+    return Outcome(({"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"},))
+
+
+@pack.tool(scopes={"never:granted"})
+async def guarded(ctx: CallContext) -> str:
+    """Need a scope that nobody has."""
+    return "no"
+
+
+NAMED = [*pack.tools, "nothing"]
 
 # The document cannot know what arguments a tool takes, so a good object may still be refused.
 LEFT_OUT = ["positive_data_acceptance"]
@@ -29,7 +69,7 @@ LEFT_OUT = ["positive_data_acceptance"]
 @pytest.fixture(scope="module")
 def site(idp: Idp) -> Iterator[Server]:
     """A server whose tools never fail: the generator finds their names in the list by itself."""
-    tools, anybody = {"load": [calm.__file__]}, {"create_on_first_use": True}
+    tools, anybody = {"load": [__name__]}, {"create_on_first_use": True}
     with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=anybody) as site:
         yield site
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from tests.rest.octopus import KIT, Octopus
-from tests.rest.runs import RUNS
+from tests.rest.clients import TOOLS, Octopus
+from tests.rest.tools import RUNS
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -61,7 +61,7 @@ def mapped(idp: Idp) -> Iterator[Server]:
     """Tenants that the configuration names otherwise than the tokens do."""
     table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
     rows = [issuer_settings(idp, tenants=table)]
-    with running_server(idp, rows, tools={"load": [KIT], "packs": ["demo"]}) as site:
+    with running_server(idp, rows, tools={"load": [TOOLS], "packs": ["demo"]}) as site:
         yield site
 
 

@@ -14,10 +14,10 @@ from gatepost.runtime.services import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
-from tests.http.exchange import HOST, ask
-from tests.rest import kit
-from tests.rest.octopus import KIT, Octopus
-from tests.rest.runs import RUNS
+from tests.http.wire import HOST, ask
+from tests.rest import tools
+from tests.rest.clients import TOOLS, Octopus
+from tests.rest.tools import RUNS
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
@@ -43,7 +43,7 @@ def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(octopus: Oc
 def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
     """Where a scope cannot be obtained, its tool does not exist for this caller."""
     with running_server(
-        idp, [issuer_settings(idp)], tools={"load": [KIT]}, scopes={"obtainable": []},
+        idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, scopes={"obtainable": []},
         tenancy={"create_on_first_use": True},
     ) as site:  # fmt: skip
         without, holder = Octopus(site), Octopus(site, site.token(scope="tickets:close"))
@@ -79,7 +79,7 @@ def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(octopus: Octopus)
             {},
             {
                 "result": "Found 1 diagram",
-                "images": [{"mime_type": "image/png", "data": kit.PIXEL}],
+                "images": [{"mime_type": "image/png", "data": tools.PIXEL}],
                 "content": [{"type": "resource_link", "uri": "https://example.com/a", "name": "a"}],
             },
         ),
@@ -332,8 +332,8 @@ def test_o11_a_name_outside_the_grammar_is_refused_at_registration(
 ) -> None:
     """With the name in the message; the route knows no such tool either."""
     with pytest.raises(ValueError, match="must be 1 to 64 of a-z, 0-9 and _"):
-        Pack("p").tool(name=name)(kit.create_ticket) if name else Registry(
-            [msgspec.structs.replace(kit.pack.tools["create_ticket"], name=name)]
+        Pack("p").tool(name=name)(tools.create_ticket) if name else Registry(
+            [msgspec.structs.replace(tools.pack.tools["create_ticket"], name=name)]
         )
     if name.isascii() and name.replace("-", "").isalnum():
         assert octopus.call(name).error == (404, "not_found")

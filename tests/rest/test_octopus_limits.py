@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.rest.octopus import KIT, Octopus
-from tests.rest.runs import CANCELLED, RUNS, STARTED
+from tests.rest.clients import TOOLS, Octopus
+from tests.rest.tools import CANCELLED, RUNS, STARTED
 from tests.support.client import request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
@@ -16,7 +16,7 @@ from tests.support.server import issuer_settings, running_server
 def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s: float) -> None:
     """By the tool's own limit, or by the server's; the tool itself ends, not only the answer."""
     CANCELLED.clear()
-    limits = {"load": [KIT], "timeout_s": default_s}
+    limits = {"load": [TOOLS], "timeout_s": default_s}
     with running_server(
         idp, [issuer_settings(idp)], tools=limits, tenancy={"create_on_first_use": True}
     ) as site:

@@ -13,7 +13,7 @@ from gatepost.rest.responses import TABLE, failed, succeeded
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
-from tests.rest.inner import Inner
+from tests.rest.clients import RestEndpoint
 from tests.support.endpoint import EndpointClient, a_caller
 
 
@@ -51,7 +51,7 @@ def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
     async def answers() -> list[Any]:
         client = EndpointClient(tools, stages=[out])
         client.registry.visible = out  # type: ignore[assignment]
-        rest = Inner(client.runner, client.registry)
+        rest = RestEndpoint(client.runner, client.registry)
         called = await rest.call(a_caller(), "echo", {"text": "a"})
         return [called, await rest.tools(a_caller())]
 
@@ -105,7 +105,7 @@ def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> Non
 
     async def called() -> Any:
         client = EndpointClient(pack.tools.values(), max_result_bytes=limit)
-        return await Inner(client.runner, client.registry).call(a_caller(), "answer")
+        return await RestEndpoint(client.runner, client.registry).call(a_caller(), "answer")
 
     response = asyncio.run(called())
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.octopus import Heard, Octopus
-from tests.rest.runs import GO_ON, RUNS, STARTED
+from tests.rest.clients import Heard, Octopus
+from tests.rest.tools import GO_ON, RUNS, STARTED
 from tests.support.client import failure, old_call, request, result
 from tests.support.measuring import eventually
 

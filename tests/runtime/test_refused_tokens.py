@@ -23,7 +23,7 @@ from gatepost.telemetry.metric_families import TOKENS_REFUSED, FixedLabel
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import OFFSETS
 from gatepost_authz.errors import InvalidToken
-from tests.redaction.aviary import overheard
+from tests.redaction.echo_server import overheard
 from tests.support import tokens as f
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually, steps

@@ -21,7 +21,7 @@ from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.sql.tables import REVISION
-from tests.http.exchange import ask
+from tests.http.wire import ask
 from tests.support.commands import run
 from tests.support.processes import Process, free_port, python_environment
 from tests.support.stores import POSTGRES_PASSWORD

@@ -1,16 +1,16 @@
-"""The MCP endpoint in this process, driven as ASGI, with any caller one likes before it."""
+"""The MCP endpoint in this process, driven as ASGI, with any caller before it."""
 
 import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gatepost.http.open_streams import OpenStreams
-from gatepost.mcp.change_notifications import ChangeFeed
+from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, EndpointLimits
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.channel import SessionRegistry
@@ -23,6 +23,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
+from gatepost.storage.tasks import TERMINAL
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.context import ToolServices
 from gatepost.tools.registry import Registry
@@ -314,3 +315,62 @@ def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:
     if params is not None:
         shown["params"] = params
     return json.dumps(shown).encode()
+
+
+TASKS = META + "tasks"
+TASK_CAPABILITIES = {"elicitation": {}, "sampling": {}, "extensions": {TASKS: {}}}
+DECLARED = {META + "clientCapabilities": TASK_CAPABILITIES}
+WITHIN_S = 20.0
+
+
+class TaskClient(EndpointClient):
+    """As `EndpointClient`, declaring the extension with every request unless told otherwise."""
+
+    meta: Mapping[str, Any] = DECLARED
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """The result of a call that must become a task."""
+        response = await self.call_with(tool, arguments)
+        assert response.json["result"]["resultType"] == "task"
+        return response.json["result"]
+
+    async def call_with(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, **params: Any
+    ) -> Response:
+        """A call with whatever else its parameters hold."""
+        asked = {"name": tool, "arguments": arguments or {}, **params}
+        return await self.ask("tools/call", asked, meta=self.meta)
+
+    async def about(self, method: str, task_id: str, **params: Any) -> Response:
+        """A request about one task."""
+        asked = {"taskId": task_id, **params}
+        return await self.ask(f"tasks/{method}", asked, meta=self.meta, mcp_name=task_id)
+
+    async def get(self, task_id: str) -> Any:
+        """What `tasks/get` shows."""
+        return (await self.about("get", task_id)).json["result"]
+
+    async def answer(self, task_id: str, **responses: Any) -> Response:
+        """`tasks/update` with these answers."""
+        return await self.about("update", task_id, inputResponses=responses)
+
+    async def until(self, task_id: str, *statuses: str) -> Any:
+        """What `tasks/get` shows once the task is in one of these states; default: at its end."""
+        return await self.when(task_id, lambda task: task["status"] in (statuses or TERMINAL))
+
+    async def when(self, task_id: str, condition: Callable[[Any], object]) -> Any:
+        """What `tasks/get` shows once *condition* holds of it."""
+        moved = asyncio.Event()
+
+        def hear(change: ChangeNotification) -> None:
+            moved.set()
+
+        interest = await self.feed.follow(self.caller.tenant_id, hear)
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                while not condition(shown := await self.get(task_id)):
+                    await moved.wait()
+                    moved.clear()
+        finally:
+            interest.end()
+        return shown

@@ -77,7 +77,13 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The process that forks; one for each process of the tests."""
+    """
+    A process that has imported Gatepost and forks; one for each process of the tests.
+
+    A start of `python -m gatepost` is a second of imports, and the tests make hundreds. A fork has
+    its arguments, environment, folder, pipes, signals and exit code, and ends as interpreters do.
+    A test about the start itself (what is imported, say) starts an interpreter: `subprocess`.
+    """
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""A tool that remembers having run, so that a refusal can prove that nothing did."""
+"""Tools that remember having run, so that a refusal can prove that nothing did."""
 
 from typing import Annotated, Any
 
@@ -8,6 +8,8 @@ from gatepost import CallContext, Pack
 from gatepost_authz.caller import TenantContext
 
 pack = Pack("witness")
+CALLS: list[TenantContext] = []
+"""The callers whose calls reached these tools, in this process."""
 
 
 @pack.tool(read_only=True)
@@ -47,6 +49,3 @@ async def witness_routed(
     """Remember that somebody called in a region that proxies route by."""
     CALLS.append(ctx.caller)
     return region
-
-
-CALLS: list[TenantContext] = []

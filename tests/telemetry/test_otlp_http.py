@@ -14,9 +14,9 @@ import pytest
 from gatepost.config.telemetry import TelemetrySettings
 from gatepost.telemetry.otlp import OtlpExporter
 from gatepost.telemetry.otlp_http import RareErrors
-from tests.authz.certificates import Company
 from tests.support.measuring import eventually
 from tests.support.proxies import ConnectProxy
+from tests.support.tokens import CertificateAuthority
 from tests.telemetry.collector import Collector
 
 KEY = "collector-key-0002"
@@ -69,7 +69,7 @@ def test_the_network_settings_count_and_the_environment_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proxy and CA are those of `[network]`; no header of another collector's is sent."""
-    company = Company(tmp_path)
+    company = CertificateAuthority(tmp_path)
     trusted = ssl.create_default_context(cafile=str(company.bundle))
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-other=theirs,x-api-key=theirs")
@@ -97,7 +97,7 @@ def test_a_ca_of_the_environment_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the CAs of `[network]` are trusted; the span is counted as dropped."""
-    company = Company(tmp_path)
+    company = CertificateAuthority(tmp_path)
     for name in ("OTEL_EXPORTER_OTLP_CERTIFICATE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.setenv(name, str(company.bundle))
     with Collector(company.certify("localhost")) as collector:

@@ -11,25 +11,24 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.authz.certificates import Company
 from tests.support import tokens as f
 from tests.support.client import WELL_KNOWN, Client, RawAnswer, challenge_of
 from tests.support.commands import Gatepost, run, running, toml
 from tests.support.issuers import Idp
 from tests.support.processes import free_port
 from tests.support.proxies import ConnectProxy, connect_proxy
-from tests.support.tokens import TokenFactory, rsa_key
+from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key
 
 ID, HOST = "id.company.test", "mcp.company.test"
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
-    return Company(tmp_path_factory.mktemp("company"))
+def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("company"))
 
 
 @pytest.fixture(scope="module")
-def idp(company: Company) -> Iterator[Idp]:
+def idp(company: CertificateAuthority) -> Iterator[Idp]:
     """The issuer https://id.company.test, whose certificate the company signed."""
     certificate, key = company.certify(ID)
     with Idp(f"https://{ID}", ssl_certfile=certificate, ssl_keyfile=key) as idp:
@@ -60,7 +59,7 @@ class Production:
 
 
 def settings(
-    port: int, company: Company, idp: Idp, out: ConnectProxy, **listen: Any
+    port: int, company: CertificateAuthority, idp: Idp, out: ConnectProxy, **listen: Any
 ) -> dict[str, Any]:
     return {
         "resource": f"https://{HOST}:{port}/mcp",
@@ -90,7 +89,10 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def secure(
-    company: Company, idp: Idp, out: ConnectProxy, tmp_path_factory: pytest.TempPathFactory
+    company: CertificateAuthority,
+    idp: Idp,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """TLS served by ourselves."""
     certificate, key = company.certify(HOST)
@@ -103,7 +105,10 @@ def secure(
 
 @pytest.fixture(scope="module")
 def behind(
-    company: Company, idp: Idp, out: ConnectProxy, tmp_path_factory: pytest.TempPathFactory
+    company: CertificateAuthority,
+    idp: Idp,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """Behind a proxy on this machine that ends TLS."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["127.0.0.1/32"])
@@ -124,7 +129,9 @@ def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: Connec
 
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_is_of_today(secure: Production, company: Company, version: ssl.TLSVersion) -> None:
+def test_tls_is_of_today(
+    secure: Production, company: CertificateAuthority, version: ssl.TLSVersion
+) -> None:
     """1.2 and 1.3 are spoken."""
     context = ssl.create_default_context(cafile=str(company.bundle))
     context.minimum_version = context.maximum_version = version
@@ -133,7 +140,7 @@ def test_tls_is_of_today(secure: Production, company: Company, version: ssl.TLSV
 
 
 @pytest.mark.requirement("O7")
-def test_tls_of_yesterday_is_refused(secure: Production, company: Company) -> None:
+def test_tls_of_yesterday_is_refused(secure: Production, company: CertificateAuthority) -> None:
     """The server hangs up on a client that offers 1.1, and serves it once it offers 1.2."""
     context = ssl.create_default_context(cafile=str(company.bundle))
     # Else the client's own library would refuse before the server could.
@@ -199,7 +206,7 @@ def test_without_its_word_the_connection_counts_as_plain(
 
 @pytest.mark.requirement("O7", "W14")
 def test_a_stranger_cannot_vouch_for_https(
-    company: Company, idp: Idp, out: ConnectProxy, tmp_path: Path
+    company: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """The header counts from the configured proxies only."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["10.0.0.0/8"])
@@ -229,7 +236,7 @@ def test_a_probe_is_answered_over_plain_http(
 
 @pytest.mark.requirement("O7")
 def test_production_does_not_start_where_nothing_provides_tls(
-    company: Company, idp: Idp, out: ConnectProxy, tmp_path: Path
+    company: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """`check` and `serve` both refuse, with a sentence."""
     create(tmp_path / "keyring.json")

@@ -11,8 +11,8 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
-from tests.mcp.stdio import kit
-from tests.mcp.stdio.talk import CONFIG
+from tests.mcp.stdio import tools
+from tests.mcp.stdio.client import CONFIG
 from tests.support.node import command, environment
 from tests.support.processes import Process, python_environment
 
@@ -25,7 +25,7 @@ ANSWER_WITHIN_S = 60
 def arguments(tmp_path: Path) -> list[str]:
     """What a host puts after the program's name."""
     path = tmp_path / "gatepost.toml"
-    shown = json.dumps(str(Path(kit.__file__)))
+    shown = json.dumps(str(Path(tools.__file__)))
     path.write_text(CONFIG.replace("{kit}", shown).replace("{drain_s}", "5"))
     return ["-m", "gatepost", "stdio", "--config", str(path)]
 

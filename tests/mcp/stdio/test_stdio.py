@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.talk import CONFIG, META, WITHIN_S, Talk, talking, text
+from tests.mcp.stdio.client import CONFIG, META, WITHIN_S, StdioClient, talking, text
 from tests.support.commands import run
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment
@@ -21,7 +21,7 @@ ELICIT: dict[str, Any] = {"elicitation": {"form": {}}}
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Talk]:
+def talk(tmp_path: Path) -> Iterator[StdioClient]:
     """A process of the test's own, which ends well when its client leaves."""
     with talking(tmp_path) as talk:
         yield talk
@@ -30,7 +30,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
-def test_a_session_of_each_older_revision(talk: Talk, version: str) -> None:
+def test_a_session_of_each_older_revision(talk: StdioClient, version: str) -> None:
     """Handshake, list, call, ping: one session per process, without any header."""
     opened = talk.open(version)
     tools = talk.of(talk.say("tools/list", identity=1))["result"]["tools"]
@@ -44,7 +44,7 @@ def test_a_session_of_each_older_revision(talk: Talk, version: str) -> None:
     assert talk.of(again)["error"]["code"] == -32600
 
 
-def test_requests_of_the_newest_revision_stand_alone(talk: Talk) -> None:
+def test_requests_of_the_newest_revision_stand_alone(talk: StdioClient) -> None:
     """No handshake, no headers to compare; the configured caller."""
     found = talk.of(talk.modern("server/discover", identity="d"))["result"]
     who = talk.of(talk.call("whoami", identity="w"))["result"]["structuredContent"]
@@ -54,7 +54,7 @@ def test_requests_of_the_newest_revision_stand_alone(talk: Talk) -> None:
     assert text(talk.of(talk.call("route", identity="r", region="eu"))) == "eu"
 
 
-def test_requests_of_older_revisions_need_no_handshake(talk: Talk) -> None:
+def test_requests_of_older_revisions_need_no_handshake(talk: StdioClient) -> None:
     """The printed requests, in one line each and without anything before them."""
     tools = talk.of(talk.say("tools/list", identity=1))["result"]["tools"]
     echo = {"name": "echo", "arguments": {"text": "é"}}
@@ -70,7 +70,7 @@ def test_requests_of_older_revisions_need_no_handshake(talk: Talk) -> None:
     )
 
 
-def test_ids_come_back_unchanged(talk: Talk) -> None:
+def test_ids_come_back_unchanged(talk: StdioClient) -> None:
     """Strings and numbers, as they were sent."""
     for identity in (0, -7, 1.5, 1.0, 2**53 + 1, "", "x", 'é "quoted" \n', "7", 7):
         talk.modern("server/discover", identity=identity)
@@ -97,7 +97,7 @@ MALFORMED: list[tuple[str, int]] = [
 ]
 
 
-def test_whatever_a_line_holds_is_answered_and_the_talk_goes_on(talk: Talk) -> None:
+def test_whatever_a_line_holds_is_answered_and_the_talk_goes_on(talk: StdioClient) -> None:
     """Each with its code, none with a crash."""
     for number, (line, code) in enumerate(MALFORMED):
         talk.write_line(line)
@@ -107,7 +107,7 @@ def test_whatever_a_line_holds_is_answered_and_the_talk_goes_on(talk: Talk) -> N
     assert "result" in talk.of(talk.modern("server/discover", identity="still there"))
 
 
-def test_the_five_errors_of_json_rpc(talk: Talk) -> None:
+def test_the_five_errors_of_json_rpc(talk: StdioClient) -> None:
     """-32700, -32600, -32601, -32602 and -32603."""
     talk.write_line("{")
     talk.write_line('{"jsonrpc":"2.0"}')
@@ -124,7 +124,7 @@ def test_the_five_errors_of_json_rpc(talk: Talk) -> None:
     assert codes == [-32700, -32600, -32601, -32602, -32603]
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(talk: Talk) -> None:
+def test_nothing_but_the_protocol_is_on_standard_output(talk: StdioClient) -> None:
     """Whoever prints, in whichever way, prints to standard error, and reads nothing."""
     assert text(talk.of(talk.call("chatter", identity=1))) == "read ''"
 
@@ -134,7 +134,7 @@ def test_nothing_but_the_protocol_is_on_standard_output(talk: Talk) -> None:
     assert [one["id"] for one in talk.messages()] == [1]
 
 
-def test_notifications_and_stray_responses_are_never_answered(talk: Talk) -> None:
+def test_notifications_and_stray_responses_are_never_answered(talk: StdioClient) -> None:
     """Known, unknown and malformed ones (J-05)."""
     talk.open()
     before = len(talk.messages())
@@ -150,7 +150,7 @@ def test_notifications_and_stray_responses_are_never_answered(talk: Talk) -> Non
     assert len(talk.messages()) == before + 1
 
 
-def test_a_batch_is_answered_by_a_batch(talk: Talk) -> None:
+def test_a_batch_is_answered_by_a_batch(talk: StdioClient) -> None:
     """2025-03-26 alone has them."""
     talk.open("2025-03-26")
     parts = [{"jsonrpc": "2.0", "id": n, "method": "ping"} for n in (1, 2)]
@@ -160,7 +160,7 @@ def test_a_batch_is_answered_by_a_batch(talk: Talk) -> None:
     assert [one["id"] for one in talk.messages()[1]] == [1, 2]
 
 
-def test_an_idempotency_key_in_meta_counts(talk: Talk) -> None:
+def test_an_idempotency_key_in_meta_counts(talk: StdioClient) -> None:
     """Where there are no headers, `_meta` says that a call comes again."""
     for identity in (1, 2):
         talk.modern(
@@ -172,7 +172,7 @@ def test_an_idempotency_key_in_meta_counts(talk: Talk) -> None:
         assert text(talk.of(identity)) == "1"
 
 
-def test_permissions_hold_here_too(talk: Talk) -> None:
+def test_permissions_hold_here_too(talk: StdioClient) -> None:
     """What `[stdio]` does not grant is demanded, as a client can read it."""
     error = talk.of(talk.call("guarded", identity=1))["error"]
 
@@ -283,7 +283,7 @@ def test_check_judges_the_caller_too(tmp_path: Path) -> None:
     checked.kill()
 
 
-def test_the_id_of_a_request_under_way_can_be_used_again(talk: Talk) -> None:
+def test_the_id_of_a_request_under_way_can_be_used_again(talk: StdioClient) -> None:
     """A client's own affair: each is answered."""
     talk.call("wait", identity=1, seconds=0.2)
     talk.call("wait", identity=1, seconds=0.2)
@@ -292,7 +292,7 @@ def test_the_id_of_a_request_under_way_can_be_used_again(talk: Talk) -> None:
     assert [one["id"] for one in talk.messages()] == [1, 1]
 
 
-def test_meta_of_both_eras_may_come_in_one_session(talk: Talk) -> None:
+def test_meta_of_both_eras_may_come_in_one_session(talk: StdioClient) -> None:
     """A request that names a version stands alone, in the middle of a session."""
     talk.open()
     one = talk.of(talk.modern("tools/list", identity=1))["result"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp.stdio import MOST_AT_ONCE
-from tests.mcp.stdio.talk import META, WITHIN_S, Talk, talking, text
+from tests.mcp.stdio.client import META, WITHIN_S, StdioClient, talking, text
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P1")
@@ -19,7 +19,7 @@ STOPPED = "the wait was stopped"
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Talk]:
+def talk(tmp_path: Path) -> Iterator[StdioClient]:
     """A process of the test's own, which ends well when its client leaves."""
     with talking(tmp_path, drain_s=3) as talk:
         yield talk
@@ -27,7 +27,9 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
         assert "Traceback" not in talk.stderr
 
 
-def call(talk: Talk, modern: bool, tool: str, identity: Any, can: Any = None, **meta: Any) -> Any:
+def call(
+    talk: StdioClient, modern: bool, tool: str, identity: Any, can: Any = None, **meta: Any
+) -> Any:
     """A call without arguments worth naming, in either era."""
     arguments = {"tell": {"times": 3}, "wait": {"seconds": 30}}.get(tool, {})
     params = {"name": tool, "arguments": arguments}
@@ -37,7 +39,7 @@ def call(talk: Talk, modern: bool, tool: str, identity: Any, can: Any = None, **
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_tells_before_it_answers(talk: Talk, modern: bool) -> None:
+def test_a_call_tells_before_it_answers(talk: StdioClient, modern: bool) -> None:
     """Progress and log messages, on the one output, in order."""
     if not modern:
         talk.open()
@@ -49,7 +51,7 @@ def test_a_call_tells_before_it_answers(talk: Talk, modern: bool) -> None:
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2, 3]
 
 
-def test_a_stream_that_pauses_is_fetched(talk: Talk) -> None:
+def test_a_stream_that_pauses_is_fetched(talk: StdioClient) -> None:
     """Over HTTP the client would come back with the last event's id (S-06); pipes have no gaps."""
     talk.open()
     call(talk, False, "let_go", 1, progressToken="p")
@@ -58,7 +60,7 @@ def test_a_stream_that_pauses_is_fetched(talk: Talk) -> None:
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
 
 
-def test_a_pause_of_any_length_keeps_nobody_waiting(talk: Talk) -> None:
+def test_a_pause_of_any_length_keeps_nobody_waiting(talk: StdioClient) -> None:
     """There is no connection to spare: what was said meanwhile is fetched all the same."""
     talk.open()
     params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
@@ -77,7 +79,7 @@ def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) 
         assert talk.hang_up() == 0, talk.output
 
 
-def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: Talk) -> None:
+def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: StdioClient) -> None:
     """A request of ours; the response comes back on the same pipe while the call waits."""
     talk.open(**ELICIT)
     call(talk, False, "ask_colour", 1)
@@ -89,7 +91,7 @@ def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: Talk) ->
     assert text(talk.of(1)) == "accept red"
 
 
-def test_a_question_of_the_newest_revision_is_the_answer(talk: Talk) -> None:
+def test_a_question_of_the_newest_revision_is_the_answer(talk: StdioClient) -> None:
     """The call is repeated with what was answered."""
     call(talk, True, "ask_colour", 1, can=ELICIT)
     asked = talk.of(1)["result"]
@@ -107,7 +109,9 @@ def test_a_question_of_the_newest_revision_is_the_answer(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False])
-def test_a_call_that_is_taken_back_stops_and_is_not_answered(talk: Talk, modern: bool) -> None:
+def test_a_call_that_is_taken_back_stops_and_is_not_answered(
+    talk: StdioClient, modern: bool
+) -> None:
     """On pipes a notification is the way to cancel, in every era."""
     if not modern:
         talk.open()
@@ -123,7 +127,7 @@ def test_a_call_that_is_taken_back_stops_and_is_not_answered(talk: Talk, modern:
     assert [one["id"] for one in talk.messages()[before:]] == ["x", "y"]
 
 
-def test_calls_run_at_the_same_time_up_to_a_number(talk: Talk) -> None:
+def test_calls_run_at_the_same_time_up_to_a_number(talk: StdioClient) -> None:
     """One more is refused instead of waiting: the answers that others need come the same way."""
     for identity in range(MOST_AT_ONCE + 1):
         call(talk, True, "wait", identity)
@@ -137,7 +141,7 @@ def test_calls_run_at_the_same_time_up_to_a_number(talk: Talk) -> None:
     assert "result" in talk.of("free again")
 
 
-def test_changes_are_heard_in_both_eras(talk: Talk) -> None:
+def test_changes_are_heard_in_both_eras(talk: StdioClient) -> None:
     """`subscriptions/listen` is a request that stays open; a session just hears."""
     talk.open()
     wanted = {"notifications": {"toolsListChanged": True}}

@@ -10,7 +10,7 @@ import pytest
 from gatepost_packs.github.settings import GithubSettings
 from tests.packs.forges.apis import TOKEN, Github
 from tests.packs.harness import Agent, PackServer, SecretWriter, by_rest, open_server
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 
 pytestmark = pytest.mark.requirement("P8")
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from gatepost.runtime.services import Services
-from tests.authz.certificates import Company
 from tests.packs.git.hosts import TOKEN, SshHost, Upstream, WebHost
 from tests.packs.harness import Agent, PackServer, open_server
+from tests.support.tokens import CertificateAuthority
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
     upstream = folder / "upstream"
     upstream.mkdir()
     (upstream / "private").mkdir()
-    company = Company(folder)
+    company = CertificateAuthority(folder)
     loops: list[asyncio.AbstractEventLoop] = []
 
     def prepare(services: Services) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import asyncssh
 
-from tests.authz.certificates import Company
 from tests.packs.harness import Agent
+from tests.support.tokens import CertificateAuthority
 
 ENV = {
     "PATH": os.environ["PATH"],
@@ -256,7 +256,7 @@ class WebHost(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: Path, host: str, company: Company) -> None:
+    def __init__(self, root: Path, host: str, company: CertificateAuthority) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.root, self.host = root, host
         self.seen: list[tuple[str, str | None]] = []

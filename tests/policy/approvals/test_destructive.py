@@ -12,7 +12,7 @@ from gatepost.dev.composition import dev_config
 from gatepost.policy.approvals.rules import plan_of
 from tests.policy.approvals import destructive_tools
 from tests.policy.approvals.destructive_tools import RUN, pack
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server
 

@@ -12,9 +12,9 @@ from mcp import types
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.clients.tasking import Tasks
+from tests.clients.sdk_clients import Tasks
 from tests.policy.waiting.site import Site, open_site
-from tests.rest.octopus import Octopus
+from tests.rest.clients import Octopus
 from tests.support.browser import Person
 from tests.support.node import walk_typescript
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.talk import CONFIG, META, Talk, talking, text
+from tests.mcp.stdio.client import CONFIG, META, StdioClient, talking, text
 from tests.support.commands import ended
 from tests.support.measuring import eventually
 
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def talk(folder: Path) -> Iterator[Talk]:
+def talk(folder: Path) -> Iterator[StdioClient]:
     config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
     with talking(folder, config) as talk:
         talk.open(**PAGES)
@@ -54,7 +54,7 @@ def approve(folder: Path) -> None:
 
 
 @pytest.mark.requirement("A7")
-def test_a7_a_call_of_a_session_says_that_it_waits(talk: Talk, folder: Path) -> None:
+def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Path) -> None:
     """As over HTTP; nobody can sign in here, so there is no page, but the command line."""
     params = {"name": "echo", "arguments": {"text": "one"}}
     call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
@@ -68,7 +68,7 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: Talk, folder: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.requirement("A7", "K-09")
-def test_a7_a_modern_call_becomes_a_task(talk: Talk, folder: Path) -> None:
+def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> None:
     """As over HTTP; it is looked at until it is over."""
     params = {"name": "echo", "arguments": {"text": "two"}}
     task = talk.of(talk.modern("tools/call", params, identity="c-2", can=TASKS))["result"]

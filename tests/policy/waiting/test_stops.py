@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.mcp.tasking import Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, house_of
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
 from tests.policy.waiting.test_tasks import Site, Visitor, waiting
 from tests.support.asking_tools import ask_again
-from tests.support.endpoint import META, EndpointClient, message
+from tests.support.endpoint import META, EndpointClient, TaskClient, message
 from tests.support.endpoint_streams import EndpointPair
 
 WITHIN_S = 20
@@ -150,7 +149,7 @@ async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
     assert Paid.amounts == [1]
 
 
-async def handed_over(client: Tasker, task_id: str) -> None:
+async def handed_over(client: TaskClient, task_id: str) -> None:
     """Return once the task is nobody's."""
     tasks = client.records.of("acme").tasks
     async with asyncio.timeout(WITHIN_S):
@@ -159,10 +158,10 @@ async def handed_over(client: Tasker, task_id: str) -> None:
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
-@pytest.mark.parametrize("kind", [Tasker, Visitor])
+@pytest.mark.parametrize("kind", [TaskClient, Visitor])
 @pytest.mark.parametrize("late", [True, False])
 async def test_a7_a_stop_hands_over_what_waits(
-    panel: Panel, kind: type[Tasker], *, late: bool
+    panel: Panel, kind: type[TaskClient], *, late: bool
 ) -> None:
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
     site = Site(panel, kind)
@@ -188,7 +187,7 @@ async def test_a7_a_stop_hands_over_what_waits(
 @pytest.mark.requirement("A7", "K-07", "N23")
 async def test_a7_a_task_that_was_approved_has_the_drain(panel: Panel) -> None:
     """It has begun, so that it ends here, like any other work."""
-    site = Site(panel, Tasker)
+    site = Site(panel, TaskClient)
     task_id = (await site.first.start("pay_slowly"))["taskId"]
     await waiting(site, task_id)
     (await panel.only()).decide("approved")

@@ -11,15 +11,14 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.tasking import TASKS, Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Request, Verdict, house_of, pack
-from tests.support.endpoint import JSON, META, VERSION, message
+from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
 from tests.support.stores import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
 
 
-class Visitor(Tasker):
+class Visitor(TaskClient):
     """A client of tasks that opens pages, too."""
 
     meta = {
@@ -30,7 +29,7 @@ class Visitor(Tasker):
 class Site:
     """Two replicas with one panel, each with its own cable to the store."""
 
-    def __init__(self, panel: Panel, kind: type[Tasker]) -> None:
+    def __init__(self, panel: Panel, kind: type[TaskClient]) -> None:
         records, relay = MemoryRecords(), MemoryRelay()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
@@ -56,7 +55,7 @@ class Site:
         await self.first.keeper.aclose()
 
 
-@pytest.fixture(params=[Tasker, Visitor])
+@pytest.fixture(params=[TaskClient, Visitor])
 async def site(request: pytest.FixtureRequest, panel: Panel) -> AsyncIterator[Site]:
     site = Site(panel, request.param)
     yield site
@@ -67,7 +66,7 @@ def text(task: Any) -> str:
     return str(task["result"]["content"][0]["text"])
 
 
-def shows_page(client: Tasker) -> bool:
+def shows_page(client: TaskClient) -> bool:
     return isinstance(client, Visitor)
 
 
@@ -216,7 +215,7 @@ async def kept(site: Site, task_id: str, condition: Callable[[TaskRecord], objec
 @pytest.mark.requirement("K-01", "K-02")
 async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(panel: Panel) -> None:
     """Also where no tool wants to be one; a call that need not wait is none."""
-    asks, asks_not = house_of(panel, Tasker), Tasker(pack.tools.values())
+    asks, asks_not = house_of(panel, TaskClient), TaskClient(pack.tools.values())
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]
         assert (TASKS in discovered["capabilities"]["extensions"]) is declared
@@ -232,7 +231,7 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
     monkeypatch.setattr(methods, "PATIENCE_S", 0.0)
-    client = house_of(panel, Tasker)
+    client = house_of(panel, TaskClient)
     (request := Request(PAGE)).decide("approved")
     panel.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
@@ -247,7 +246,7 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task was never promised; the request for a decision stays for the next call."""
-    client = house_of(panel, Tasker)
+    client = house_of(panel, TaskClient)
 
     async def create(*args: Any) -> None:
         await asyncio.Event().wait()
@@ -266,5 +265,5 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     assert Paid.amounts == []
 
 
-def known(client: Tasker) -> dict[str, Any]:
+def known(client: TaskClient) -> dict[str, Any]:
     return {META + "protocolVersion": VERSION, **client.meta}

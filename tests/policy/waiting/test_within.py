@@ -13,9 +13,8 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.mcp.tasking import Tasker
 from tests.policy.waiting.panel import MESSAGE, PAGE, RETRY_AFTER_S, Paid, Panel, house_of
-from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint import EndpointClient, TaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 
 
@@ -49,7 +48,7 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(panel: Panel) -
 @pytest.mark.requirement("A7", "K-10")
 async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None:
     """What it calls waits in its task; whoever takes that up must not run all of it again."""
-    client = house_of(panel, Tasker)
+    client = house_of(panel, TaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]

@@ -1,6 +1,7 @@
 """Tools as an agent platform's customer has them, and some that go wrong in each way there is."""
 
 import asyncio
+import threading
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -8,7 +9,14 @@ from pydantic import BaseModel, Field
 from gatepost import CallContext, Pack, ToolFailure
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
-from tests.rest.runs import CANCELLED, GO_ON, RUNS, STARTED
+
+RUNS: list[CallContext] = []
+"""The contexts of all calls that ran."""
+
+STARTED = threading.Event()
+CANCELLED = threading.Event()
+GO_ON = threading.Event()
+
 
 pack = Pack("desk")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.mcp.stdio import kit
+from tests.mcp.stdio import tools
 from tests.support.measuring import eventually
 from tests.support.processes import Process, python_environment
 
@@ -32,7 +32,7 @@ scopes = ["files:write"]
 """
 
 
-class Talk(Process):
+class StdioClient(Process):
     """`gatepost stdio` as a process, and the messages it has written."""
 
     def messages(self) -> list[Any]:
@@ -117,13 +117,13 @@ def text(response: Any) -> str:
 
 
 @contextmanager
-def talking(folder: Path, config: str = CONFIG, *, drain_s: int = 10) -> Iterator[Talk]:
+def talking(folder: Path, config: str = CONFIG, *, drain_s: int = 10) -> Iterator[StdioClient]:
     """A process for the time of a block."""
     path = folder / "gatepost.toml"
-    shown = json.dumps(str(Path(kit.__file__)))
+    shown = json.dumps(str(Path(tools.__file__)))
     path.write_text(config.replace("{kit}", shown).replace("{drain_s}", str(drain_s)))
     command = [sys.executable, "-m", "gatepost", "stdio", "--config", str(path)]
-    process = Talk(command, env=python_environment(), cwd=folder)
+    process = StdioClient(command, env=python_environment(), cwd=folder)
     try:
         yield process
     finally:
