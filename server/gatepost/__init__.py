@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.effects import Effects, FileWrite, SettingsLookup
     from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
     from gatepost.tools.failure import Failure, FailureKind, ToolFailure
+    from gatepost.tools.json_shape import decoded
     from gatepost.tools.pack import Pack
     from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
@@ -84,6 +85,7 @@ __all__ = [
     "UrlElicitation",
     "Workspace",
     "WorkspaceUsage",
+    "decoded",
     "is_reference",
     "validator_of",
 ]
@@ -122,6 +124,7 @@ _PLACES = {
     "gatepost.tools.effects": ("Effects", "FileWrite", "SettingsLookup"),
     "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
     "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
+    "gatepost.tools.json_shape": ("decoded",),
     "gatepost.tools.pack": ("Pack",),
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),

@@ -14,6 +14,7 @@ from gatepost.redaction.quoted import cleaned_text
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.context import Workspace
 from gatepost.tools.effects import FileWrite, SettingsLookup
+from gatepost.tools.json_shape import decoded
 from gatepost.tools.redaction import Redaction
 
 MOST_BYTES = 500_000
@@ -99,5 +100,5 @@ def _after(writing: FileWrite, arguments: Arguments) -> Callable[[bytes], bytes]
 
 
 def _object(encoded: bytes) -> Arguments:
-    value = msgspec.json.decode(encoded)
+    value = decoded(encoded)
     return value if isinstance(value, dict) else {}

@@ -31,7 +31,7 @@ from gatepost.tools.idempotency_key import (
     correlation_of,
     retry_of,
 )
-from gatepost.tools.json_shape import NESTING, decoded
+from gatepost.tools.json_shape import NESTING, decoded, decoder_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -244,7 +244,7 @@ def arguments_in(params: Params) -> bytes:
 def decode_as(kind: type[Any], raw: bytes | None) -> Any:
     """Decode parameters as *kind*; raises JsonRpcError."""
     try:
-        return msgspec.json.decode(raw or b"{}", type=kind)
+        return decoder_of(kind)(raw or b"{}")
     except msgspec.DecodeError as error:
         raise JsonRpcError(INVALID_PARAMS, f"Invalid params: {error}") from None
 

@@ -68,10 +68,10 @@ def outcome_of(answer: ExchangeResponse | EventStream | None) -> str:
     """`success`, `failure` (of a tool), `error` and its code, or `streamed`."""
     if not isinstance(answer, ExchangeResponse):
         return "streamed"
-    told = msgspec.json.decode(answer.body) if answer.body else {}
-    if "error" in told:
-        return f"error {told['error']['code']}"
-    return "failure" if told.get("result", {}).get("isError") else "success"
+    told = _told(answer.body or b"{}")
+    if told.error is not None:
+        return f"error {told.error.code}"
+    return "failure" if told.result is not None and told.result.failed else "success"
 
 
 KNOWN = frozenset({INITIALIZE, *(method.name for method in METHODS)})

@@ -5,11 +5,13 @@ With whole-body operations of `bytes`: a loop over tokens in Python would cost a
 than all else together, and everybody else waits for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isinf
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 NESTING = 64
 """How deep a body may nest objects and lists."""
@@ -35,6 +37,11 @@ def decoded(body: bytes) -> Any:
     msgspec's own way to read a number like `1e308` takes a hundred times as long as Python's.
     """
     return _decode(body)
+
+
+def decoder_of(kind: type[T]) -> Callable[[bytes], T]:
+    """Return a decoder of JSON as *kind* that reads the numbers of `Any` as `decoded` does."""
+    return msgspec.json.Decoder(kind, float_hook=_float).decode
 
 
 def levels_of(value: Any) -> Iterator[list[Any]]:

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict, is_typeddict
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.function import awaited
+from gatepost.tools.json_shape import decoded
 from gatepost.tools.raw_schema import validator_of
 from gatepost.tools.schema import Plain, tidy
 
@@ -150,7 +151,7 @@ def _held_to(schema: Mapping[str, Any]) -> Answer:
             return outcome
         value = outcome.structured
         if isinstance(value, msgspec.Raw):
-            value = msgspec.json.decode(value)
+            value = decoded(value)
         if may_wrap and not isinstance(value, Mapping):
             outcome = msgspec.structs.replace(outcome, as_result=True)
             if value is msgspec.UNSET:
@@ -206,7 +207,7 @@ def _outcome(value: Any) -> Outcome:
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
     if isinstance(value.structured, msgspec.Raw):
         # It is sent unchanged, so it must be valid JSON on one line.
-        whole = msgspec.Raw(_encode(msgspec.json.decode(value.structured)))
+        whole = msgspec.Raw(_encode(decoded(value.structured)))
         return msgspec.structs.replace(value, structured=whole)
     return value
 

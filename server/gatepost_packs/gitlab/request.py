@@ -1,17 +1,19 @@
 """Sends requests to the REST API of GitLab and reads the responses (`gitlab_request`)."""
 
+import asyncio
 import base64
 import binascii
 import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NotRequired
 
 import msgspec
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
-from gatepost import CallContext, OutboundReply, Secret, Sending, ToolFailure, Upload
+from gatepost import CallContext, OutboundReply, Secret, Sending, ToolFailure, Upload, decoded
 from gatepost_packs.gitlab.address import CREDENTIALS, address_of, credential
 from gatepost_packs.gitlab.pack import pack
 from gatepost_packs.gitlab.settings import GitlabSettings
@@ -122,7 +124,7 @@ def _value(kind: str, body: bytes) -> Any:
     if media != "application/json" and not media.endswith("+json"):
         return None
     try:
-        value = msgspec.json.decode(body)
+        value = decoded(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return value if _is_shallow(value) else None
@@ -161,6 +163,8 @@ OURS = frozenset({"authorization", "private-token", "job-token", "deploy-token",
 REDIRECTS = 3
 MOST_TIMEOUT_S = 300
 MOST_BYTES = 1_000_000
+PROMPT_BYTES = 20_000
+"""Longer answers are read in a thread."""
 
 
 Endpoint = Annotated[
@@ -234,7 +238,8 @@ async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     # A request that is redirected to another server carries no token.
     sending["redirects"] = REDIRECTS if verb in READING else 0
     reply = await ctx.http.send(verb, url, **sending)
-    return shown(reply, text=include_text, data=include_base64)
+    show = partial(shown, reply, text=include_text, data=include_base64)
+    return show() if len(reply.body) <= PROMPT_BYTES else await asyncio.to_thread(show)
 
 
 def _body(json_body: Any, form: Mapping[str, Any] | None, files: list[FormFile] | None) -> Sending:

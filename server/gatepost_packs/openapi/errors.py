@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost import FailureKind, OutboundReply, ToolFailure
+from gatepost import FailureKind, OutboundReply, ToolFailure, decoded
 from gatepost_packs.retry_after import retry_after
 
 KINDS: Mapping[int, FailureKind] = {
@@ -20,6 +20,8 @@ KINDS: Mapping[int, FailureKind] = {
     429: "rate_limit",
 }
 SHOWN = 600
+LONGEST_BYTES = 65_536
+"""What is longer is read as text."""
 WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
 """Members that hold an API's message (RFC 9457 has `detail` and `title`), the best first."""
 
@@ -44,7 +46,7 @@ def refusal_of(reply: OutboundReply, what: str) -> ToolFailure:
 def _said(body: bytes) -> tuple[str, str | None]:
     """Return the API's own message, and the argument that it names, if any."""
     try:
-        value = msgspec.json.decode(body)
+        value = decoded(body[:LONGEST_BYTES])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: SHOWN * 4].decode("utf-8", errors="replace").strip()
         return ("" if text.startswith("<") else text[:SHOWN]), None

@@ -37,6 +37,7 @@ from gatepost.tools.client import (
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
+from gatepost.tools.json_shape import decoder_of
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "question"
@@ -64,7 +65,7 @@ class ClientReply(msgspec.Struct):
     error: ClientError | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(ClientReply).decode
+_decode = decoder_of(ClientReply)
 
 
 class PendingClientRequests:

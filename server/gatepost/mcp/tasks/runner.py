@@ -30,6 +30,7 @@ from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import NOBODY
+from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
@@ -75,7 +76,7 @@ class StoredCall(msgspec.Struct, frozen=True):
     """The client's address; empty if audit records omit it."""
 
 
-_decode_call = msgspec.json.Decoder(StoredCall).decode
+_decode_call = decoder_of(StoredCall)
 
 
 class TaskRunner:

@@ -15,6 +15,7 @@ from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.policy.approvals.request import Approver, DisplayedParty, Operator
 from gatepost.policy.idempotency.stage import only_reads
 from gatepost.tools.api import Offer, Tool
+from gatepost.tools.json_shape import decoded
 from gatepost_authz.caller import TenantContext
 
 LIBRARY = "cel"
@@ -105,7 +106,7 @@ class Condition:
         try:
             value = self._program.execute(
                 {
-                    "arguments": msgspec.json.decode(arguments),
+                    "arguments": decoded(arguments),
                     "caller": subject.caller,
                     "tool": subject.tool,
                 }

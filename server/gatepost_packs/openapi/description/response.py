@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import webencodings
 
+from gatepost import decoded
 from gatepost_packs.openapi.description.operation import is_json
 
 READ_BYTES = 4_000_000
@@ -53,7 +54,7 @@ def shown_body(data: bytes, content_type: str, *, truncated: bool, most: int) ->
         return Shown(None, truncated)
     if not truncated and (is_json(content_type) or not content_type):
         try:
-            value = msgspec.json.decode(data)
+            value = decoded(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         else:
