@@ -31,6 +31,7 @@ from gatepost.mcp.sessions.get_stream import open_listener, open_replay
 from gatepost.mcp.sessions.request_messages import RequestMessages, Running, UntilCancelled
 from gatepost.mcp.sessions.resumable import EventLogs, Resumable
 from gatepost.mcp.sessions.session import McpSessions
+from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.session")
@@ -227,8 +228,9 @@ class SessionEndpoint:
 
     async def respond(self, message: IncomingMessage, channel: MessageChannel) -> ExchangeResponse:
         """Accept a client's response to a request from the server (DE-10)."""
-        identity = None if message.id is None else msgspec.json.decode(message.id)
-        if isinstance(identity, str) and message.answer is not None:
+        # Only strings are decoded: the server asks under no other ids, and 1e400 is no float.
+        if message.id is not None and message.id[:1] == b'"' and message.answer is not None:
+            identity = msgspec.json.decode(message.id, type=str)
             await self._client_requests.take_in(channel, identity, message.answer)
         return ACCEPTED
 
@@ -300,8 +302,13 @@ class SessionEndpoint:
     async def _told(
         self, exchange: Exchange, message: IncomingMessage, channel: MessageChannel
     ) -> None:
-        """Handle a notification or response of a batch; drop it above the rate limit."""
-        with contextlib.suppress(JsonRpcError):
+        """
+        Handle a notification or response of a batch; drop it above the rate limit.
+
+        It is also dropped while a store is unavailable: the answers of the requests before it,
+        which have run, must not be lost with it.
+        """
+        with contextlib.suppress(JsonRpcError, StoreUnavailable):
             self._server.count_message(exchange.caller)
             if message.method is None:
                 await self.respond(message, channel)

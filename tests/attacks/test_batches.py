@@ -1,0 +1,66 @@
+"""Batches of 2025-03-26 whose messages are made to spoil the answers of each other."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.relay import MemoryTenantRelay
+from tests.support.endpoint import EndpointClient, message
+
+pytestmark = pytest.mark.requirement("DE-09", "J-09")
+
+pack = Pack("writers")
+WROTE: list[str] = []
+
+
+@pack.tool()
+async def write(ctx: CallContext, name: str) -> str:
+    """Write once."""
+    WROTE.append(name)
+    return f"wrote {name}"
+
+
+def _write(name: str) -> bytes:
+    return message("tools/call", {"name": "write", "arguments": {"name": name}}, identity=name)
+
+
+@pytest.mark.parametrize("identity", ["1e400", "-1e999", "1e308", "1" * 1000])
+@pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
+async def test_a_response_may_have_any_number_as_its_id(version: str, identity: str) -> None:
+    """The server asks under strings only; a number that no float holds is not read as one."""
+    client = EndpointClient()
+    session = await client.open(version)
+    for member in ("result", "error"):
+        body = f'{{"jsonrpc":"2.0","id":{identity},"{member}":{{}}}}'
+        assert (await client.within(session, body.encode())).status == 202
+
+
+async def test_what_has_run_is_answered_whatever_comes_behind_it() -> None:
+    """A response with such an id, to nothing that was asked."""
+    client = EndpointClient(pack.tools.values())
+    session = await client.open("2025-03-26")
+    response = b'{"jsonrpc":"2.0","id":1e400,"result":{}}'
+    answer = await client.within(session, b"[%b,%b]" % (_write("a"), response))
+
+    assert [one["id"] for one in answer.json] == ["a"]
+    assert WROTE.pop() == "a"
+
+
+async def test_what_has_run_is_answered_when_a_store_fails_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the shared store a response or a cancellation goes nowhere; the batch goes on."""
+    client = EndpointClient(pack.tools.values())
+    session = await client.open("2025-03-26")
+
+    async def gone(*_: Any, **__: Any) -> None:
+        raise StoreUnavailable("the store is gone")
+
+    monkeypatch.setattr(MemoryTenantRelay, "put", gone)
+    cancel = message("notifications/cancelled", {"requestId": "z"}, identity=None)
+    answer = await client.within(session, b"[%b,%b,%b]" % (_write("b"), cancel, _write("c")))
+
+    assert [one["id"] for one in answer.json] == ["b", "c"]
+    assert [WROTE.pop(), WROTE.pop()] == ["c", "b"]
