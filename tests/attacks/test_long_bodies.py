@@ -8,7 +8,8 @@ import pytest
 from gatepost.tools.cpu_thread import MOST_WAITING
 from gatepost_packs import demo
 from tests.rest.clients import RestEndpoint
-from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint import EndpointClient, Response, a_caller
+from tests.support.measuring import HOLD_S, collected, shortest_hold
 
 BOB = a_caller(tenant_id="globex", subject="bob")
 LONG = json.dumps({"zz": '\\"' * 300_000}).encode()
@@ -52,3 +53,59 @@ async def test_too_many_long_bodies_at_once_are_refused_as_by_a_rate_limit() -> 
     assert refused[0].json["retry_after"] == 1
     assert "retry-after" in refused[0].headers
     assert other.status == 200
+
+
+VALUES = b"[" + b",".join([b'"\\\\\\""'] * 60_000) + b"]"
+"""More values than a body may hold; to count them takes milliseconds."""
+MESSAGES = {
+    "request": b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":%b}',
+    "notification": b'{"jsonrpc":"2.0","method":"notifications/x","params":%b}',
+    "response": b'{"jsonrpc":"2.0","id":"7","result":%b}',
+    "batch": b"%b",
+}
+
+
+@pytest.mark.requirement("P12")
+@pytest.mark.parametrize("kind", MESSAGES)
+async def test_too_many_long_messages_at_once_are_refused_as_by_a_rate_limit(kind: str) -> None:
+    """
+    At `/mcp`: a request by its id with HTTP 200, everything else with HTTP 429.
+
+    Those that wait already are answered, and so is everybody else.
+    """
+    alice, bob = EndpointClient(demo.pack.tools.values()), EndpointClient(demo.pack.tools.values())
+    bob.caller = BOB
+    body, order = MESSAGES[kind] % VALUES, list[str]()
+
+    async def send() -> Response:
+        answer = await alice.send(body)
+        order.append("alice")
+        return answer
+
+    async def call() -> Response:
+        answer = await bob.call("echo", {"text": "x" * 300_000})
+        order.append("bob")
+        return answer
+
+    *answers, other = await asyncio.gather(*(send() for _ in range(MOST_WAITING + 20)), call())
+    codes = [(one.status, one.json["error"]["code"], one.json.get("id")) for one in answers]
+    identity, status = (7, 200) if kind == "request" else (None, 429)
+    busy = codes.index((status, -32000, identity))
+    assert set(codes) == {(413, -32600, identity), (status, -32000, identity)}
+    assert answers[busy].json["error"]["data"] == {"retryAfter": 1, "limit": "caller"}
+    assert answers[busy].headers["retry-after"] == "1"
+    assert codes.count(codes[busy]) == 19  # one was counted, and the others waited
+    assert other.status == 200
+    assert order.index("bob") <= 19 + 8, order  # behind the refused, and one for each of his jobs
+
+
+async def test_a_batch_of_millions_of_messages_is_refused_before_they_are_told_apart() -> None:
+    """They are counted in a thread, and nothing is made of them afterwards."""
+    client, body = EndpointClient(), b"[0" + b",0" * 2_090_000 + b"]"
+
+    async def send() -> None:
+        assert (await client.send(body)).error == (413, -32600)
+
+    with collected():
+        held, limit = await shortest_hold(send, HOLD_S)
+    assert held < limit

@@ -96,7 +96,7 @@ class Dispatch:
         self, scope: Scope, receive: Receive, send: Send
     ) -> ExchangeResponse | EventStream:
         """Serve GET and DELETE, which only sessions have (DE-12, DE-13)."""
-        await self._server.count_verb(scope[CALLER])
+        await self._server.count(scope[CALLER])
         headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
         version, session = version_in(headers), SESSION_HEADER in headers
         ruling = decide(scope["method"], header=version, session=session)

@@ -11,7 +11,7 @@ from gatepost.http.scope import REQUEST_ID, WHOLE_BODY
 from gatepost.mcp.body import read_body, too_much
 from gatepost.mcp.dispatch import DOUBLED, Dispatch
 from gatepost.mcp.event_stream import EventStream, SseResponse, reads_events
-from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, read
+from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, IncomingMessage, JsonRpcError, is_batch, read
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.request import (
     NO_META,
@@ -170,14 +170,17 @@ class Endpoint:
         self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
     ) -> Awaitable[ExchangeResponse | EventStream | None]:
         """Serve whatever a body may be: a batch, a notification, a response, or no message."""
+        if refusal is not None and is_batch(body):
+            # Its messages are not even told apart: there may be millions, and each takes time.
+            return self._refused(exchange.caller, None, refusal)
         message = read(body, bounded=len(body) > self._short_bytes)
         if isinstance(message, list):
-            if refusal is not None:
-                return self._refused(exchange.caller, None, refusal)
             return self._dispatch.batch(exchange, message)
         refusal = message.refusal or refusal
         if refusal is not None:
-            return self._refused(exchange.caller, message.id, refusal)
+            # A response has an id as well, but no request waits for this answer.
+            identity = message.id if message.answer is None else None
+            return self._refused(exchange.caller, identity, refusal)
         if message.method is None:
             return self._dispatch.response(exchange, message)
         params, problem = read_params(message.params)

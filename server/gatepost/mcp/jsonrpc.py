@@ -131,8 +131,7 @@ def read(body: bytes, *, bounded: bool = False) -> IncomingMessage | list[bytes]
         # not UTF-8.
         if not body.isascii():
             body.decode()
-        # This needs no tokenizer: a body whose first byte is `[` can only be an array.
-        if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
+        if is_batch(body):
             batch = _decode_batch(body)
             if len(batch) > BATCH_MESSAGES:
                 raise JsonRpcError(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
@@ -148,6 +147,11 @@ def read(body: bytes, *, bounded: bool = False) -> IncomingMessage | list[bytes]
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise JsonRpcError(PARSE_ERROR, "The body is not JSON", legacy_status=400) from None
+
+
+def is_batch(body: bytes) -> bool:
+    """Return whether a JSON body is an array: its first byte says so."""
+    return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
 
 
 def read_one(body: bytes, *, bounded: bool = False) -> IncomingMessage:

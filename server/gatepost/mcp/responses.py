@@ -162,6 +162,8 @@ class Replies:
         """Return the answer to a refused message."""
         refusal.forget()
         status = refusal.status if self._modern else refusal.legacy_status
+        if identity is None and refusal.code == RATE_LIMITED:
+            status = 429  # without a request that it answers, the client reads only the status
         return ExchangeResponse(status, error(identity, refusal), refusal.headers)
 
     def unavailable(

@@ -119,17 +119,10 @@ class McpServer:
             raise rate_limited(limited.failure)
 
     def count_message(self, caller: TenantContext) -> None:
-        """Count a notification or a response; raises JsonRpcError with status 429."""
+        """Count a notification or a response; raises JsonRpcError above the rate limit."""
         limited = self.runner.requests.spend_message(caller)
         if limited is not None and limited.failure is not None:
-            raise _by_status(rate_limited(limited.failure))
-
-    async def count_verb(self, caller: TenantContext) -> None:
-        """Count a GET or DELETE; raises JsonRpcError with status 429."""
-        try:
-            await self.count(caller)
-        except JsonRpcError as refusal:
-            raise _by_status(refusal) from None
+            raise rate_limited(limited.failure)
 
     async def counted(self, caller: TenantContext, refusal: JsonRpcError) -> JsonRpcError:
         """Count a refused request; return *refusal*, or the rate limit's if it is exceeded."""
@@ -189,12 +182,6 @@ def extensions(registry: Registry, *, tasks: bool) -> dict[str, Any]:
     if tasks:
         declared[TASKS] = {}
     return {"extensions": declared}
-
-
-def _by_status(refusal: JsonRpcError) -> JsonRpcError:
-    """Give *refusal* status 429; without a JSON-RPC request the client reads only the status."""
-    refusal.status = refusal.legacy_status = 429
-    return refusal
 
 
 Handler = Callable[[McpServer, McpRequest], Awaitable[MethodResult]]
