@@ -22,6 +22,28 @@ async def write(ctx: CallContext, name: str) -> str:
     return f"wrote {name}"
 
 
+@pack.tool(read_only=True)
+async def long(ctx: CallContext) -> str:
+    """Answer a megabyte."""
+    return "x" * 1_000_000
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_the_answers_of_a_batch_are_as_large_as_one_answer_may_be(named: bool) -> None:
+    """They wait in memory for each other. What was not started says so; the next batch starts."""
+    client = EndpointClient(pack.tools.values())
+    call = [message("tools/call", {"name": "long", "arguments": {}}, identity=n) for n in range(50)]
+    session = await client.open("2025-03-26") if named else ""
+    for _ in range(2):
+        body = b"[%b]" % b",".join(call)
+        answer = await (client.within(session, body) if named else client.send(body))
+        found = [one.get("error", {}).get("code") for one in answer.json]
+
+        assert len(answer.body) < 5_000_000
+        assert found == [None] * 4 + [-32000] * 46
+        assert answer.json[-1]["error"]["message"].startswith("Not started: the earlier answers")
+
+
 def _write(name: str) -> bytes:
     return message("tools/call", {"name": "write", "arguments": {"name": name}}, identity=name)
 

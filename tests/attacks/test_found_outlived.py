@@ -11,7 +11,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.check.pack_loading import load
 from gatepost.config.settings import Config
-from gatepost.mcp.sessions.requests import BATCH_S
+from gatepost.mcp.sessions.batch import BATCH_S
 from gatepost.runtime.services import opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext

@@ -12,7 +12,6 @@ from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    RATE_LIMITED,
     IncomingMessage,
     JsonRpcError,
     error,
@@ -25,6 +24,7 @@ from gatepost.mcp.request import NO_META, Exchange, Marks, Params, marks_of, rea
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies
 from gatepost.mcp.revisions import BATCHING
 from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.channel import MessageChannel
 from gatepost.mcp.sessions.client import PendingClientRequests, SessionClient
 from gatepost.mcp.sessions.get_stream import open_listener, open_replay
@@ -41,8 +41,6 @@ LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
 # A cancellation may arrive before the request subscribes to messages, so it is kept this long.
 CANCELLED_S = 5.0
-BATCH_S = 60.0
-"""How long after the arrival of a batch its last request may start."""
 REASON_CHARACTERS = 200
 
 NO_SESSION = JsonRpcError(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
@@ -50,9 +48,6 @@ LOST = JsonRpcError(INVALID_REQUEST, "Session not found", legacy_status=404)
 NO_BATCH = JsonRpcError(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
 NOT_ASKED = JsonRpcError(
     INVALID_REQUEST, "The server sent no request to this client", legacy_status=400
-)
-TOO_LONG = JsonRpcError(
-    RATE_LIMITED, "Not started: earlier requests of the batch took too long. Send it again."
 )
 EMPTY = JsonRpcError(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
 ONLY_EVENTS = JsonRpcError(
@@ -243,18 +238,15 @@ class SessionEndpoint:
             return self._replies.refused(None, await self._server.counted(caller, NO_BATCH))
         if not batch:
             return self._replies.refused(None, await self._server.counted(caller, EMPTY))
-        runner = self._server.runner
-        until = runner.clock() + min(BATCH_S, runner.allowed_s(caller))
-        answers = [
-            await self._part(
-                exchange, read_part(raw, bounded=True), channel, None if number == 0 else until
-            )
-            for number, raw in enumerate(batch)
-        ]
-        bodies = [body for body in answers if body is not None]
-        return ExchangeResponse(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
+        answers = BatchAnswers(self._server.runner, caller)
+        for number, raw in enumerate(batch):
+            message, earlier = read_part(raw, bounded=True), answers if number else None
+            answers.add(await self._part(exchange, message, channel, earlier))
+        return answers.response()
 
-    async def _check_on(self, caller: TenantContext, channel: MessageChannel, until: float) -> None:
+    async def _check_on(
+        self, caller: TenantContext, channel: MessageChannel, earlier: BatchAnswers
+    ) -> None:
         """
         Raise JsonRpcError unless the next request of a batch may start.
 
@@ -263,17 +255,16 @@ class SessionEndpoint:
         """
         if self._server.tasks.is_out(caller) or (await channel.look()).ended:
             raise LOST
-        if self._server.runner.clock() >= until:
-            raise TOO_LONG
+        earlier.check()
 
     async def _part(
         self,
         exchange: Exchange,
         message: IncomingMessage,
         channel: MessageChannel,
-        until: float | None,
+        earlier: BatchAnswers | None,
     ) -> bytes | None:
-        """Answer one message of a batch; a request after the first must start before *until*."""
+        """Answer one message of a batch; *earlier* are the answers to those before it."""
         identity = message.id
         if message.refusal is not None:
             refusal = await self._server.counted(exchange.caller, message.refusal)
@@ -282,7 +273,7 @@ class SessionEndpoint:
             await self._told(exchange, message, channel)
             return None
         request_messages = RequestMessages(channel, identity)
-        work = self._begun(exchange, message, request_messages, until)
+        work = self._begun(exchange, message, request_messages, earlier)
         try:
             return await self._replies.in_batch(exchange, identity, work)
         finally:
@@ -293,10 +284,10 @@ class SessionEndpoint:
         exchange: Exchange,
         message: IncomingMessage,
         request_messages: RequestMessages,
-        until: float | None,
+        earlier: BatchAnswers | None,
     ) -> MethodResult:
-        if until is not None:
-            await self._check_on(exchange.caller, request_messages.channel, until)
+        if earlier is not None:
+            await self._check_on(exchange.caller, request_messages.channel, earlier)
         return await self._work(exchange, message, request_messages, None)
 
     async def _told(

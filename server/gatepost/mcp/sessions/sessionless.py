@@ -13,8 +13,9 @@ from gatepost.mcp.request import NO_META, Exchange, Params, marks_of, read_param
 from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies
 from gatepost.mcp.revisions import BATCHING, BEFORE_STREAMABLE
 from gatepost.mcp.server import McpRequest, McpServer
+from gatepost.mcp.sessions.batch import BatchAnswers
 from gatepost.mcp.sessions.client import UNSET_LEVEL
-from gatepost.mcp.sessions.requests import BATCH_S, EMPTY, LOST, NO_SESSION, TOO_LONG
+from gatepost.mcp.sessions.requests import EMPTY, LOST, NO_SESSION
 from gatepost.tools.client import Waiting, pending
 from gatepost_authz.caller import TenantContext
 
@@ -71,38 +72,34 @@ class Sessionless:
         work = self._parts(exchange, batch)
         until = UntilDisconnect(exchange.receive, work, exchange.caller, self._server.underway)
         try:
-            bodies = await until
+            return (await until).response()
         except RequestCancelled:
             return ACCEPTED
-        return ExchangeResponse(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
 
-    async def _parts(self, exchange: Exchange, batch: list[bytes]) -> list[bytes]:
-        runner, caller = self._server.runner, exchange.caller
-        until = runner.clock() + min(BATCH_S, runner.allowed_s(caller))
-        bodies = []
+    async def _parts(self, exchange: Exchange, batch: list[bytes]) -> BatchAnswers:
+        caller = exchange.caller
+        answers = BatchAnswers(self._server.runner, caller)
         for number, raw in enumerate(batch):
             message = read_part(raw, bounded=True)
             if message.refusal is not None:
                 refusal = await self._server.counted(caller, message.refusal)
-                bodies.append(error(message.id, refusal))
+                answers.add(error(message.id, refusal))
             elif message.method is None or message.id is None:
                 with contextlib.suppress(JsonRpcError):  # it has no effect and no answer here
                     self._server.count_message(caller)
             else:
-                work = self._part(exchange, message, until if number else None)
-                body = await self._replies.in_batch(exchange, message.id, work)
-                bodies += () if body is None else (body,)
-        return bodies
+                work = self._part(exchange, message, answers if number else None)
+                answers.add(await self._replies.in_batch(exchange, message.id, work))
+        return answers
 
     async def _part(
-        self, exchange: Exchange, message: IncomingMessage, until: float | None
+        self, exchange: Exchange, message: IncomingMessage, earlier: BatchAnswers | None
     ) -> MethodResult:
-        """Answer one request of a batch; a request after the first must start before *until*."""
-        if until is not None:
+        """Answer one request of a batch; *earlier* are the answers to those before it."""
+        if earlier is not None:
             if self._server.tasks.is_out(exchange.caller):
                 raise LOST
-            if self._server.runner.clock() >= until:
-                raise TOO_LONG
+            earlier.check()
         return await self._work(exchange, message, read_params(message.params), BATCHING, None)
 
     async def _work(
