@@ -13,7 +13,7 @@ from gatepost.mcp.endpoint import EndpointLimits
 from gatepost.mcp.jsonrpc import JsonRpcError
 from gatepost.tools.interruption import DeadlinePassed, Interruptible, Stop, ToolDeadline
 from gatepost_authz.middleware import CALLER
-from tests.support.endpoint import EndpointClient
+from tests.support.endpoint import EndpointClient, a_caller
 
 
 class Counted(Interruptible[str]):
@@ -154,9 +154,9 @@ class Feed:
 
 async def test_a_body_may_come_in_pieces() -> None:
     """As long as it is within the limit."""
-    assert await read_body(Feed(b"ab", b"", b"cd"), 4, 60) == b"abcd"
+    assert await read_body(a_caller(), Feed(b"ab", b"", b"cd"), 4, 60) == b"abcd"
     with pytest.raises(JsonRpcError) as refused:
-        await read_body(Feed(b"ab", b"cde"), 4, 60)
+        await read_body(a_caller(), Feed(b"ab", b"cde"), 4, 60)
     assert refused.value.status == 413
 
 
@@ -178,7 +178,7 @@ async def test_a_body_that_never_ends_is_given_up() -> None:
 async def test_a_client_that_hangs_up_is_not_answered() -> None:
     """There is nobody to tell."""
     with pytest.raises(Gone):
-        await read_body(Feed(b"{", ends=False, hangs_up=True), 100, 60)
+        await read_body(a_caller(), Feed(b"{", ends=False, hangs_up=True), 100, 60)
 
 
 async def goes_on(stopped: list[str], times: int) -> str:

@@ -33,16 +33,17 @@ def check_type(headers: Mapping[bytes, bytes]) -> None:
         raise _refused(415, "The body must not be compressed")
 
 
-async def read_body(receive: Receive, limit: int, within_s: float) -> bytes:
+async def read_body(caller: TenantContext, receive: Receive, limit: int, within_s: float) -> bytes:
     """
     Read the whole body.
 
-    Raises JsonRpcError if it is too large or too slow, Gone if the client leaves before its end.
+    Raises JsonRpcError if it is too large or too slow, Gone if the client leaves before its end,
+    TooManyWaiting if too many bodies of the caller arrive at once.
     """
     try:
         # One deadline for all of it: a byte now and then must not keep a request alive.
         async with asyncio.timeout(within_s):
-            return await body.read_body(receive, limit)
+            return await body.read_body_of(caller, receive, limit)
     except TooLarge:
         raise _refused(413, f"The body is larger than {limit} bytes") from None
     except TimeoutError:

@@ -201,19 +201,22 @@ class Endpoint:
         self, exchange: Exchange, body: bytes | None
     ) -> tuple[bytes, JsonRpcError | None]:
         """Return a body that is longer than most or not here yet, and why it holds too much."""
-        limits = self._limits
-        if body is None or len(body) > limits.max_body_bytes:
-            body = await read_body(exchange.receive, limits.max_body_bytes, limits.body_timeout_s)
-            if self._server.underway.is_revoked(exchange.caller):
-                # Since the gate let it pass: a body may take its time.
-                raise RevokedToken
-        if len(body) <= self._short_bytes:
-            return body, None
+        limits, caller = self._limits, exchange.caller
         try:
-            return body, await too_much(exchange.caller, body, limits.max_body_values)
+            if body is None or len(body) > limits.max_body_bytes:
+                most, within_s = limits.max_body_bytes, limits.body_timeout_s
+                body = await read_body(caller, exchange.receive, most, within_s)
+                if self._server.underway.is_revoked(caller):
+                    # Since the gate let it pass: a body may take its time.
+                    raise RevokedToken
+            if len(body) <= self._short_bytes:
+                return body, None
+            return body, await too_much(caller, body, limits.max_body_values)
         except TooManyWaiting as busy:
             refusal = rate_limited(busy.failure)
             refusal.is_counted = False  # by no rate limit yet
+            if body is None:
+                raise refusal from None
             return body, refusal
 
 

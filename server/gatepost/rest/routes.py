@@ -7,7 +7,7 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.body import Gone, RequestCancelled, TooLarge, UntilDisconnect, read_body
+from gatepost.http.body import Gone, RequestCancelled, TooLarge, UntilDisconnect, read_body_of
 from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY, peer_of
 from gatepost.rest import responses
 from gatepost.rest.descriptors import Descriptors
@@ -202,7 +202,9 @@ class RestRoutes:
         try:
             # One deadline for all of it: a byte now and then must not keep a request alive.
             async with asyncio.timeout(limits.body_timeout_s):
-                body = await read_body(receive, limits.max_body_bytes)
+                body = await read_body_of(caller_of(scope), receive, limits.max_body_bytes)
+        except TooManyWaiting as busy:
+            raise responses.rate_limited(busy.failure) from None
         except TooLarge:
             message = f"The body is larger than {limits.max_body_bytes} bytes."
             raise RestRefusal(413, "body_too_large", message) from None

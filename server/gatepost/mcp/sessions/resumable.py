@@ -5,12 +5,13 @@ import contextlib
 import re
 import secrets
 import time
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from functools import cached_property
 
 from starlette.types import Send
 
+from gatepost.http.caller_bytes import CallerBytes
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
 from gatepost.mcp.event_stream import SIGN_OF_LIFE, SseResponse, frame
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, JsonRpcError, error, notification
@@ -133,7 +134,7 @@ class EventLogs:
         self._most, self._most_of_tenant = most_bytes, most_of_tenant
         self._clock = clock
         self._kept: OrderedDict[Owner, deque[tuple[float, EventLog]]] = OrderedDict()
-        self._ended, self._running = StreamBytes(), StreamBytes()
+        self._ended, self._running = CallerBytes(), CallerBytes()
 
     def has_room(self, owner: Owner, size: int) -> bool:
         """Return whether the owner's running streams may grow by *size* bytes."""
@@ -178,24 +179,6 @@ class EventLogs:
                 return  # all owners after this one have newer logs
             del self._kept[owner]
             self._ended.add(owner, -self._ended.of(owner)[0])
-
-
-class StreamBytes:
-    """Counts bytes for callers and for their tenants."""
-
-    def __init__(self) -> None:
-        self._bytes: Counter[Owner | str] = Counter()
-
-    def of(self, owner: Owner) -> tuple[int, int]:
-        """Return the bytes of a caller, and of all callers of its tenant."""
-        return self._bytes[owner], self._bytes[owner[0]]
-
-    def add(self, owner: Owner, size: int) -> None:
-        """Add *size* bytes to a caller and its tenant."""
-        for one in (owner, owner[0]):
-            self._bytes[one] += size
-            if not self._bytes[one]:
-                del self._bytes[one]
 
 
 class Resumable(SseResponse):

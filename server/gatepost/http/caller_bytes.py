@@ -1,0 +1,24 @@
+"""Bytes that a process keeps for its callers and their tenants."""
+
+from collections import Counter
+
+Principal = tuple[str, ...]
+"""A caller (`TenantContext.principal_key`); the first element is its tenant."""
+
+
+class CallerBytes:
+    """Counts bytes for callers and for their tenants."""
+
+    def __init__(self) -> None:
+        self._bytes: Counter[Principal | str] = Counter()
+
+    def of(self, owner: Principal) -> tuple[int, int]:
+        """Return the bytes of a caller, and of all callers of its tenant."""
+        return self._bytes[owner], self._bytes[owner[0]]
+
+    def add(self, owner: Principal, size: int) -> None:
+        """Add *size* bytes to a caller and its tenant."""
+        for one in (owner, owner[0]):
+            self._bytes[one] += size
+            if not self._bytes[one]:
+                del self._bytes[one]
