@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gatepost.storage.backends import open_relay
+from gatepost.storage.memory.relay import OTHERS_SWEPT, SWEEP_EVERY_S, MemoryRelay
 from gatepost.storage.relay import LogEvent, Relay, TenantRelay
 
 LONG = 60.0
@@ -273,3 +274,31 @@ async def test_an_emptied_bucket_gains_with_time(relay: Relay) -> None:
         if await acme.spend("b", rate=1_000, burst=1) > 0:
             await a_moment()
             assert await acme.spend("b", rate=1_000, burst=1) == 0
+
+
+class Kept(bytes):
+    """A value whose end is counted."""
+
+    ended = 0
+
+    def __del__(self) -> None:
+        Kept.ended += 1
+
+
+async def test_in_memory_nothing_is_kept_for_tenants_that_make_no_more_requests() -> None:
+    """An active tenant has the others swept in turn, however many there are."""
+    now = [0.0]
+    relay = MemoryRelay(clock=lambda: now[0])
+    for number in range(3 * OTHERS_SWEPT):
+        await relay.of(f"t{number}").put("note", Kept(b"note"), ttl_s=10)
+        await relay.of(f"t{number}").append("log", Kept(b"event"), ttl_s=10, most=5)
+    active = relay.of("active")
+    for _ in range(4):
+        now[0] += SWEEP_EVERY_S
+        await active.put("note", b"", ttl_s=1)
+    assert Kept.ended == 0  # it is not over yet
+    now[0] += 10
+    for _ in range(4):
+        now[0] += SWEEP_EVERY_S
+        await active.put("note", b"", ttl_s=1)
+    assert Kept.ended == 6 * OTHERS_SWEPT

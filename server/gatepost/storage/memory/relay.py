@@ -1,13 +1,16 @@
 """A relay in this process's memory: for tests, and for one process without a server."""
 
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from gatepost.storage.rate_limits import PLACE_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
 from gatepost.storage.relay import Deliver, LogEvent
 
 SWEEP_EVERY_S = 1.0
+OTHERS_SWEPT = 20
+"""How many other tenants a tenant that is active sweeps as well."""
 
 
 class MemoryRelay:
@@ -15,14 +18,20 @@ class MemoryRelay:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._tenants: dict[str, MemoryTenantRelay] = {}
+        self._tenants: OrderedDict[str, MemoryTenantRelay] = OrderedDict()
 
     def of(self, tenant: str) -> "MemoryTenantRelay":
         """Return the relay of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
-            kept = self._tenants[tenant] = MemoryTenantRelay(self._clock)
+            kept = self._tenants[tenant] = MemoryTenantRelay(self._clock, self._sweep_others)
         return kept
+
+    def _sweep_others(self, now: float) -> None:
+        """Sweep some tenants, in turn: one that makes no more requests would keep everything."""
+        for tenant in tuple(islice(self._tenants, OTHERS_SWEPT)):
+            self._tenants.move_to_end(tenant)
+            self._tenants[tenant].sweep(now)
 
     async def ping(self) -> None:
         """Raise StoreUnavailable unless the relay answers."""
@@ -35,8 +44,9 @@ class MemoryRelay:
 class MemoryTenantRelay:
     """See `TenantRelay`."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
         self._clock = clock
+        self._sweep_others = sweep_others
         self._followers: dict[str, dict[object, Deliver]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
@@ -45,6 +55,11 @@ class MemoryTenantRelay:
         self._swept = clock()
 
     def _sweep(self, now: float) -> None:
+        if now - self._swept >= SWEEP_EVERY_S:
+            self.sweep(now)
+            self._sweep_others(now)
+
+    def sweep(self, now: float) -> None:
         """Forget what is over; not each time, or whoever leaves many notes would stop the loop."""
         if now - self._swept < SWEEP_EVERY_S:
             return
