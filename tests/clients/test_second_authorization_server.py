@@ -54,7 +54,7 @@ SCOPES = [*BASELINE, "files:write"]
 class Pair(NamedTuple):
     """A Gatepost and the authorization server whose tokens it accepts."""
 
-    commands: Gatepost
+    gatepost: Gatepost
     issuer: AuthorizationServer
     form: TokenForm
 
