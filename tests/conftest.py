@@ -115,6 +115,28 @@ def logging_of_its_own() -> Iterator[None]:
     configure(**before)
 
 
+class _ShortSleeps:
+    """`asyncio`, whose `sleep` takes a fifth of the time."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 5)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prompt_stops() -> Iterator[None]:
+    """
+    A server in this process stops in 40 ms instead of 150.
+
+    uvicorn asks every 100 ms whether it should stop, and then waits 100 ms for its connections.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", _ShortSleeps())
+        yield
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """asyncio, as in production; the tests never run on another loop."""

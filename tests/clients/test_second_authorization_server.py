@@ -48,6 +48,7 @@ INTROSPECTION = (
     f'introspection = {{ client_id = "{RESOURCE_SERVER}", client_secret = "env:TEST_SECRET" }}'
 )
 BASELINE = ["files:read"]
+ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 SCOPES = [*BASELINE, "files:write"]
 
 
@@ -81,7 +82,7 @@ def pair(
             introspection=INTROSPECTION if form == "opaque" else "",
         )
         folder = tmp_path_factory.mktemp(form)
-        running = stack.enter_context(commands.serve(config, folder, env={"TEST_SECRET": SECRET}))
+        running = stack.enter_context(commands.serve(config, folder, env=ENVIRONMENT))
         yield Pair(running, issuer, form)
 
 

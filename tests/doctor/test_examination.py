@@ -1,10 +1,12 @@
 """`gatepost doctor`: whatever stops a client, the last sentence names it and the side to change."""
 
 import json
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
 
+import httpx2
 import pytest
 from click.testing import CliRunner
 from joserfc import jwt
@@ -21,6 +23,8 @@ JSON = "application/json"
 RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
 APPENDED_METADATA = "/mcp/.well-known/oauth-protected-resource"
 ISSUER_METADATA = "/.well-known/oauth-authorization-server"
+TLS = ssl.create_default_context()
+"""Each client would read the certificates of all authorities anew."""
 KEY = ECKey.generate_key("P-256")
 
 
@@ -293,8 +297,9 @@ async def examined(change: Change) -> Report:
     town = Town()
     change(town)
     machine = DoctorCredentials(client_id="machine", client_secret="secret")
-    with serving(town, port=town.port, lifespan="off"):
-        return await examine(town.url, credentials=machine)
+    async with httpx2.AsyncClient(verify=TLS) as client:
+        with serving(town, port=town.port, lifespan="off"):
+            return await examine(town.url, credentials=machine, client=client)
 
 
 async def test_a_healthy_server_is_called_fine() -> None:

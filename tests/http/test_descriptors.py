@@ -23,6 +23,7 @@ from tests.telemetry.page import fetch
 WITHIN_S = 30
 LIMIT = 100
 """Descriptors that the server may have; it needs some twenty for itself."""
+RAISED = 256
 CROWD = LIMIT + 40
 ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
 
@@ -84,11 +85,19 @@ def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one(idp: Idp, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server whose soft limit is lower than the hard one."""
+    slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
+    before = limited(LIMIT, RAISED)
+    with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as site:
+        yield site
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one(raised: Site) -> None:
     """Shells and container runtimes start programs with 1,024, whatever the system allows."""
-    with serving(idp, tmp_path, limited(100, 300)) as site:
-        pid = site.post.process.process.pid
-        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (300, 300)
+    pid = raised.post.process.process.pid
+    assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED, RAISED)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["silent", "between requests"])
@@ -111,15 +120,13 @@ def test_idle_connections_make_room_for_new_clients(site: Site, asked: bool) -> 
     assert len(site.complaints()) < 20, "a stranger must not fill the log"
 
 
-def test_a_crowd_that_comes_at_once_does_not_hold_up_others(idp: Idp, tmp_path: Path) -> None:
+def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: Site) -> None:
     """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
-    limit = 256
-    slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
-    with serving(idp, tmp_path, limited(limit, limit), slow) as site, ExitStack() as open_:
-        for _ in range(limit + 400):
-            open_.enter_context(site.connected())
-        with site.connected() as client:
-            assert site.ask(client).status == 200
+    with ExitStack() as open_:
+        for _ in range(RAISED + 400):
+            open_.enter_context(raised.connected())
+        with raised.connected() as client:
+            assert raised.ask(client).status == 200
 
 
 def test_a_request_that_is_under_way_is_never_ended_for_another(site: Site) -> None:

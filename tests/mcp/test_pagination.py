@@ -1,6 +1,7 @@
 """Lists in pages: cursors that are good for one caller, one list and nothing else."""
 
 import base64
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ LISTS = {
 PER_METHOD = pytest.mark.parametrize("method", LISTS)
 
 
+@cache
 def many(count: int = 7, scopes: frozenset[str] = frozenset()) -> list[Offer]:
     """As many of each kind."""
     pack = Pack("many")

@@ -341,7 +341,7 @@ def test_a_name_that_changes_its_mind_does_not_lead_inside(
 
 
 @pytest.mark.requirement("P9")
-@each("status", [301, 302, 303, 307, 308])
+@each("status", [303, 308])
 @each("taker", URL_TOOLS, ids=lambda taker: taker.what)
 def test_a_chain_of_redirects_ends(
     agent: Agent, world: Internet, taker: UrlTool, status: int

@@ -92,7 +92,7 @@ def test_a_result_is_always_an_object(outcome: Outcome) -> None:
 
 
 @pytest.mark.requirement("O9")
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(OUTCOMES, st.integers(1000, 4000))
 def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> None:
     """Also at its edge, where what stands around the blocks decides."""
