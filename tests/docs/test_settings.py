@@ -1,7 +1,126 @@
-"""docs/settings.md and the settings say the same, in both directions."""
+"""
+docs/settings.md and the settings say the same, in both directions.
+
+`python -m tests.docs.test_settings` writes the page from the docstrings of the settings.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
 
 from gatepost.config.environment import variables
-from tests.docs.settings_page import PAGE, names, page, settings
+from gatepost.config.packs import Packs
+from gatepost.config.settings import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "settings.md"
+HEAD = """# Settings
+
+This page lists every setting of `gatepost.toml` with its default.
+
+You can also set each one through the environment: `GATEPOST_` and the name in capitals, \
+with two underscores for the dot.
+`GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`.
+Lists are comma-separated or JSON; tables are JSON.
+
+Gatepost refuses an unknown setting and suggests the nearest known name.
+`gatepost check` reports all problems at once ([what each means](errors.md)).
+Secrets are references, never values: `env:NAME` or `file:PATH`.
+Relative paths start at the folder in which you start the server.
+
+`SIGHUP` reloads the file, also for requests on open connections.
+These settings take effect on reload: issuers, tenants, scopes, tools, packs, `[approvals]`, \
+`[audit]`, `[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring, \
+`listen.allowed_origins`, `listen.trusted_proxies`, a renewed certificate and \
+`network.allow_hosts`.
+These need a restart: the rest of `[listen]`, `[log]`, the rest of `[network]`, `[storage]`, \
+`[telemetry]`, `[workspace]`, `limits.failures_per_second` and `limits.header_timeout_s`.
+
+This page is generated from the docstrings in the source.
+"""
+
+
+@cache
+def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Field = the docstring under it, joined to one line."""
+    if struct is Packs:
+        return {}  # it is made of what packs register; each table is a struct of its own
+    tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.ClassDef)
+    told = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(after.value, ast.Constant)
+            told[field.target.id] = " ".join(str(after.value.value).split())
+    return told
+
+
+def struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a type is, or holds as item, value or alternative."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next((found for one in get_args(kind) if (found := struct_in(one))), None)
+
+
+def settings(
+    struct: type[msgspec.Struct] = Config, prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    """Name, meaning and default of every setting; tables by their members."""
+    told = meanings(struct)
+    kinds = get_type_hints(struct)
+    for field in msgspec.structs.fields(struct):
+        name = f"{prefix}{field.name}"
+        if field.name in told:
+            yield name, told[field.name], default_of(field)
+        inner = struct_in(kinds[field.name])
+        if inner is not None:
+            yield from settings(inner, f"{name}.")
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> str:
+    """The default as TOML shows it."""
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    if default is msgspec.NODEFAULT:
+        return "required"
+    if default is None or isinstance(default, msgspec.Struct):
+        return ""
+    if isinstance(default, tuple):
+        default = list(default)
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    section = ""
+    for name, meaning, default in settings():
+        table = name.partition(".")[0] if "." in name or name == "issuers" else ""
+        if table == "packs":
+            table = ".".join(name.split(".")[:2])
+        if table != section:
+            section = table
+            parts.append(f"## [{'[issuers]' if table == 'issuers' else table}]\n")
+        ends = "Required." if default == "required" else f"Default: {default}." if default else ""
+        sentence = meaning if meaning.endswith(".") else f"{meaning}."
+        parts.append(
+            f"### {name}\n\n{sentence}\n{ends}\n" if ends else f"### {name}\n\n{sentence}\n"
+        )
+    return "\n".join(parts)
+
+
+def names() -> set[str]:
+    """Every setting's name."""
+    return {name for name, _, _ in settings()}
 
 
 def headings() -> list[str]:
@@ -15,7 +134,7 @@ def test_every_setting_has_a_heading_and_every_heading_a_setting() -> None:
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
-    """After a change: `python -m tests.docs.settings_page`."""
+    """After a change: `python -m tests.docs.test_settings`."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
@@ -29,3 +148,7 @@ def test_every_plain_setting_has_a_variable() -> None:
     plain = {name for name in names() if not any(name.startswith(f"{one}.") for one in names())}
 
     assert {f"GATEPOST_{name}".replace(".", "__").upper() for name in plain} == set(variables())
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

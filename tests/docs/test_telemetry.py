@@ -1,19 +1,56 @@
-"""docs/telemetry.md names every metric that there is, and no other."""
+"""
+docs/telemetry.md names every metric and no other.
+
+`python -m tests.docs.test_telemetry` writes its table.
+"""
 
 import re
+from pathlib import Path
 
 import yaml
 
 from gatepost.telemetry.exposition import registry_of
-from gatepost.telemetry.metric_families import BUILD, FAMILIES
+from gatepost.telemetry.metric_families import BUILD, FAMILIES, FixedLabel, MetricFamily
 from gatepost.telemetry.shared_memory import SharedMetrics
-from tests.docs.telemetry_page import PAGE, page
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
+MOST_SHOWN = 8
+BEGIN, END = "<!-- families -->\n", "<!-- end of families -->\n"
+
+
+def labels_of(family: MetricFamily) -> str:
+    """The labels, with their values where these are known beforehand and few."""
+    told = []
+    for label in family.labels:
+        values = (
+            label.values if isinstance(label, FixedLabel) and 1 < label.size <= MOST_SHOWN else ()
+        )
+        shown = " ".join(f"`{value}`" for value in values)
+        told.append(f"`{label.name}`: {shown}" if shown else f"`{label.name}`")
+    return "; ".join(told)
+
+
+def table() -> str:
+    """One row for each family."""
+    rows = [
+        f"| `{family.name}` | {family.kind} | {labels_of(family)} | {family.help} |\n"
+        for family in (*FAMILIES, BUILD)
+    ]
+    return "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n" + "".join(rows)
+
+
+def page() -> str:
+    """The page with the table as it must be."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + "\n" + table() + "\n" + END + rest.partition(END)[2]
+
 
 NAMED = {family.name for family in (*FAMILIES, BUILD)}
 
 
 def test_the_table_is_what_is_told() -> None:
-    """After a change: `python -m tests.docs.telemetry_page`."""
+    """After a change: `python -m tests.docs.test_telemetry`."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
@@ -36,3 +73,7 @@ def test_the_alerts_are_about_metrics_that_exist() -> None:
 
     assert rules
     assert {name.removesuffix("_bucket") for name in names} <= NAMED
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
