@@ -18,7 +18,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.page import fetch
+from tests.telemetry.metrics_page import fetch
 
 WITHIN_S = 30
 LIMIT = 100

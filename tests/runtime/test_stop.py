@@ -63,16 +63,33 @@ async def refuses_apart(ctx: CallContext) -> str:
     return await asyncio.create_task(refuses(ctx))
 '''
 
+SHORT_DEADLINES = """
+from gatepost import serve
+from gatepost.cli.main import main
+from gatepost.dev import composition
+from gatepost.runtime import server
+from gatepost.tools.interruption import ToolDeadline
+
+server.HARD_END_S = 3
+serve.END_S = 1.0
+ToolDeadline.abandon_s = 0.3
+made = composition.Listen
+composition.Listen = lambda **settings: made(**{**settings, "drain_s": 1})
+main(prog_name="gatepost")
+"""
+"""`gatepost` whose `dev` drains for one second and ends three seconds later."""
+
 
 @contextlib.contextmanager
-def impatient(folder: Path) -> Iterator[Gatepost]:
+def short_deadlines(folder: Path) -> Iterator[Gatepost]:
     """`gatepost dev` with these tools, a drain of one second and one more to close."""
     (folder / "stuck.py").write_text(TOOLS)
+    (folder / "short_deadlines.py").write_text(SHORT_DEADLINES)
     options = ["--port", str(free_port()), "--state", str(folder / "state")]
     command = [
         sys.executable,
         "-m",
-        "tests.runtime.impatient",
+        "short_deadlines",
         "dev",
         *options,
         "--tools",
@@ -111,7 +128,7 @@ def test_a_stop_ends_the_process_whatever_a_tool_does(tmp_path: Path, tool: str,
         ):
             heard.append((answer.status, answer.read()))
 
-    with impatient(tmp_path) as gatepost:
+    with short_deadlines(tmp_path) as gatepost:
         bearer = token(tmp_path, "--tenant", "acme")
         caller = threading.Thread(target=call)
         caller.start()

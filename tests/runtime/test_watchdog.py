@@ -1,5 +1,7 @@
 """A tool that blocks the event loop, ignores its end, or raises what coroutines end with."""
 
+import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -10,13 +12,145 @@ import pytest
 import structlog
 from structlog.testing import LogCapture
 
+from gatepost import CallContext, Pack
 from gatepost.runtime import watchdog
 from gatepost.tools.interruption import ToolDeadline
-from tests.runtime import stubborn
 from tests.support.cases import each
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy.conftest import elsewhere, idp
+
+unblock, module_ended, undo_ended = threading.Event(), threading.Event(), threading.Event()
+WITHIN_S = 20
+
+pack = Pack("uninterruptible")
+
+
+@pack.tool()
+async def echoes(ctx: CallContext) -> str:
+    """Answer at once."""
+    return "here"
+
+
+@pack.tool()
+async def blocks(ctx: CallContext) -> str:
+    """Wait on the event loop as if it were a thread."""
+    unblock.wait(WITHIN_S)
+    return "over"
+
+
+@pack.tool()
+async def blocks_apart(ctx: CallContext) -> str:
+    """The same in a task of its own."""
+
+    async def block() -> None:
+        unblock.wait(WITHIN_S)
+
+    await asyncio.create_task(block())
+    return "over"
+
+
+@pack.tool()
+def waits_in_a_thread(ctx: CallContext) -> str:
+    """Wait in a thread."""
+    unblock.wait(WITHIN_S)
+    return "over"
+
+
+@pack.tool(timeout_s=0.1)
+async def refuses(ctx: CallContext) -> str:
+    """Take every cancellation for an error to be tried again."""
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.Event().wait()
+
+
+async def refuse() -> None:
+    """Go on until the tests are over."""
+    while not module_ended.is_set():
+        with contextlib.suppress(BaseException):
+            await asyncio.Event().wait()
+
+
+@pack.tool(timeout_s=0.1)
+async def refuses_apart(ctx: CallContext) -> str:
+    """The same in a task of its own."""
+    await asyncio.create_task(refuse())
+    return "over"
+
+
+@pack.tool(timeout_s=0.1)
+async def refuses_together(ctx: CallContext) -> str:
+    """The same in several tasks."""
+    await asyncio.gather(refuse(), refuse())
+    return "over"
+
+
+@pack.tool(timeout_s=0.1)
+async def refuses_both(ctx: CallContext) -> str:
+    """The same in a task of its own and then here."""
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.create_task(refuse())
+
+
+@pack.tool(timeout_s=0.1)
+async def undoes_apart(ctx: CallContext) -> str:
+    """Undo in a task of its own what it has begun, as a tool should."""
+
+    async def undo() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            undo_ended.set()
+
+    await asyncio.create_task(undo())
+    return "over"
+
+
+@pack.tool(timeout_s=5)
+async def awaits(ctx: CallContext) -> list[str]:
+    """Await what ends, fails and is cancelled, in tasks of their own."""
+
+    async def fail() -> str:
+        await asyncio.sleep(0)
+        raise KeyError
+
+    found = [await asyncio.create_task(asyncio.sleep(0, "task"))]
+    found += await asyncio.gather(asyncio.sleep(0, "one"), asyncio.sleep(0, "two"))
+    cancelled = asyncio.create_task(asyncio.sleep(60))
+    asyncio.get_running_loop().call_soon(cancelled.cancel)
+    for work in (asyncio.create_task(fail()), cancelled):
+        try:
+            await work
+        except (KeyError, asyncio.CancelledError) as error:
+            found.append(type(error).__name__)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await asyncio.create_task(asyncio.sleep(60))
+        found.append("never")
+    return found
+
+
+@pack.tool()
+async def raises_at_once(ctx: CallContext) -> str:
+    """Raise what Python throws coroutines away with."""
+    raise GeneratorExit
+
+
+@pack.tool()
+async def raises_later(ctx: CallContext) -> str:
+    """The same after a wait."""
+    await asyncio.sleep(0)
+    raise GeneratorExit
+
+
+@pack.tool()
+def raises_in_a_thread(ctx: CallContext) -> str:
+    """The same in a thread."""
+    raise GeneratorExit
+
 
 __all__ = ["elsewhere", "idp"]
 
@@ -34,12 +168,12 @@ def server(idp: Any, logged: list[Any]) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watchdog, "EVERY_S", 0.02)
         patch.setattr(ToolDeadline, "abandon_s", 0.05)
-        load = [stubborn.__name__]  # by its name: a file would be loaded a second time
+        load = [__name__]  # by its name: a file would be loaded a second time
         with running_server(
             idp, [issuer_settings(idp)], tools={"load": load}, tenancy={"create_on_first_use": True}
         ) as running:
             yield running
-            stubborn.over.set()
+            module_ended.set()
 
 
 def call(server: Server, tool: str, *, key: str = "", progress: bool = False) -> dict[str, Any]:
@@ -66,7 +200,7 @@ def calling(server: Server, tool: str, key: str = "") -> Iterator[None]:
     try:
         yield
     finally:
-        stubborn.go_on.set()
+        unblock.set()
         caller.join(20)
         assert not caller.is_alive()
 
@@ -79,7 +213,7 @@ def test_a_blocked_event_loop_is_logged_while_it_is(
 ) -> None:
     """The line names the tool, its request and the code; of a task that a tool began, the code."""
     logged.clear()
-    stubborn.go_on.clear()
+    unblock.clear()
     with calling(server, tool, key):
         eventually(lambda: events(logged, "loop_blocked"), within=15)
 
@@ -94,7 +228,7 @@ def test_a_blocked_event_loop_is_logged_while_it_is(
 def test_a_tool_in_a_thread_blocks_nobody(server: Server, logged: list[Any]) -> None:
     """Others are answered meanwhile."""
     logged.clear()
-    stubborn.go_on.clear()
+    unblock.clear()
     with calling(server, "waits_in_a_thread"):
         for _ in range(3):
             assert not call(server, "echoes")["isError"]
@@ -122,7 +256,7 @@ def test_a_tool_is_waited_for_while_its_task_undoes(server: Server, logged: list
     logged.clear()
     result = call(server, "undoes_apart")
 
-    assert stubborn.undone.is_set()
+    assert undo_ended.is_set()
     assert "did not finish within 0.1 seconds" in result["content"][0]["text"]
     assert events(logged, "tool_abandoned") == []
 

@@ -5,17 +5,41 @@ import threading
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from gatepost import CallContext, Pack
 from tests.support.client import result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry import sample_tools
 from tests.telemetry.collector import Collector
+
+pack = Pack("sample")
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@pack.tool()
+async def name_yourself(ctx: CallContext) -> str:
+    """Ask the client for a name."""
+    answered = await ctx.ask("Who are you?", FORM)
+    return f"{answered.content and answered.content['name']}"
+
+
+@pack.tool()
+async def pass_on(ctx: CallContext) -> str:
+    """Call another tool."""
+    outcome = await ctx.call("echo", {"text": "inner"})
+    return "failed" if outcome.failure else "done"
+
+
+@pack.tool()
+async def fetch(ctx: CallContext, url: str) -> str:
+    """Get a page."""
+    reply = await ctx.http.send("GET", url)
+    return str(reply.status)
+
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
@@ -81,7 +105,7 @@ def site() -> Iterator[Site]:
                 "propagate_to": [f"http://{near[0]}"],
             },
             "network": {"allow_hosts": near},
-            "tools": {"packs": ["demo"], "load": [str(Path(sample_tools.__file__))]},
+            "tools": {"packs": ["demo"], "load": [__name__]},
             "tenancy": {"create_on_first_use": True},
         }
         with running_server(idp, [issuer_settings(idp)], **config) as found:
