@@ -9,13 +9,13 @@ import pytest
 
 from gatepost.audit.search import AuditRecord, read
 from gatepost.storage.backends import open_records
-from tests.audit import toolset
+from tests.audit import tools
 from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-TOOLSET = str(Path(toolset.__file__))
+TOOLSET = str(Path(tools.__file__))
 PASSWORD = "correct-horse-battery-staple"
 
 
@@ -89,7 +89,9 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
         {"kind": "refusal", "tool": "write", "outcome": "validation", "arguments": '{"text": 7}'},
     ),
     "resource": (
-        lambda site, token: site.client.ask(token, "resources/read", {"uri": "deeds://log/monday"}),
+        lambda site, token: site.client.ask(
+            token, "resources/read", {"uri": "audited://log/monday"}
+        ),
         {"kind": "call", "offer": "document", "outcome": "success"},
     ),
     "REST": (

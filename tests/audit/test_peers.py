@@ -12,7 +12,7 @@ import pytest
 from gatepost.audit.search import AuditSearch
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
-from tests.audit import toolset
+from tests.audit import tools
 from tests.audit.audit_log import AuditLog
 from tests.audit.test_calls import Desk
 from tests.rest.clients import Octopus
@@ -22,7 +22,7 @@ from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-TOOLSET = str(Path(toolset.__file__))
+TOOLSET = str(Path(tools.__file__))
 SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
 WRITE: Any = ("write", {"text": "x"})
 
@@ -78,7 +78,7 @@ WAYS: dict[str, Way] = {
     "MCP, as a stream": with_progress,
     "MCP, of a session": within_a_session,
     "MCP, a resource": lambda site, token, fields: site.client.ask(
-        token, "resources/read", {"uri": "deeds://log/monday"}, fields=fields
+        token, "resources/read", {"uri": "audited://log/monday"}, fields=fields
     ),
     "MCP, one that calls another": lambda site, token, fields: site.client.call(
         token, "both", fields=fields

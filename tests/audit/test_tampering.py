@@ -10,18 +10,22 @@ from gatepost.audit.refusals import ALONE
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure
-from tests.audit.attacker import (
+from tests.audit.audit_log import (
+    ISSUER,
     StolenData,
     another,
+    audit_log,
+    changed,
     drop,
     gone,
     moved,
     part,
+    person,
     restored,
     stolen_data,
+    tamper,
     update,
 )
-from tests.audit.audit_log import ISSUER, audit_log, changed, person, tamper
 
 Act = Callable[[StolenData], Iterable[str]]
 

@@ -27,7 +27,7 @@ from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.audit import toolset
+from tests.audit import tools
 from tests.rest.clients import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import a_caller
@@ -59,7 +59,7 @@ def site(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     settings: dict[str, Any] = {
         "storage": {"database": url},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"packs": ["demo"], "load": [str(Path(toolset.__file__))]},
+        "tools": {"packs": ["demo"], "load": [str(Path(tools.__file__))]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as place:

@@ -2,19 +2,280 @@
 Processes killed at any moment of asking, approving, claiming, having an effect and recording it.
 
 Two processes go through the same calls, on SQLite and on PostgreSQL with Valkey, and are killed by
-the clock or at a statement of their database; `yard.py` kills as many as wanted.
+the clock or at a statement of their database. `python -m tests.storage.crashes.test_kills` is the
+process that forks and kills them: it loads everything once, so that a process costs milliseconds.
+Later processes try again the keys that were not answered. It prints what came of it.
 """
 
+import asyncio
+import gc
+import json
 import os
+import random
+import select
+import signal
 import subprocess
 import sys
+import time
+import traceback
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.runtime.services import opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost.telemetry.logs import configure
 from tests.architecture.source import ROOT
-from tests.storage.crashes.yard import Report, Task
+from tests.storage.crashes.workload import Order, broken, pack, work
+
+DICE = random.SystemRandom()
+# Nothing that is not killed may take longer; it would be stuck.
+PATIENCE_S = 20.0
+TRIAL_RUNS = 4
+ROUNDS = 30
+"""After which everything is looked at."""
+AT_ONCE = 6
+"""Rounds that go on at the same time: whoever waits for a lease leaves the machine to others."""
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What to do, and where."""
+
+    folder: str
+    database: str
+    shared: str
+    kills: int
+    """How many processes to kill."""
+
+
+class Report(msgspec.Struct):
+    """What happened."""
+
+    kills: int = 0
+    runs: int = 0
+    answered: int = 0
+    done: int = 0
+    approved: int = 0
+    problems: list[str] = []
+    seconds: float = 0.0
+
+
+class Process(msgspec.Struct):
+    """One that was forked."""
+
+    pid: int
+    order: Order
+    kill_after_s: float | None
+    """Seconds from when it was ready; None: it is not killed by the clock."""
+    kill_at: float | None = None
+
+
+class Killer:
+    """Forks, kills and counts."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.report = task, Report()
+        self._config = msgspec.convert(_tree(task), Config)
+        self._toolbox = Toolbox((pack,), ())
+        self._ring = KeyRing.ephemeral()
+        self._numbers, self._keys = count(1), count(1)
+        self._left: list[str] = []
+        """Keys that nobody was answered about."""
+        self._told: list[dict[str, Any]] = []
+        self._pipe, self._tell = os.pipe()
+        os.set_blocking(self._pipe, False)
+        self._rest = b""
+        self._workload_s = 0.5
+        self._statements = 40
+        self._moments: list[tuple[int, bool]] = []
+        """Statements to die at, before or after; each once until all have been."""
+
+    def run(self) -> Report:
+        """All of it."""
+        began = time.monotonic()
+        # Once here, so that everything is loaded before the first fork.
+        asyncio.run(self._open())
+        gc.freeze()
+        self._try_out()
+        while self.report.kills < self.task.kills and not self.report.problems:
+            for _ in range(min(ROUNDS, self.task.kills // AT_ONCE)):
+                self._round()
+            self._finish()
+            self._check()
+        self.report.seconds = time.monotonic() - began
+        return self.report
+
+    async def _open(self) -> None:
+        async with opened(self._config, self._toolbox, self._ring):
+            pass
+
+    def _try_out(self) -> None:
+        """Find out how long a process takes that is not killed."""
+        took = []
+        for _ in range(TRIAL_RUNS):
+            began = time.monotonic()
+            self._go([self._fork([self._key()], kill=False), self._fork([self._key()], kill=False)])
+            took.append(time.monotonic() - began)
+        self._workload_s = sorted(took)[TRIAL_RUNS // 2]
+        self._statements = max(one["statements"] for one in self._told if one["what"] == "ended")
+        self._check()
+
+    def _round(self) -> None:
+        """Twice or more two processes with the same keys, of which one or both are killed."""
+        used, processes = list[str](), list[Process]()
+        for _ in range(AT_ONCE):
+            keys = [self._key()]
+            if self._left and DICE.random() < 0.5:
+                keys.append(self._left.pop(DICE.randrange(len(self._left))))
+            both = DICE.random() < 0.5
+            processes += [self._fork(keys, kill=True), self._fork(keys, kill=both)]
+            used += keys
+        self._go(processes)
+        answered = {one["key"] for one in self._told if one["what"] == "answered"}
+        self._left += [key for key in used if key not in answered]
+
+    def _finish(self) -> None:
+        """What is left is done now, and every call is answered."""
+        keys, self._left = self._left, []
+        if keys:
+            self._go([self._fork(keys, kill=False)])
+        answered = {one["key"] for one in self._told if one["what"] == "answered"}
+        self.report.problems += [f"{key} was never answered" for key in keys if key not in answered]
+
+    def _key(self) -> str:
+        # With an idempotency key, or told apart by its arguments alone.
+        return f"{DICE.choice('rp')}{next(self._keys)}"
+
+    def _fork(self, keys: list[str], *, kill: bool) -> Process:
+        way: Literal["mcp", "rest"] = DICE.choice(("mcp", "rest"))
+        order = Order(next(self._numbers), keys, way)
+        after: float | None = None
+        if kill and DICE.random() < 0.5:
+            statement, done = self._moment()
+            order = msgspec.structs.replace(order, statement=statement, after=done)
+        elif kill:
+            after = DICE.uniform(0.0, 1.2 * self._workload_s)
+        pid = self._child(lambda: work(self._config, self._toolbox, self._ring, order, self._tell))
+        return Process(pid, order, after)
+
+    def _moment(self) -> tuple[int, bool]:
+        if not self._moments:
+            numbers = range(1, self._statements + 1)
+            self._moments = [(number, after) for number in numbers for after in (False, True)]
+            DICE.shuffle(self._moments)
+        return self._moments.pop()
+
+    def _child(self, what: Callable[[], object]) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            what()
+            code = 0
+        except BaseException:  # noqa: BLE001 - nothing of a child may go on in its parent's name
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _go(self, processes: list[Process]) -> None:
+        """Until all have ended, by themselves or by us."""
+        self.report.runs += 1
+        alive = {one.pid: one for one in processes}
+        stuck_at = time.monotonic() + PATIENCE_S
+        while alive:
+            self._listen(alive)
+            now = time.monotonic()
+            for one in alive.values():
+                if now >= stuck_at:
+                    self.report.problems.append(f"stuck: {one.order}")
+                if now >= stuck_at or (one.kill_at is not None and now >= one.kill_at):
+                    os.kill(one.pid, signal.SIGKILL)
+            for pid in [*alive]:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    self._ended(alive.pop(pid), os.waitstatus_to_exitcode(status))
+        self._listen({})
+
+    def _ended(self, one: Process, code: int) -> None:
+        if code == -signal.SIGKILL:
+            self.report.kills += 1
+        elif code:
+            self.report.problems.append(f"ended with {code}: {one.order}")
+
+    def _listen(self, alive: dict[int, Process]) -> None:
+        """Take what was told, for a moment at most."""
+        select.select([self._pipe], [], [], 0.002)
+        try:
+            *lines, self._rest = (self._rest + os.read(self._pipe, 1_000_000)).split(b"\n")
+        except BlockingIOError:
+            return
+        for line in lines:
+            self._hear(json.loads(line), alive)
+
+    def _hear(self, said: dict[str, Any], alive: dict[int, Process]) -> None:
+        self._told.append(said)
+        self.report.answered += said["what"] == "answered"
+        self.report.done += said.get("done", False)
+        self.report.approved += said["what"] == "approved"
+        if said["what"] == "ready":
+            for one in alive.values():
+                if one.order.number == said["number"] and one.kill_after_s is not None:
+                    one.kill_at = time.monotonic() + one.kill_after_s
+
+    def _check(self) -> None:
+        """In a process of its own, which sees what is durable and nothing else."""
+        found, tell = os.pipe()
+
+        def look() -> None:
+            os.write(tell, json.dumps(asyncio.run(self._broken())).encode())
+
+        pid = self._child(look)
+        os.close(tell)
+        with os.fdopen(found, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(pid, 0)
+        if not said:
+            self.report.problems.append("the stores could not be looked at")
+            return
+        self.report.problems += json.loads(said)
+
+    async def _broken(self) -> list[str]:
+        async with opened(self._config, self._toolbox, self._ring) as services:
+            return await broken(services, self._told)
+
+
+def _tree(task: Task) -> dict[str, Any]:
+    return {
+        "resource": "http://127.0.0.1:8000/mcp",
+        "mode": "development",
+        "issuers": [],
+        "storage": {"database": task.database, "shared": task.shared},
+        "workspace": {"root": f"{task.folder}/workspaces"},
+        "approvals": {
+            "require": ["take_effect"],
+            "timeout_s": 60,
+            "max_waiting_per_caller": 10_000,
+            "max_waiting_per_tenant": 10_000,
+        },
+        "limits": {"requests_per_second": 0},
+        "log": {"level": "error"},
+    }
+
+
+def main() -> None:
+    task = msgspec.json.decode(sys.argv[1], type=Task)
+    Path(task.folder).mkdir(exist_ok=True)
+    os.chdir(task.folder)
+    configure(level="error", form="console")
+    sys.stdout.write(msgspec.json.encode(Killer(task).run()).decode())
+
 
 A_FEW, MANY = 12, 200
 """Half of them die at a statement, so that many kills are at each statement in turn, and more."""
@@ -27,7 +288,12 @@ def kills(folder: Path, database: str, shared: str, number: int) -> Report:
     task = Task(str(folder), database, shared, number)
     path = os.pathsep.join(str(ROOT / name) for name in (".", "authz", "server", "keys"))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.crashes.yard", msgspec.json.encode(task).decode()],
+        [
+            sys.executable,
+            "-m",
+            "tests.storage.crashes.test_kills",
+            msgspec.json.encode(task).decode(),
+        ],
         check=True,
         capture_output=True,
         timeout=WITHIN_S,
@@ -66,3 +332,7 @@ def test_hundreds_of_kills_break_no_promise_on_postgresql(
 ) -> None:
     """The same with servers that outlive all of their clients."""
     holds(kills(tmp_path, migrated_postgres, valkey, MANY), MANY)
+
+
+if __name__ == "__main__":
+    main()

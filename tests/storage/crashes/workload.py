@@ -1,5 +1,5 @@
 """
-What one process goes through until somebody kills it: a call, its approval, its effect, its answer.
+What one process does until it is killed: a call, its approval, its effect, its answer.
 
 It is a whole server: real stores, the real stages, the real socket; a client and an approver live
 in the same process, so that a kill takes everything away at once. What it was told for certain it
@@ -10,7 +10,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import count
 from pathlib import Path
@@ -25,17 +26,20 @@ from uvicorn.server import ServerState
 
 from gatepost import CallContext, Pack
 from gatepost.app import challenge_of, mcp
+from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.verify import verify
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.scope import REQUEST_ID
 from gatepost.policy.approvals import stage
-from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
 from gatepost.rest.routes import RestLimits, RestRoutes
 from gatepost.runtime.server import bind, listen_config
 from gatepost.runtime.services import Services, opened
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditRow
 from gatepost.storage.errors import StoreUnavailable
 from gatepost_authz.config import Beside, Resource
 from gatepost_authz.middleware import CALLER
@@ -97,7 +101,7 @@ class Worker:
         self._serves.load()
 
     async def run(self) -> None:
-        """Go through the course for each key; return when every call was answered."""
+        """Do the work for each key; return when every call was answered."""
         loop, state = asyncio.get_running_loop(), ServerState()
         server = await loop.create_server(
             lambda: self._serves.http_protocol_class(
@@ -229,3 +233,116 @@ def _count(order: Order) -> Iterator[int]:
     moment = "after_cursor_execute" if order.after else "before_cursor_execute"
     event.listen(sqlalchemy.Engine, moment, step)
     return numbers
+
+
+PAGE = 500
+Told = Sequence[Mapping[str, Any]]
+"""What processes knew for certain, in their own words."""
+
+
+async def broken(services: Services, told: Told) -> list[str]:
+    """Each promise that does not hold, in a sentence; *told* is all since the stores were made."""
+    effects = _effects()
+    requests = await _requests(services)
+    rows = await _rows(services)
+    return [
+        *_once_for_each_key(effects),
+        *_once_for_each_approval(effects, requests),
+        *_answered(told, effects, rows),
+        *_decided(told, requests, rows),
+        *_on_record(requests, rows),
+        *await _chained(services),
+    ]
+
+
+def _effects() -> Counter[str]:
+    return Counter(EFFECTS.read_text().split() if EFFECTS.exists() else ())
+
+
+def _on_record(requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]) -> list[str]:
+    on_record = _approved_on_record(rows)
+    return [
+        f"the approval {name} counts, and no record says who gave it"
+        for name, one in requests.items()
+        if one.given >= one.needed and name not in on_record
+    ]
+
+
+def _once_for_each_key(effects: Counter[str]) -> list[str]:
+    return [f"{key} took effect {n} times" for key, n in effects.items() if key[0] == "r" and n > 1]
+
+
+def _once_for_each_approval(
+    effects: Counter[str], requests: Mapping[str, ApprovalRequest]
+) -> list[str]:
+    approved: Counter[str] = Counter()
+    for request in requests.values():
+        if request.given >= request.needed:
+            approved[json.loads(request.arguments)["key"]] += 1
+    return [
+        f"{key} took effect {n} times with {approved[key]} approvals"
+        for key, n in effects.items()
+        if n > approved[key]
+    ]
+
+
+def _answered(told: Told, effects: Counter[str], rows: Sequence[AuditRow]) -> list[str]:
+    calls = {json.loads(row.body).get("request_id"): row for row in rows if row.kind == "call"}
+    problems = []
+    for one in told:
+        if one["what"] != "answered":
+            continue
+        row = calls.get(one["id"])
+        if row is None:
+            problems.append(f"the call {one['id']} was answered and is not on record: {one}")
+        elif one["done"] is not (row.outcome == "success"):
+            problems.append(f"the call {one['id']} is on record as {row.outcome}: {one}")
+        if one["done"] and not effects[one["key"]]:
+            problems.append(f"{one['key']} was answered as done and took no effect")
+    return problems
+
+
+def _decided(
+    told: Told, requests: Mapping[str, ApprovalRequest], rows: Sequence[AuditRow]
+) -> list[str]:
+    on_record = _approved_on_record(rows)
+    problems = []
+    for one in told:
+        if one["what"] != "approved":
+            continue
+        if one["id"] not in requests:
+            problems.append(f"the approval {one['id']} was acknowledged and is gone")
+        if one["id"] not in on_record:
+            problems.append(f"the approval {one['id']} was acknowledged and is not on record")
+    return problems
+
+
+def _approved_on_record(rows: Sequence[AuditRow]) -> set[str]:
+    return {
+        json.loads(row.body)["approval"]
+        for row in rows
+        if row.kind == "approval" and row.outcome == "approved"
+    }
+
+
+async def _chained(services: Services) -> list[str]:
+    ring = services.keyring
+    found = await verify(services.records, TENANT, public_keys(ring), ring)
+    return [] if found.bad is None else [f"record {found.bad}: {found.problem}"]
+
+
+async def _rows(services: Services) -> list[AuditRow]:
+    trail, rows = services.records.of(TENANT).trail, list[AuditRow]()
+    while page := await trail.rows(rows[-1].number if rows else 0, PAGE):
+        rows += page
+    return rows
+
+
+async def _requests(services: Services) -> dict[str, ApprovalRequest]:
+    service = services.approvals
+    found = await service.waiting(TENANT)
+    page = await service.history(TENANT, most=PAGE)
+    while page:
+        found += page
+        page = await service.history(TENANT, before=page[-1], most=PAGE)
+    return {request.id: request for request in found}

@@ -4,7 +4,7 @@ import asyncio
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
 
-pack = Pack("deeds")
+pack = Pack("audited")
 
 BEGUN = asyncio.Event()
 """Somebody waits in `linger`; made for the loop of whichever server runs."""
@@ -53,7 +53,7 @@ async def scoped(ctx: CallContext) -> str:
     return "done"
 
 
-@pack.resource("deeds://log/{day}")
+@pack.resource("audited://log/{day}")
 async def log(ctx: CallContext, day: str) -> str:
     """What was done on a day."""
     return f"nothing on {day}"
