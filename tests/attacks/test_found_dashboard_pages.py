@@ -8,8 +8,8 @@ import pytest
 from gatepost.dashboard.argument_tree import MOST_TEXT
 from gatepost.dashboard.difference import MOST_LINES
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
-from tests.dashboard.site import Guest
-from tests.dashboard.studio import Studio, studio
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.server import HttpBrowser
 from tests.dashboard.test_pages import decide
 
 ALICE = ScriptApprover(subject="alice", name="Alice")
@@ -17,46 +17,50 @@ NOT_ALL = "This page does not show everything"
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with studio(tmp_path_factory.mktemp("found")) as running:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+    with open_billing_server(tmp_path_factory.mktemp("found")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def dave(company: Studio) -> Iterator[Guest]:
-    with company.site.guest("dave") as guest:
+def dave(company: BillingServer) -> Iterator[HttpBrowser]:
+    with company.server.guest("dave") as guest:
         yield guest
 
 
-def test_the_second_of_two_gets_all_that_the_first_wrote(company: Studio, dave: Guest) -> None:
+def test_the_second_of_two_gets_all_that_the_first_wrote(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """The page cut it without a word, and the file had the arguments as they were before."""
     request = company.asks("refund", {"customer": "C-1", "amount": 900.0})
     reason = "x" * MOST_TEXT + "the end"
     form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
     assert decide(dave, request, "edit", **form) == 303
 
-    with company.site.guest("alice") as alice:
+    with company.server.guest("alice") as alice:
         assert NOT_ALL in alice.get(f"/approvals/{request}").text
         file = alice.get(f"/approvals/{request}/arguments?edited=yes")
     assert json.loads(file.text)["reason"] == reason
 
 
-def test_nothing_edited_is_no_file(company: Studio, dave: Guest) -> None:
+def test_nothing_edited_is_no_file(company: BillingServer, dave: HttpBrowser) -> None:
     """A link to what is not there leads to nothing, rather than to something else."""
     request = company.asks("refund", {"customer": "C-2", "amount": 5.0})
 
     assert dave.get(f"/approvals/{request}/arguments?edited=yes").status_code == 404
 
 
-def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Guest) -> None:
+def test_a_script_that_is_too_long_to_compare_is_shown(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """A script of many new lines was approved over a page that had none of them."""
-    records = company.site.services.records
+    records = company.server.services.records
     scripts = ScriptApprovals(records.of("acme").entries(SUBJECT))
     lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
-    company.site.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
+    company.server.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
-    company.site.run(scripts.submit([after], by="erin", most=10))
-    (review,) = company.site.run(scripts.waiting())
+    company.server.run(scripts.submit([after], by="erin", most=10))
+    (review,) = company.server.run(scripts.waiting())
 
     page = dave.get(f"/approvals/script-{review.digest}").text
 
@@ -66,7 +70,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Gu
 
 
 @pytest.mark.parametrize("more", ["", "and=more\n"], ids=["alone", "beside another change"])
-def test_another_secret_is_a_change(company: Studio, dave: Guest, more: str) -> None:
+def test_another_secret_is_a_change(company: BillingServer, dave: HttpBrowser, more: str) -> None:
     """Both were withheld, so a file that got somebody else's token was said to stay the same."""
     one, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
     company.write("hook.env", one)
@@ -81,7 +85,7 @@ def test_another_secret_is_a_change(company: Studio, dave: Guest, more: str) -> 
     assert "bbbb" not in page
 
 
-def test_a_text_without_secrets_raises_no_alarm(company: Studio, dave: Guest) -> None:
+def test_a_text_without_secrets_raises_no_alarm(company: BillingServer, dave: HttpBrowser) -> None:
     """A secret that goes is seen in the comparison."""
     company.write("goes.env", f"token=ghp_{'a' * 36}\n")
     request = company.asks("workspace_write", {"path": "goes.env", "content": "x=1\n"})

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dashboard.site import Site, site
+from tests.dashboard.server import DashboardServer, open_dashboard_server
 
 
 @pytest.fixture(scope="package")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """A server with a dashboard, shared: a test changes nothing that another one sees."""
-    with site(tmp_path_factory.mktemp("dashboard")) as running:
+    with open_dashboard_server(tmp_path_factory.mktemp("dashboard")) as running:
         yield running

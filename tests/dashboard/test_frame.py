@@ -8,7 +8,7 @@ from importlib import resources
 import httpx2
 import pytest
 
-from tests.dashboard.site import Site
+from tests.dashboard.server import DashboardServer
 from tests.support.cases import each
 
 GUARDS = {
@@ -57,7 +57,7 @@ PATHS = [
 
 @each(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
 def test_every_answer_carries_the_guards(
-    shared: Site, path: str, inside: int, outside: int
+    shared: DashboardServer, path: str, inside: int, outside: int
 ) -> None:
     """Pages, redirects and refusals alike, and nobody may keep one."""
     with shared.guest("alice") as alice, shared.guest() as nobody:
@@ -81,7 +81,7 @@ def test_every_answer_carries_the_guards(
     ids=["host", "origin", "head"],
 )
 def test_refusals_at_the_edge_carry_them_too(
-    shared: Site, headers: dict[str, str], status: int
+    shared: DashboardServer, headers: dict[str, str], status: int
 ) -> None:
     """What never reaches the dashboard is still drawn as its page, with its guards."""
     with shared.guest() as guest:
@@ -92,17 +92,17 @@ def test_refusals_at_the_edge_carry_them_too(
     assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: Site) -> None:
+def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServer) -> None:
     """An unforeseen failure is a page with the request's id, and nothing of what raised it."""
     with shared.guest("alice") as guest:
         answer = guest.get("/test/broken")
 
     assert answer.headers["x-request-id"] in answer.text
     assert "unforeseen" not in answer.text.lower().replace("something unforeseen", "")
-    assert "RuntimeError" in shared.inside.log()
+    assert "RuntimeError" in shared.gatepost.log()
 
 
-def test_files_are_kept_for_good_and_named_by_their_content(shared: Site) -> None:
+def test_files_are_kept_for_good_and_named_by_their_content(shared: DashboardServer) -> None:
     """Scripts and styles of a page come from the package, are whole, and never change."""
     with shared.guest("alice") as guest:
         page = guest.get().text
@@ -138,7 +138,7 @@ class Foreign(HTMLParser):
                 self.found.append(f"{tag} {name}={value}")
 
 
-def test_no_page_holds_script_or_style_of_its_own(shared: Site) -> None:
+def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> None:
     """The policy would stop it anyway; that it need not is what keeps the policy strict."""
     with shared.guest("alice") as guest:
         for path in ("", "/history", "/grants", "/tools", "/sign-in"):
@@ -187,7 +187,7 @@ FORGED = [
 
 @each(("case", "form", "headers"), FORGED, ids=[one[0] for one in FORGED])
 def test_a_form_of_another_page_changes_nothing(
-    shared: Site, case: str, form: dict[str, str], headers: dict[str, str]
+    shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
 ) -> None:
     """CSRF: the token of this very session, and the word of the browser where it came from."""
     with shared.guest("alice") as alice, shared.guest("dave") as dave:
@@ -204,7 +204,9 @@ def test_a_form_of_another_page_changes_nothing(
         assert alice.get("/test/echo").status_code == 200
 
 
-def test_a_form_of_our_own_is_taken_with_the_token_in_field_or_header(shared: Site) -> None:
+def test_a_form_of_our_own_is_taken_with_the_token_in_field_or_header(
+    shared: DashboardServer,
+) -> None:
     """Plain forms carry a field, htmx a header; a handler sees the other fields."""
     with shared.guest("alice") as guest:
         plain = guest.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
@@ -232,7 +234,7 @@ BODIES = [
 
 @pytest.mark.parametrize(("kind", "body", "status"), BODIES, ids=[str(n) for n in range(9)])
 def test_a_body_that_no_form_of_ours_has_is_refused(
-    shared: Site, kind: str, body: bytes, status: int
+    shared: DashboardServer, kind: str, body: bytes, status: int
 ) -> None:
     """Other media types, fields given twice, broken encodings, too many and too much."""
     with shared.guest("alice") as guest:
@@ -262,7 +264,7 @@ EMBEDDED = [
 
 @pytest.mark.parametrize(("place", "mode", "what", "status"), EMBEDDED)
 def test_no_other_page_gets_a_page_of_ours_into_itself(
-    shared: Site, place: str, mode: str, what: str, status: int
+    shared: DashboardServer, place: str, mode: str, what: str, status: int
 ) -> None:
     """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
     with shared.guest("alice") as guest:
@@ -282,7 +284,7 @@ ROLES = [
 
 
 @pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[one[0] for one in ROLES])
-def test_roles_open_pages(shared: Site, who: str, statuses: list[int]) -> None:
+def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]) -> None:
     """Whoever lacks a page's roles is told so, and can at least sign out."""
     with shared.guest(who, fresh=who == "eve") as guest:
         answers = [guest.get(f"/test/{page}") for page in ("echo", "open", "admin")]
@@ -293,7 +295,7 @@ def test_roles_open_pages(shared: Site, who: str, statuses: list[int]) -> None:
             assert guest.post("/sign-out").status_code == 303
 
 
-def test_the_tenant_is_the_sessions(shared: Site) -> None:
+def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
     """Nothing that a visitor sends chooses another one."""
     with shared.guest("bob") as guest:
         seen = guest.get("/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme").text
@@ -301,7 +303,7 @@ def test_the_tenant_is_the_sessions(shared: Site) -> None:
     assert '["globex","bob"' in seen
 
 
-def test_cookies_are_for_the_server_only(shared: Site) -> None:
+def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
     """HttpOnly and Lax, for the whole host (which `__Host-` asks for), gone with the browser."""
     with shared.guest() as guest:
         asked = guest.start().headers["set-cookie"]
@@ -316,7 +318,7 @@ def test_cookies_are_for_the_server_only(shared: Site) -> None:
     )
 
 
-def test_htmx_is_led_to_the_sign_in(shared: Site) -> None:
+def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
     """A part of a page that asks after the session ended moves the whole page, and back later."""
     with shared.guest() as guest:
         shown = f"{shared.home}/history?page=2"
@@ -330,7 +332,7 @@ def test_htmx_is_led_to_the_sign_in(shared: Site) -> None:
         assert other.headers["hx-redirect"] == "/dashboard/sign-in"
 
 
-def test_something_to_keep_is_never_shown(shared: Site) -> None:
+def test_something_to_keep_is_never_shown(shared: DashboardServer) -> None:
     """A file has a harmless name and is an attachment, whatever it holds."""
     with shared.guest("alice") as guest:
         answer = guest.get("/test/download")
@@ -338,7 +340,9 @@ def test_something_to_keep_is_never_shown(shared: Site) -> None:
     assert answer.headers["content-disposition"] == 'attachment; filename="abx.jsonl"'
 
 
-def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(shared: Site) -> None:
+def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
+    shared: DashboardServer,
+) -> None:
     """In development `localhost` reaches the server too; the dashboard is at its own address."""
     with shared.guest("alice") as guest:
         host = shared.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
@@ -348,7 +352,7 @@ def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(shared: Site
     assert answer.headers["location"] == f"{shared.home}/history?page=2"
 
 
-def test_a_live_page_comes_in_parts(shared: Site) -> None:
+def test_a_live_page_comes_in_parts(shared: DashboardServer) -> None:
     """Events go out as they happen, each with its own lines."""
     with shared.guest("alice") as guest, guest.stream("/test/live") as lines:
         assert [next(lines) for _ in range(4)] == [

@@ -2,44 +2,81 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from pydantic import Field
 from starlette.responses import HTMLResponse
 
+from gatepost import CallContext, Pack
 from gatepost.config.settings import Config, ToolsSettings
 from gatepost_keys.mint import TokenSubject as User
-from tests.dashboard import hostile
-from tests.dashboard.site import site
-from tests.dashboard.studio import CLI_SECRET, Studio, Visitor
+from tests.dashboard.billing_server import CLI_SECRET, BillingServer, Visitor
+from tests.dashboard.server import open_dashboard_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.browser import chromium, in_a_browser
 
+OWNED = "document.title='owned'"
+MARKUP = (
+    f"</textarea></script></title><script>{OWNED}</script>"
+    f'"><img src=x onerror="{OWNED}"><svg/onload="{OWNED}">'
+    f"' onfocus='{OWNED}' autofocus x='"
+    f'<iframe srcdoc="<script>parent.{OWNED}</script>"></iframe>'
+    f'<a href="javascript:{OWNED}" id="lure">x</a>'
+    f'<div hx-get="/dashboard/sign-out" hx-trigger="load" hx-on:htmx:load="{OWNED}"></div>'
+    f'<form id=hijack action="https://evil.example"></form><base href="https://evil.example/">'
+    "<style>*{display:none}</style><meta http-equiv=refresh content='0;url=//evil.example'>"
+    "{{ 7777 * 7777 }}{% raw %}${7777*7777}\u202e\u0000"
+)
+"""Everything that has been markup, script or a template somewhere."""
+
+pack = Pack("hostile")
+
+
+@pack.tool(
+    title=MARKUP.replace("\u0000", ""),
+    scopes={"hostile:write"},
+    read_only=False,
+    destructive=True,
+    approval=True,
+)
+async def hostile(
+    ctx: CallContext,
+    text: Annotated[str, Field(description=MARKUP)],
+    more: Annotated[dict[str, str], Field(description="Names are hostile as well.")],
+) -> str:
+    """Harmless."""
+    return text
+
+
 pytestmark = [pytest.mark.slow, *in_a_browser]
 
-NAME = f'<img src=x onerror="{hostile.OWNED}"><script>{hostile.OWNED}</script>'
-SUBJECT = f'\'"><svg onload="{hostile.OWNED}">'
+NAME = f'<img src=x onerror="{OWNED}"><script>{OWNED}</script>'
+SUBJECT = f'\'"><svg onload="{OWNED}">'
 """A caller's id as an issuer might give it; ids are printable and that is all they are."""
 USERS = (User(username="dave", name=NAME, email=NAME, tenant="acme", roles=("approver", "admin")),)
-ARGUMENTS = {"text": hostile.MARKUP, "more": {hostile.MARKUP: hostile.MARKUP, "__proto__": "x"}}
+ARGUMENTS = {"text": MARKUP, "more": {MARKUP: MARKUP, "__proto__": "x"}}
 
 
 def settings(config: Config, root: Path) -> Config:
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(load=(hostile.__name__,)),
+        tools=ToolsSettings(load=(__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
     )
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
     """Hostile tools, called by hostile people with hostile arguments."""
     root = tmp_path_factory.mktemp("hostile")
     options = {"users": USERS, "cli_secret": CLI_SECRET, "scopes": ("hostile:write",)}
-    with site(root, change=lambda config: settings(config, root), **options) as running:
-        yield Studio(running)
+    with open_dashboard_server(
+        root, change=lambda config: settings(config, root), **options
+    ) as running:
+        yield BillingServer(running)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +86,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def dave(company: Studio, browser: Browser) -> Iterator[Visitor]:
+def dave(company: BillingServer, browser: Browser) -> Iterator[Visitor]:
     context = browser.new_context()
     # Before any script of a page: whatever the policy stops, and whatever asks a person, is kept.
     context.add_init_script(
@@ -62,10 +99,10 @@ def dave(company: Studio, browser: Browser) -> Iterator[Visitor]:
     context.close()
 
 
-def ask(company: Studio, **changes: str) -> str:
+def ask(company: BillingServer, **changes: str) -> str:
     answer = company.call("hostile", ARGUMENTS | changes, SUBJECT, scopes="hostile:write")
     assert answer.status_code == 503, answer.text
-    waiting = company.site.run(company.site.services.approvals.waiting("acme"))
+    waiting = company.server.run(company.server.services.approvals.waiting("acme"))
     return str(waiting[-1].id)
 
 
@@ -89,7 +126,9 @@ def look(dave: Visitor, below: str) -> Page:
 
 
 @pytest.mark.requirement("A7")
-def test_every_page_shows_it_as_text_and_runs_nothing(company: Studio, dave: Visitor) -> None:
+def test_every_page_shows_it_as_text_and_runs_nothing(
+    company: BillingServer, dave: Visitor
+) -> None:
     """Tool titles, argument names and values, ids and names: in each page of the navigation."""
     identity = ask(company)
     places = [
@@ -108,24 +147,24 @@ def test_every_page_shows_it_as_text_and_runs_nothing(company: Studio, dave: Vis
     assert NAME in dave.page.locator(".who").inner_text()
 
 
-def test_what_a_live_page_is_told_is_text_as_well(company: Studio, dave: Visitor) -> None:
+def test_what_a_live_page_is_told_is_text_as_well(company: BillingServer, dave: Visitor) -> None:
     """The same where htmx swaps it into a page that is open already."""
     page = look(dave, "")
     before = page.locator(".request").count()
-    ask(company, text=hostile.MARKUP + " again")
+    ask(company, text=MARKUP + " again")
     page.wait_for_function(
         "count => document.querySelectorAll('.request').length > count", arg=before
     )
     harmless(page)
 
 
-def test_decisions_and_their_reasons_are_text(company: Studio, dave: Visitor) -> None:
+def test_decisions_and_their_reasons_are_text(company: BillingServer, dave: Visitor) -> None:
     """What an approver writes is shown to other approvers; what was edited comes back."""
-    identity = ask(company, text=hostile.MARKUP + " to be refused")
+    identity = ask(company, text=MARKUP + " to be refused")
     page = look(dave, f"/approvals/{identity}")
     page.locator(
         "form[action$='/reject'] textarea, form[action$='/reject'] input[name=reason]"
-    ).fill(hostile.MARKUP.replace("\u0000", ""))
+    ).fill(MARKUP.replace("\u0000", ""))
     page.locator("form[action$='/reject'] button").last.click()
     expect(page.get_by_role("heading", name="Rejected")).to_be_visible()
     harmless(page)
@@ -152,10 +191,10 @@ FRAMES = [("/openapi.json", True), ("/dashboard/sign-in", False), ("/dashboard/n
 
 @pytest.mark.parametrize(("path", "framed"), FRAMES)
 def test_no_page_can_be_put_into_another_ones_frame(
-    company: Studio, browser: Browser, path: str, framed: bool
+    company: BillingServer, browser: Browser, path: str, framed: bool
 ) -> None:
     """Clickjacking: a foreign page may frame what is public, and nothing of the dashboard."""
-    body = f'<iframe src="{company.site.origin}{path}"></iframe>'
+    body = f'<iframe src="{company.server.origin}{path}"></iframe>'
     foreign = AsgiServer(HTMLResponse(body)).start()
     context = browser.new_context()
     try:

@@ -12,14 +12,21 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.security_headers import guards_of
 from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
-from tests.dashboard.site import CLIENT, SECRET, Site, issuer_of, parameters, site
+from tests.dashboard.server import (
+    CLIENT,
+    SECRET,
+    DashboardServer,
+    issuer_of,
+    open_dashboard_server,
+    parameters,
+)
 from tests.support.browser import Person
 from tests.support.issuers import RESOURCE_SERVER, TokenForm, authorization_server
 from tests.support.issuers import SECRET as OTHER_SECRET
 
 
 @contextmanager
-def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[Site]:
+def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[DashboardServer]:
     """The development issuer for acme, and oidc-provider, which somebody else wrote, for globex."""
     with ExitStack() as running:
 
@@ -55,7 +62,7 @@ def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[Site]:
             first = msgspec.structs.replace(config.issuers[0], tenants={"acme": "acme"})
             return msgspec.structs.replace(config, issuers=(first, second))
 
-        with site(root, change=add) as opened:
+        with open_dashboard_server(root, change=add) as opened:
             yield opened
 
 
@@ -64,7 +71,7 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
     """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
     with two_issuers(tmp_path, form) as opened, opened.guest() as guest:
         offered = guest.get("/sign-in").text
-        issuers = [one.issuer for one in opened.inside.config.issuers]
+        issuers = [one.issuer for one in opened.gatepost.config.issuers]
         assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
 
         back = Person("alice").visit(guest.start(which=1).headers["location"])
@@ -78,7 +85,7 @@ def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> No
 def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
     """A code of one issuer is never redeemed at the other, whatever the way back says."""
     with two_issuers(tmp_path) as opened, opened.guest() as guest, opened.guest() as other:
-        first, second = (one.issuer for one in opened.inside.config.issuers)
+        first, second = (one.issuer for one in opened.gatepost.config.issuers)
         code = parameters(Person("alice").visit(guest.start(which=1).headers["location"]))["code"]
         asked = parameters(other.start(which=0).headers["location"])
 
@@ -90,13 +97,13 @@ def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
     """Each tenant has a resource, and a dashboard, of its own."""
-    with site(tmp_path_factory.mktemp("apart"), path="/t/{tenant}/mcp") as opened:
+    with open_dashboard_server(tmp_path_factory.mktemp("apart"), path="/t/{tenant}/mcp") as opened:
         yield opened
 
 
-def test_each_tenant_has_a_dashboard_of_its_own(apart: Site) -> None:
+def test_each_tenant_has_a_dashboard_of_its_own(apart: DashboardServer) -> None:
     """One browser may be signed in to several, and each shows its own tenant."""
     with apart.guest("alice", fresh=True) as guest:
         assert '["acme","alice"' in guest.get("/test/open").text
@@ -111,7 +118,7 @@ def test_each_tenant_has_a_dashboard_of_its_own(apart: Site) -> None:
         assert '["acme","alice"' in guest.get("/test/open").text
 
 
-def test_nobody_signs_in_to_a_neighbours_dashboard(apart: Site) -> None:
+def test_nobody_signs_in_to_a_neighbours_dashboard(apart: DashboardServer) -> None:
     """The token names that resource, and its owner is not of that tenant."""
     with apart.guest() as guest:
         back = Person("bob").visit(guest.start().headers["location"])
@@ -121,7 +128,7 @@ def test_nobody_signs_in_to_a_neighbours_dashboard(apart: Site) -> None:
         assert guest.cookie() == ""
 
 
-def test_a_session_of_one_tenant_is_none_at_another(apart: Site) -> None:
+def test_a_session_of_one_tenant_is_none_at_another(apart: DashboardServer) -> None:
     """Also when somebody gives the cookie the other one's name."""
     with apart.guest("alice", fresh=True) as guest, apart.guest() as thief:
         name = next(one.name for one in guest.http.cookies.jar)
@@ -131,7 +138,7 @@ def test_a_session_of_one_tenant_is_none_at_another(apart: Site) -> None:
         assert answer.status_code == 303
 
 
-def test_a_path_without_a_tenant_is_nowhere(apart: Site) -> None:
+def test_a_path_without_a_tenant_is_nowhere(apart: DashboardServer) -> None:
     """No tenant, a tenant that is no id, or none at all."""
     with apart.guest() as guest:
         for path in ("/t/A!/dashboard", "/t/%2e/dashboard/sign-in", "/t//dashboard"):
@@ -140,7 +147,7 @@ def test_a_path_without_a_tenant_is_nowhere(apart: Site) -> None:
 
 
 def test_two_tokens_that_name_different_people_open_nothing(
-    apart: Site, capsys: pytest.CaptureFixture[str]
+    apart: DashboardServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The ID token is held against the access token; the page says nothing, the log why."""
     provider: Provider = apart.provider

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from tests.dashboard.scenes import PHONE, WIDE, scenes
-from tests.dashboard.studio import studio
+from tests.dashboard.billing_server import open_billing_server
+from tests.dashboard.screenshots import PHONE, WIDE, scenes
 from tests.support import node
 from tests.support.browser import chromium, in_a_browser
 
@@ -32,7 +32,7 @@ def test_no_page_or_state_keeps_anybody_out(tmp_path: Path) -> None:
     """Names, labels, landmarks, order and contrast (axe), and nothing to scroll to the side for."""
     source = AXE.read_text(encoding="utf-8")
     wrong: dict[str, list[str]] = {}
-    with studio(tmp_path) as company, chromium() as browser:
+    with open_billing_server(tmp_path) as company, chromium() as browser:
         for name, page in scenes(company, browser, has_touch=True, reduced_motion="reduce"):
             page.evaluate(source)
             for where, size, light in LOOKS:

@@ -10,28 +10,28 @@ import pytest
 from gatepost.policy.approvals.request_store import key_of_use
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost_authz.errors import InvalidToken
-from tests.dashboard.scenes import INVOICE, NOTES
-from tests.dashboard.site import Guest
-from tests.dashboard.studio import Studio, studio
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.screenshots import INVOICE, NOTES
+from tests.dashboard.server import HttpBrowser
 from tests.support.measuring import eventually
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with studio(tmp_path_factory.mktemp("pages")) as running:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+    with open_billing_server(tmp_path_factory.mktemp("pages")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def dave(company: Studio) -> Iterator[Guest]:
-    with company.site.guest("dave") as guest:
+def dave(company: BillingServer) -> Iterator[HttpBrowser]:
+    with company.server.guest("dave") as guest:
         yield guest
 
 
 @pytest.fixture(scope="module")
-def bob(company: Studio) -> Iterator[Guest]:
+def bob(company: BillingServer) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with company.site.guest("bob") as guest:
+    with company.server.guest("bob") as guest:
         yield guest
 
 
@@ -41,13 +41,15 @@ def fields_of(page: str) -> dict[str, str]:
     return {name: unescape(value) for name, value in found}
 
 
-def decide(guest: Guest, request: str, verb: str, **form: str) -> int:
+def decide(guest: HttpBrowser, request: str, verb: str, **form: str) -> int:
     """Look at a request and send its form; the status."""
     fields = fields_of(guest.get(f"/approvals/{request}").text)
     return guest.post(f"/approvals/{request}/{verb}", fields | form).status_code
 
 
-def test_another_tenants_requests_do_not_exist(company: Studio, dave: Guest, bob: Guest) -> None:
+def test_another_tenants_requests_do_not_exist(
+    company: BillingServer, dave: HttpBrowser, bob: HttpBrowser
+) -> None:
     """Neither to look at nor to decide, whatever the page; the answer is that of a made-up id."""
     request = company.asks("refund", {"customer": "C-100", "amount": 5})
     fields = fields_of(dave.get(f"/approvals/{request}").text)
@@ -63,7 +65,7 @@ def test_another_tenants_requests_do_not_exist(company: Studio, dave: Guest, bob
     assert decide(dave, request, "reject") == 303
 
 
-def test_what_was_not_seen_is_not_approved(company: Studio, dave: Guest) -> None:
+def test_what_was_not_seen_is_not_approved(company: BillingServer, dave: HttpBrowser) -> None:
     """A form says what its page showed; one that says nothing, or something else, does nothing."""
     request = company.asks("refund", {"customer": "C-101", "amount": 5})
     for seen in ("", "0" * 16):
@@ -78,7 +80,9 @@ def test_what_was_not_seen_is_not_approved(company: Studio, dave: Guest) -> None
 HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
-def test_nothing_that_a_stranger_wrote_becomes_markup(company: Studio, dave: Guest) -> None:
+def test_nothing_that_a_stranger_wrote_becomes_markup(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """Names and values of arguments, reasons, and what a visitor searches for."""
     request = company.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
     assert decide(dave, request, "reject", reason=HOSTILE) == 303
@@ -102,7 +106,7 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(company: Studio, dave: Gue
         assert str(7777 * 7777) not in answer.text
 
 
-def test_no_secret_is_on_any_page_or_in_the_file(company: Studio, dave: Guest) -> None:
+def test_no_secret_is_on_any_page_or_in_the_file(company: BillingServer, dave: HttpBrowser) -> None:
     """What the agent wrote into a secret argument is nobody's to see, edited or not."""
     request = company.asks("send_invoice", INVOICE)
     told = [
@@ -115,7 +119,7 @@ def test_no_secret_is_on_any_page_or_in_the_file(company: Studio, dave: Guest) -
     assert json.loads(told[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
 
 
-def test_what_a_file_would_become_is_shown(company: Studio, dave: Guest) -> None:
+def test_what_a_file_would_become_is_shown(company: BillingServer, dave: HttpBrowser) -> None:
     """Line by line against what stands there now; a new file is said to be one."""
     company.write("notes/plan.md", NOTES)
     old = company.asks(
@@ -130,7 +134,7 @@ def test_what_a_file_would_become_is_shown(company: Studio, dave: Guest) -> None
     assert "The call creates it" in dave.get(f"/approvals/{new}").text
 
 
-def test_what_a_note_would_become_is_shown(company: Studio, dave: Guest) -> None:
+def test_what_a_note_would_become_is_shown(company: BillingServer, dave: HttpBrowser) -> None:
     """By the rules of the vault: in its folder, with the front matter that stays."""
     company.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
     arguments = {"path": "plan", "content": "Two bugs more", "front_matter": {"state": "new"}}
@@ -141,7 +145,9 @@ def test_what_a_note_would_become_is_shown(company: Studio, dave: Guest) -> None
     assert "owner: erin" in page
 
 
-def test_what_a_strangers_tool_would_write_is_shown(company: Studio, dave: Guest) -> None:
+def test_what_a_strangers_tool_would_write_is_shown(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """It says itself where the file lies and what becomes of it, and why it does not."""
     company.write("letters/first.txt", "Dear Ada,")
     shown, refused = (
@@ -156,7 +162,7 @@ def test_what_a_strangers_tool_would_write_is_shown(company: Studio, dave: Guest
     assert "That is no paragraph." in refused
 
 
-def test_the_history_is_filtered_and_paged(company: Studio, dave: Guest) -> None:
+def test_the_history_is_filtered_and_paged(company: BillingServer, dave: HttpBrowser) -> None:
     """By state, tool and person; every request is on exactly one page."""
     for at in range(27):
         request = company.asks("refund", {"customer": f"P-{at}", "amount": 1})
@@ -184,7 +190,7 @@ JUDGED = [
 
 @pytest.mark.parametrize(("scopes", "tool", "sentence"), JUDGED)
 def test_the_page_of_tools_says_who_may_call_and_why_not(
-    dave: Guest, scopes: str, tool: str, sentence: str
+    dave: HttpBrowser, scopes: str, tool: str, sentence: str
 ) -> None:
     """By the rules that calls meet."""
     page = dave.get(f"/tools?scopes={scopes}").text
@@ -193,7 +199,7 @@ def test_the_page_of_tools_says_who_may_call_and_why_not(
     assert sentence in row
 
 
-def test_a_caller_seen_lately_can_be_chosen(company: Studio, dave: Guest) -> None:
+def test_a_caller_seen_lately_can_be_chosen(company: BillingServer, dave: HttpBrowser) -> None:
     """It is judged by the scopes of its own token, and named by nothing that tells who it is."""
     company.call("find_customer", {"name": "x"})
     page = dave.get("/tools").text
@@ -204,7 +210,9 @@ def test_a_caller_seen_lately_can_be_chosen(company: Studio, dave: Guest) -> Non
     assert "Missing scope billing:close" in judged
 
 
-def test_a_record_says_whether_it_is_as_it_was_written(company: Studio, dave: Guest) -> None:
+def test_a_record_says_whether_it_is_as_it_was_written(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """Every record on its page, with its hash and whether it fits; the search finds it."""
     company.call("find_customer", {"name": "needle in a haystack"})
     assert "needle" in dave.get(f"/audit/{company.record('call', 'find_customer')}").text
@@ -217,7 +225,7 @@ def test_a_record_says_whether_it_is_as_it_was_written(company: Studio, dave: Gu
     assert dave.get("/audit/x").status_code == 404
 
 
-def test_usage_counts_what_came_of_calls(company: Studio, dave: Guest) -> None:
+def test_usage_counts_what_came_of_calls(company: BillingServer, dave: HttpBrowser) -> None:
     """As a chart and as a table, by tool; without style or script in the page."""
     company.call("refund", {"customer": "C-1"})
     page = dave.get("/usage?span=week").text
@@ -231,15 +239,15 @@ def test_usage_counts_what_came_of_calls(company: Studio, dave: Guest) -> None:
     assert "<style" not in page
 
 
-def test_usage_says_why_tokens_were_refused(company: Studio, dave: Guest) -> None:
+def test_usage_says_why_tokens_were_refused(company: BillingServer, dave: HttpBrowser) -> None:
     """Of the tenant alone, by reason, with what to do about it."""
 
     async def refuse(tenant: str, reason: str) -> None:
         error = InvalidToken(reason).about(tenant=tenant)
-        company.site.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
+        company.server.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
 
-    company.site.run(refuse("acme", "lives_too_long"))
-    company.site.run(refuse("zeta", "sender_constrained"))
+    company.server.run(refuse("acme", "lives_too_long"))
+    company.server.run(refuse("zeta", "sender_constrained"))
     eventually(lambda: "lives_too_long" in dave.get("/usage").text, within=10)
     page = dave.get("/usage").text
 
@@ -247,24 +255,26 @@ def test_usage_says_why_tokens_were_refused(company: Studio, dave: Guest) -> Non
     assert "sender_constrained" not in page
 
 
-def test_a_call_that_has_begun_is_told_of_in_plain_words(company: Studio, dave: Guest) -> None:
+def test_a_call_that_has_begun_is_told_of_in_plain_words(
+    company: BillingServer, dave: HttpBrowser
+) -> None:
     """While it runs, and once its server is gone: nobody reads that it can still be made."""
     request = company.asks("refund", {"customer": "C-begun", "amount": 5})
     company.decides("dave", request)
     claims, name, now = (
-        company.site.services.records.of("acme").idempotency,
+        company.server.services.records.of("acme").idempotency,
         key_of_use(request),
         10.0**10,
     )
     runs = IdempotencyRecord(
         key=name, digest=name, holder="h", leased_until=now, expires_at=2 * now
     )
-    assert company.site.run(claims.begin(runs, now=1.0)) is None
+    assert company.server.run(claims.begin(runs, now=1.0)) is None
 
     told = dave.get(f"/approvals/{request}").text
     assert "The call is being made with this approval." in told
     assert "can make this call" not in told
-    company.site.run(claims.renew(name, "h", 1.0))
+    company.server.run(claims.renew(name, "h", 1.0))
     told = dave.get(f"/approvals/{request}").text
     assert "The call had begun, and its outcome is unknown" in told
     assert "The call ran" not in told

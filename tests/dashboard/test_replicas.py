@@ -22,8 +22,8 @@ from gatepost.config.limits import NamedToolAllowance
 from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.orders import revocation
 from gatepost.storage.revocations import RevocationRecord
-from tests.dashboard.site import Guest
-from tests.dashboard.studio import Studio, studio
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.server import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server
@@ -41,19 +41,19 @@ PROCESSES = "Each process counts its own limits"
 class Pair:
     """A company with two replicas: agents call at the one, and people look at the other."""
 
-    def __init__(self, company: Studio, other: Server, port: int) -> None:
+    def __init__(self, company: BillingServer, other: Server, port: int) -> None:
         self.company, self.other, self.port = company, other, port
 
-    def page(self, guest: Guest, below: str) -> str:
+    def page(self, guest: HttpBrowser, below: str) -> str:
         """A page of the other replica, in the session that was begun at the first."""
         answer = guest.http.get(
-            f"http://127.0.0.1:{self.port}{guest.site.base}{below}",
-            headers={"host": urlsplit(guest.site.origin).netloc},
+            f"http://127.0.0.1:{self.port}{guest.server.base}{below}",
+            headers={"host": urlsplit(guest.server.origin).netloc},
         )
         assert answer.status_code == 200, answer.text
         return unescape(answer.text)
 
-    def shows(self, guest: Guest, below: str, *words: str) -> None:
+    def shows(self, guest: HttpBrowser, below: str, *words: str) -> None:
         """Return once that page of the other replica has all the words."""
 
         def is_so() -> bool:
@@ -62,7 +62,7 @@ class Pair:
 
         eventually(is_so, within=WITHIN_S)
 
-    def hides(self, guest: Guest, below: str, word: str) -> None:
+    def hides(self, guest: HttpBrowser, below: str, word: str) -> None:
         """Return once neither replica's page has the word."""
 
         def is_so() -> bool:
@@ -73,15 +73,15 @@ class Pair:
 
     def run(self, work: Any) -> Any:
         """Do something on the first replica's loop."""
-        loop = self.company.site.inside.loop
+        loop = self.company.server.gatepost.loop
         assert loop is not None
         return asyncio.run_coroutine_threadsafe(work, loop).result(2 * WITHIN_S)
 
 
 @contextmanager
-def replica(company: Studio) -> Iterator[Pair]:
+def replica(company: BillingServer) -> Iterator[Pair]:
     """Another process of the same server, with a loop and connections of its own."""
-    port, first = free_port(), company.site.inside
+    port, first = free_port(), company.server.gatepost
     sock = listening("127.0.0.1", port, "--port")
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
@@ -94,7 +94,7 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
         storage = StorageSettings(database=database, shared=shared)
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
 
-    with studio(root, change=change) as company, replica(company) as pair:
+    with open_billing_server(root, change=change) as company, replica(company) as pair:
         yield pair
 
 
@@ -114,19 +114,21 @@ def pair(
 
 
 @pytest.fixture(scope="module")
-def dave(pair: Pair) -> Iterator[Guest]:
-    with pair.company.site.guest("dave") as guest:
+def dave(pair: Pair) -> Iterator[HttpBrowser]:
+    with pair.company.server.guest("dave") as guest:
         yield guest
 
 
 @pytest.fixture(scope="module")
-def bob(pair: Pair) -> Iterator[Guest]:
+def bob(pair: Pair) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with pair.company.site.guest("bob") as guest:
+    with pair.company.server.guest("bob") as guest:
         yield guest
 
 
-def test_who_calls_at_one_is_judged_at_the_other(pair: Pair, dave: Guest, bob: Guest) -> None:
+def test_who_calls_at_one_is_judged_at_the_other(
+    pair: Pair, dave: HttpBrowser, bob: HttpBrowser
+) -> None:
     """By the scopes of its last token, also at a replica that starts later; for its tenant only."""
     pair.company.call("find_customer", {"name": "x"})
     pair.shows(dave, "/tools", "Erin Ek")
@@ -145,7 +147,9 @@ def test_who_calls_at_one_is_judged_at_the_other(pair: Pair, dave: Guest, bob: G
             assert "erin" not in later.page(bob, below).lower()
 
 
-def test_what_limits_refused_is_counted_everywhere(pair: Pair, dave: Guest, bob: Guest) -> None:
+def test_what_limits_refused_is_counted_everywhere(
+    pair: Pair, dave: HttpBrowser, bob: HttpBrowser
+) -> None:
     """Each call, however many are one record, and by which limit; also after a restart."""
     answers = asyncio.run(flood(pair.company, 40))
     assert answers.count(429) == 38
@@ -159,16 +163,16 @@ def test_what_limits_refused_is_counted_everywhere(pair: Pair, dave: Guest, bob:
         assert PROCESSES not in later.page(dave, "/usage")
 
 
-async def flood(company: Studio, number: int) -> list[int]:
+async def flood(company: BillingServer, number: int) -> list[int]:
     """What comes of so many calls of one tool at once."""
     async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
         headers = {"authorization": f"Bearer {company.token()}"}
-        url = f"{company.site.origin}/tool/whoami/call"
+        url = f"{company.server.origin}/tool/whoami/call"
         calls = [http.post(url, json={}, headers=headers) for _ in range(number)]
         return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
-def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: Guest) -> None:
+def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
     """At no replica, until they come with another token."""
     company = pair.company
     company.call("find_customer", {"name": "x"}, "alice")
@@ -176,10 +180,10 @@ def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: Guest) -> None:
     now = time.time()
     reach = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
     cut = revocation(reach, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0)
-    pair.run(company.site.services.records.revocations.put(cut))
+    pair.run(company.server.services.records.revocations.put(cut))
     pair.hides(dave, "/tools", "Alice Archer")
 
-    pair.run(company.site.services.records.revocations.delete("", cut.id))
+    pair.run(company.server.services.records.revocations.delete("", cut.id))
     eventually(
         lambda: company.call("find_customer", {"name": "x"}, "alice").status_code == 200,
         within=WITHIN_S,
@@ -187,14 +191,14 @@ def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: Guest) -> None:
     pair.shows(dave, "/tools", "Alice Archer")
 
 
-def test_who_is_erased_was_never_seen(pair: Pair, dave: Guest) -> None:
+def test_who_is_erased_was_never_seen(pair: Pair, dave: HttpBrowser) -> None:
     """What is kept of a person goes with everything else of theirs, at every replica."""
     company = pair.company
     company.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
-    services, keyring = company.site.services, company.site.inside.keyring
+    services, keyring = company.server.services, company.server.gatepost.keyring
     stores = OpenStores(services.records, services.relay, keyring, services.audit_writer)
-    whom = erasure.ErasedPerson("acme", company.site.inside.config.issuers[0].issuer, "carol")
+    whom = erasure.ErasedPerson("acme", company.server.gatepost.config.issuers[0].issuer, "carol")
     assert pair.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 
     pair.hides(dave, "/tools", "Carol Chen")
@@ -210,7 +214,7 @@ def test_what_is_one_process_s_is_said_to_be(
     with ExitStack() as stack:
         database = stack.enter_context(postgres_server.database(like=postgres_template))
         pair = stack.enter_context(pair_on(tmp_path, database, ""))
-        guest = stack.enter_context(pair.company.site.guest("dave"))
+        guest = stack.enter_context(pair.company.server.guest("dave"))
         pair.company.call("find_customer", {"name": "x"})
 
         pair.shows(guest, "/tools", "Erin Ek")

@@ -6,7 +6,7 @@ from html import unescape
 import pytest
 
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals
-from tests.dashboard.studio import Studio, studio
+from tests.dashboard.billing_server import BillingServer, open_billing_server
 from tests.dashboard.test_pages import decide
 
 pytestmark = pytest.mark.requirement("P11")
@@ -16,19 +16,19 @@ REASON = "It sends <b>everything</b>."
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with studio(tmp_path_factory.mktemp("scripts")) as running:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+    with open_billing_server(tmp_path_factory.mktemp("scripts")) as running:
         yield running
 
 
-def test_a_rejected_script_stays_where_it_can_be_found(company: Studio) -> None:
+def test_a_rejected_script_stays_where_it_can_be_found(company: BillingServer) -> None:
     """In the history, on its own page, and no longer among what waits."""
-    scripts = ScriptApprovals(company.site.services.records.of("acme").entries(SUBJECT))
-    company.site.run(scripts.submit([SCRIPT], by="erin", most=10))
+    scripts = ScriptApprovals(company.server.services.records.of("acme").entries(SUBJECT))
+    company.server.run(scripts.submit([SCRIPT], by="erin", most=10))
     below = f"script-{SCRIPT.digest}"
-    with company.site.guest("alice") as alice, company.site.guest("carol") as carol:
+    with company.server.guest("alice") as alice, company.server.guest("carol") as carol:
         assert decide(alice, below, "reject", reason=REASON) == 303
-        company.site.run(scripts.submit([SCRIPT], by="erin", most=10))
+        company.server.run(scripts.submit([SCRIPT], by="erin", most=10))
         inbox, history = alice.get("").text, alice.get("/history?state=rejected").text
         page, theirs = alice.get(f"/approvals/{below}").text, carol.get(f"/approvals/{below}").text
         file = alice.get(f"/approvals/{below}/arguments").text
@@ -46,4 +46,4 @@ def test_a_rejected_script_stays_where_it_can_be_found(company: Studio) -> None:
     assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text
     assert (again, refused, after_all, gone) == (409, 409, 303, 404)
-    assert company.site.run(scripts.holds(SCRIPT))
+    assert company.server.run(scripts.holds(SCRIPT))

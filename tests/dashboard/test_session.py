@@ -15,7 +15,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
-from tests.dashboard.site import Site
+from tests.dashboard.server import DashboardServer
 from tests.support.client import exchange, read_answer, request
 from tests.support.measuring import eventually
 
@@ -232,21 +232,21 @@ def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -
 
 
 @contextmanager
-def cut(site: Site, subject: str) -> Iterator[None]:
+def cut(server: DashboardServer, subject: str) -> Iterator[None]:
     """Somebody is shut out for the time of a block, as soon as the server reads it."""
     now = time.time()
     one = RevocationRecord(
         id="cut-1", subject=subject, before=now + 1, created_at=now, created_by="test"
     )
-    site.run(site.services.records.revocations.put(one))
+    server.run(server.services.records.revocations.put(one))
     try:
         yield
     finally:
-        site.run(site.services.records.revocations.delete("", "cut-1"))
-        site.run(site.services.cutoffs.look())
+        server.run(server.services.records.revocations.delete("", "cut-1"))
+        server.run(server.services.cutoffs.look())
 
 
-def test_a_cut_off_ends_sessions_and_their_live_pages(shared: Site) -> None:
+def test_a_cut_off_ends_sessions_and_their_live_pages(shared: DashboardServer) -> None:
     """The next page asks for a sign-in, and a stream says that it is over."""
     with (
         shared.guest("bob", fresh=True) as guest,
@@ -257,7 +257,7 @@ def test_a_cut_off_ends_sessions_and_their_live_pages(shared: Site) -> None:
         assert "event: over" in list(lines)
 
 
-def test_a_form_that_takes_its_time_gains_nothing(shared: Site) -> None:
+def test_a_form_that_takes_its_time_gains_nothing(shared: DashboardServer) -> None:
     """Whoever is shut out before its last byte has decided nothing."""
     with shared.guest("bob", fresh=True) as guest:
         body = urlencode({"csrf": guest.token(), "one": "more"}).encode()
@@ -283,7 +283,7 @@ def test_a_form_that_takes_its_time_gains_nothing(shared: Site) -> None:
     assert b"Your last action was not carried out" in answer.body
 
 
-def test_signing_out_ends_live_pages_in_other_windows(shared: Site) -> None:
+def test_signing_out_ends_live_pages_in_other_windows(shared: DashboardServer) -> None:
     """Whoever left sees nothing more, in any window."""
     with shared.guest("dave", fresh=True) as guest, guest.stream("/test/live") as lines:
         with shared.guest() as same:
@@ -292,7 +292,7 @@ def test_signing_out_ends_live_pages_in_other_windows(shared: Site) -> None:
         assert "event: over" in list(lines)
 
 
-def test_a_live_page_does_not_keep_somebody_signed_in(shared: Site) -> None:
+def test_a_live_page_does_not_keep_somebody_signed_in(shared: DashboardServer) -> None:
     """What asks by itself is no activity; what a person asks for renews the cookie."""
     with shared.guest("alice") as guest:
         around = shared.around

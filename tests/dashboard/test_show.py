@@ -1,16 +1,82 @@
 """What the issue wants to see: people at a real browser decide about calls of a real MCP client."""
 
+import asyncio
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
 
+import httpx2
 import pytest
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
 from playwright.sync_api import Browser, Page, expect
 
-from tests.dashboard import billing
-from tests.dashboard.agent import ANSWER_S, Agent, agent
-from tests.dashboard.studio import Studio, Visitor, studio, visiting
+from tests.dashboard.billing_server import (
+    RAN,
+    BillingServer,
+    Visitor,
+    open_billing_server,
+    visiting,
+)
 from tests.support.browser import chromium, in_a_browser
+
+START_S, ANSWER_S = 10, 30
+
+
+class Heard:
+    """What came of a call, as the model reads it."""
+
+    def __init__(self, text: str, *, is_error: bool) -> None:
+        self.text, self.is_error = text, is_error
+
+
+class Agent:
+    """One connected client; several calls may be under way."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, client: Client) -> None:
+        self._loop, self._client = loop, client
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> "Future[Heard]":
+        """Begin a call; its result comes once somebody has decided."""
+        return asyncio.run_coroutine_threadsafe(self._call(tool, arguments), self._loop)
+
+    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> Heard:
+        result = await self._client.call_tool(tool, dict(arguments))
+        text = "\n".join(getattr(block, "text", "") for block in result.content)
+        return Heard(text, is_error=bool(result.is_error))
+
+
+@contextmanager
+def agent(url: str, token: str) -> Iterator[Agent]:
+    """An agent of a revision with sessions: its calls are held open while people decide."""
+    ready: Future[Agent] = Future()
+    stop: list[asyncio.Event] = []
+
+    async def live() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        stop.append(over)
+        headers = {"authorization": f"Bearer {token}"}
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=60) as http,
+            Client(streamable_http_client(url, http_client=http), mode="legacy") as client,
+        ):
+            ready.set_result(Agent(loop, client))
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
+    thread.start()
+    connected = ready.result(START_S)
+    try:
+        yield connected
+    finally:
+        connected._loop.call_soon_threadsafe(stop[0].set)
+        thread.join(START_S)
+        assert not thread.is_alive(), "the agent did not stop in time"
+
 
 pytestmark = [pytest.mark.requirement("A7"), *in_a_browser]
 
@@ -23,8 +89,8 @@ INVOICE = {
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    with studio(tmp_path_factory.mktemp("studio")) as running:
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+    with open_billing_server(tmp_path_factory.mktemp("billing")) as running:
         yield running
 
 
@@ -35,14 +101,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def erins(company: Studio) -> Iterator[Agent]:
+def erins(company: BillingServer) -> Iterator[Agent]:
     """The agent of somebody without any role."""
     with agent(company.resource, company.token("erin")) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
-def dave(company: Studio, browser: Browser) -> Iterator[Visitor]:
+def dave(company: BillingServer, browser: Browser) -> Iterator[Visitor]:
     with visiting(company, browser, "dave") as visitor:
         yield visitor
 
@@ -57,7 +123,7 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     dave: Visitor, erins: Agent
 ) -> None:
     """From nothing to the outcome at the client, without anybody loading a page again."""
-    billing.RAN.clear()
+    RAN.clear()
     page = dave.open()
     expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
     expect(page).to_have_title("Waiting · Gatepost")
@@ -87,13 +153,13 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     heard = outcome.result(ANSWER_S)
     assert not heard.is_error
     assert "accounts@mueller.example" in heard.text
-    assert [(ran["to"], ran["lines"]) for ran in billing.RAN] == [("accounts@mueller.example", 1)]
+    assert [(ran["to"], ran["lines"]) for ran in RAN] == [("accounts@mueller.example", 1)]
 
 
 @pytest.mark.requirement("A8")
 def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> None:
     """The reason is what the model reads; the tool does not run."""
-    billing.RAN.clear()
+    RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
     arrived(page, "Pay back")
@@ -105,11 +171,11 @@ def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> Non
     heard = outcome.result(ANSWER_S)
     assert heard.is_error
     assert "Ask the <b>customer</b> first." in heard.text
-    assert billing.RAN == []
+    assert RAN == []
 
 
 def test_what_nobody_decides_expires_before_their_eyes(
-    company: Studio, dave: Visitor, erins: Agent
+    company: BillingServer, dave: Visitor, erins: Agent
 ) -> None:
     """The page that is open says so by itself and takes no decision; the agent is told."""
     page = dave.open()
@@ -137,10 +203,10 @@ def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> N
 
 
 def test_two_people_decide_where_it_takes_two(
-    company: Studio, browser: Browser, dave: Visitor, erins: Agent
+    company: BillingServer, browser: Browser, dave: Visitor, erins: Agent
 ) -> None:
     """The first cannot approve twice; the second one's page learns of the first's by itself."""
-    billing.RAN.clear()
+    RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
     arrived(page, "Pay back")
@@ -157,11 +223,11 @@ def test_two_people_decide_where_it_takes_two(
         expect(theirs.get_by_text("Carol Chen approved")).to_be_visible()
 
     assert not outcome.result(ANSWER_S).is_error
-    assert [ran["amount"] for ran in billing.RAN] == [900]
+    assert [ran["amount"] for ran in RAN] == [900]
 
 
 def test_nobody_approves_a_call_of_their_own(
-    company: Studio, browser: Browser, dave: Visitor
+    company: BillingServer, browser: Browser, dave: Visitor
 ) -> None:
     """An approver's own agent waits for somebody else, and the page says why."""
     with (
@@ -234,7 +300,9 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> 
 
 
 @pytest.mark.slow
-def test_it_works_without_javascript(company: Studio, browser: Browser, erins: Agent) -> None:
+def test_it_works_without_javascript(
+    company: BillingServer, browser: Browser, erins: Agent
+) -> None:
     """Forms post and lead on; the list loads itself again now and then."""
     with visiting(company, browser, "carol", java_script_enabled=False) as carol:
         outcome = erins.call("refund", {"customer": "C-15", "amount": 60})

@@ -14,14 +14,20 @@ from gatepost.dashboard.location import below
 from gatepost.runtime import refused_tokens
 from gatepost.storage.audit import AuditQuery
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
-from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
+from tests.dashboard.server import (
+    CLIENT,
+    DashboardServer,
+    HttpBrowser,
+    open_dashboard_server,
+    parameters,
+)
 from tests.redaction.echo_server import overheard
 from tests.support.browser import Person
 from tests.support.cases import each
 from tests.support.processes import free_port
 
 
-def test_somebody_signs_in_and_out(shared: Site) -> None:
+def test_somebody_signs_in_and_out(shared: DashboardServer) -> None:
     """From a page to the issuer and back to that page, and out again for good."""
     with shared.guest() as guest:
         asked = guest.get("/test/echo/seven?q=1")
@@ -48,11 +54,11 @@ def test_somebody_signs_in_and_out(shared: Site) -> None:
     ]
 
 
-def session_name(site: Site) -> str:
-    return f"gatepost{urlsplit(site.origin).port}-session"
+def session_name(server: DashboardServer) -> str:
+    return f"gatepost{urlsplit(server.origin).port}-session"
 
 
-def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: Site) -> None:
+def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: DashboardServer) -> None:
     """PKCE with S256, state, nonce and our resource; each sign-in has secrets of its own."""
     with shared.guest() as guest:
         first, second = (parameters(guest.start().headers["location"]) for _ in range(2))
@@ -68,18 +74,18 @@ def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: Site) -> Non
         assert first[name] != second[name]
 
 
-def test_no_token_and_no_secret_leaves_the_server(shared: Site) -> None:
+def test_no_token_and_no_secret_leaves_the_server(shared: DashboardServer) -> None:
     """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
     with shared.guest() as guest:
         back = Person("alice").visit(guest.start().headers["location"])
         answer = guest.http.get(back)
-        told = [guest.get("").text, str(answer.headers), shared.inside.log()]
+        told = [guest.get("").text, str(answer.headers), shared.gatepost.log()]
 
     assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", one) for one in told)
     assert parameters(back)["code"] not in "".join(told)
 
 
-def finish(guest: Guest, back: str) -> httpx2.Response:
+def finish(guest: HttpBrowser, back: str) -> httpx2.Response:
     return guest.http.get(back)
 
 
@@ -108,7 +114,7 @@ REFUSED_RETURNS = [
 
 @each(("changes", "status"), REFUSED_RETURNS, ids=str)
 def test_an_answer_that_is_not_the_issuers_opens_nothing(
-    shared: Site, changes: dict[str, str | None], status: int
+    shared: DashboardServer, changes: dict[str, str | None], status: int
 ) -> None:
     """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
     with shared.guest() as guest:
@@ -121,7 +127,7 @@ def test_an_answer_that_is_not_the_issuers_opens_nothing(
         assert guest.get("/test/echo").status_code == 303
 
 
-def test_an_answer_works_once_and_in_the_browser_that_asked(shared: Site) -> None:
+def test_an_answer_works_once_and_in_the_browser_that_asked(shared: DashboardServer) -> None:
     """A replayed way back, and one taken to another browser, are over."""
     with shared.guest() as guest, shared.guest() as thief:
         back = Person("alice").visit(guest.start().headers["location"])
@@ -132,7 +138,7 @@ def test_an_answer_works_once_and_in_the_browser_that_asked(shared: Site) -> Non
         assert thief.cookie() == ""
 
 
-def test_a_code_of_somebody_elses_sign_in_is_refused(shared: Site) -> None:
+def test_a_code_of_somebody_elses_sign_in_is_refused(shared: DashboardServer) -> None:
     """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
     with shared.guest() as victim, shared.guest() as attacker:
         stolen = parameters(Person("alice").visit(victim.start().headers["location"]))["code"]
@@ -144,7 +150,7 @@ def test_a_code_of_somebody_elses_sign_in_is_refused(shared: Site) -> None:
 
 
 def test_a_refused_sign_in_is_told_like_a_refused_token(
-    shared: Site, monkeypatch: pytest.MonkeyPatch
+    shared: DashboardServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its reason and the issuer, and nothing of the code."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
@@ -160,7 +166,7 @@ def test_a_refused_sign_in_is_told_like_a_refused_token(
     assert stolen not in json.dumps(event)
 
 
-def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: Site) -> None:
+def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: DashboardServer) -> None:
     """Login CSRF: the victim's browser has no sign-in under way, or another one."""
     with shared.guest() as victim, shared.guest() as attacker:
         back = Person("eve").visit(attacker.start().headers["location"])
@@ -172,7 +178,7 @@ def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: Site) -> No
         assert victim.cookie() == ""
 
 
-def test_a_new_sign_in_ends_the_session_before(shared: Site) -> None:
+def test_a_new_sign_in_ends_the_session_before(shared: DashboardServer) -> None:
     """Session fixation: whatever cookie a browser brought along is worth nothing afterwards."""
     with shared.guest("eve", fresh=True) as guest, shared.guest() as other:
         before = guest.cookie()
@@ -229,7 +235,7 @@ def test_links_to_our_own_pages_lead_there(wanted: str) -> None:
 
 
 @pytest.mark.parametrize("wanted", HOSTILE[:8], ids=ascii)
-def test_the_whole_way_ends_at_home(shared: Site, wanted: str) -> None:
+def test_the_whole_way_ends_at_home(shared: DashboardServer, wanted: str) -> None:
     """The same through a sign-in: the last redirect is to the dashboard itself."""
     with shared.guest() as guest:
         page = guest.http.get("/dashboard/sign-in", params={"next": wanted})
@@ -237,7 +243,7 @@ def test_the_whole_way_ends_at_home(shared: Site, wanted: str) -> None:
         assert guest.sign_in("alice", wanted).headers["location"] == "/dashboard"
 
 
-def test_a_page_that_answers_with_another_place_stays_at_home(shared: Site) -> None:
+def test_a_page_that_answers_with_another_place_stays_at_home(shared: DashboardServer) -> None:
     """A redirect of a page goes through the same rule."""
     with shared.guest("alice") as guest:
         assert guest.post("/test/onward", {"to": "/history"}).headers["location"] == (
@@ -251,10 +257,10 @@ def test_a_page_that_answers_with_another_place_stays_at_home(shared: Site) -> N
 def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
     """Each is a question to the issuer: after so many a second the peer has to wait."""
     few = LimitsSettings(failures_per_second=3)
-    changed = site(tmp_path, change=lambda one: replace(one, limits=few))
+    changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, limits=few))
     with changed as opened, opened.guest() as guest:
         state = parameters(guest.start().headers["location"])["state"]
-        way = {"code": "made-up", "state": state, "iss": opened.inside.config.issuers[0].issuer}
+        way = {"code": "made-up", "state": state, "iss": opened.gatepost.config.issuers[0].issuer}
         answers = [guest.http.get("/dashboard/callback", params=way) for _ in range(5)]
 
     assert [one.status_code for one in answers] == [403, 403, 403, 429, 429]
@@ -270,7 +276,7 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
         tenant=TenantRule(claim="org_id"),
         dashboard=client,
     )
-    changed = site(tmp_path, change=lambda one: replace(one, issuers=(away,)))
+    changed = open_dashboard_server(tmp_path, change=lambda one: replace(one, issuers=(away,)))
     with changed as opened, opened.guest() as guest:
         answers = [guest.start() for _ in range(2)]
 
@@ -278,7 +284,7 @@ def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
     assert "could not be reached" in answers[0].text
 
 
-def test_only_issuers_that_are_offered_can_be_asked(shared: Site) -> None:
+def test_only_issuers_that_are_offered_can_be_asked(shared: DashboardServer) -> None:
     """A made-up name leads nowhere, and no parameter names an address."""
     with shared.guest() as guest:
         for name in ("", "0" * 12, "https://evil.example"):

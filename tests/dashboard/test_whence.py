@@ -7,8 +7,8 @@ import pytest
 
 from gatepost.audit.search import AuditRecord, AuditSearch
 from gatepost.storage.audit import AuditQuery
-from tests.dashboard.site import Guest
-from tests.dashboard.studio import Studio, studio
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.server import HttpBrowser
 from tests.dashboard.test_pages import decide, fields_of
 
 SOCKET, FAR = "127.0.0.1", "203.0.113.9"
@@ -17,7 +17,7 @@ SOCKET, FAR = "127.0.0.1", "203.0.113.9"
 class House(NamedTuple):
     """A company, and the address that it knows of who says that they come from `FAR`."""
 
-    company: Studio
+    company: BillingServer
     seen: str
 
 
@@ -27,29 +27,29 @@ def house(
 ) -> Iterator[House]:
     trusted = request.param == "behind a proxy"
     root = tmp_path_factory.mktemp("whence")
-    with studio(root, proxies=(f"{SOCKET}/32",) if trusted else ()) as running:
+    with open_billing_server(root, proxies=(f"{SOCKET}/32",) if trusted else ()) as running:
         yield House(running, FAR if trusted else SOCKET)
 
 
 @pytest.fixture
-def dave(house: House) -> Iterator[Guest]:
+def dave(house: House) -> Iterator[HttpBrowser]:
     """An approver at a browser of his own."""
-    with house.company.site.guest() as guest:
+    with house.company.server.guest() as guest:
         guest.http.headers["x-forwarded-for"] = FAR
         guest.sign_in("dave")
         yield guest
 
 
-def newest(company: Studio, kind: str) -> AuditRecord:
+def newest(company: BillingServer, kind: str) -> AuditRecord:
     """The newest record of that kind."""
-    trail = AuditSearch(company.site.services.records)
-    found: list[AuditRecord] = company.site.run(
+    trail = AuditSearch(company.server.services.records)
+    found: list[AuditRecord] = company.server.run(
         trail.search("acme", AuditQuery(kind=kind, limit=1))
     )
     return found[0]
 
 
-def whence(company: Studio, kind: str) -> tuple[str, str, str]:
+def whence(company: BillingServer, kind: str) -> tuple[str, str, str]:
     """What the newest record of that kind says was done, by whom, and from where."""
     one = newest(company, kind)
     assert one.caller is not None
@@ -57,7 +57,7 @@ def whence(company: Studio, kind: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.requirement("AU10")
-def test_a_sign_in_and_a_sign_out_say_from_where(house: House, dave: Guest) -> None:
+def test_a_sign_in_and_a_sign_out_say_from_where(house: House, dave: HttpBrowser) -> None:
     """As the edge knows it: what a stranger's fields say of it counts for nothing."""
     assert whence(house.company, "signin") == ("signed_in", "dave", house.seen)
     dave.post("/sign-out")
@@ -69,7 +69,7 @@ VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
 
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_decision_says_from_where(house: House, dave: Guest, verb: str) -> None:
+def test_a_decision_says_from_where(house: House, dave: HttpBrowser, verb: str) -> None:
     """Whoever decided; of whom it was about there is no address on it."""
     request = house.company.asks("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
@@ -82,7 +82,7 @@ def test_a_decision_says_from_where(house: House, dave: Guest, verb: str) -> Non
 
 
 @pytest.mark.requirement("AU10")
-def test_a_grant_and_its_end_say_from_where(house: House, dave: Guest) -> None:
+def test_a_grant_and_its_end_say_from_where(house: House, dave: HttpBrowser) -> None:
     """A grant lets calls pass that nobody looks at, so who gave it and whence matters more."""
     request = house.company.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
@@ -94,7 +94,7 @@ def test_a_grant_and_its_end_say_from_where(house: House, dave: Guest) -> None:
 
 
 @pytest.mark.requirement("AU10")
-def test_the_pages_show_and_find_it(house: House, dave: Guest) -> None:
+def test_the_pages_show_and_find_it(house: House, dave: HttpBrowser) -> None:
     """On the page of its record, and by any part of it in the search."""
     house.company.call("find_customer", {"name": "somewhere"})
     call = newest(house.company, "call")
@@ -110,7 +110,7 @@ def test_the_pages_show_and_find_it(house: House, dave: Guest) -> None:
     assert "No matching records" in none
 
 
-def test_nobody_else_learns_it(house: House, dave: Guest) -> None:
+def test_nobody_else_learns_it(house: House, dave: HttpBrowser) -> None:
     """It is for the record alone: in no cookie, and not on the page of what was decided."""
     request = house.company.asks("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")

@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, urlencode
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.dashboard.site import CLIENT, SECRET
+from tests.support.tokens import CertificateAuthority
+from tests.dashboard.server import CLIENT, SECRET
 from tests.support.asgi_server import serving
 from tests.support.browser import forms_of
 from tests.support.client import Client
@@ -26,7 +27,7 @@ from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_ke
 
 HOST, WITHIN_S = "id.company.test", 30
 BASE = "/dashboard"
-VOUCHED = (b"x-forwarded-proto", b"x-forwarded-for")
+FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
 
 
 class Provider(Idp):
@@ -78,17 +79,17 @@ class Provider(Idp):
         }
 
 
-class Vouching(Balancer):
+class TlsProxy(Balancer):
     """Ends TLS and says so, whatever the client says."""
 
     def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
         """See `Balancer`."""
-        kept = [(name, value) for name, value in scope["headers"] if name not in VOUCHED]
+        kept = [(name, value) for name, value in scope["headers"] if name not in FORWARDED]
         peer = scope["client"][0].encode()
-        return [*kept, *zip(VOUCHED, (b"https", peer), strict=True)]
+        return [*kept, *zip(FORWARDED, (b"https", peer), strict=True)]
 
 
-class Secure:
+class ProductionServer:
     """The running server: where people reach it, and where it listens itself."""
 
     def __init__(self, process: Gatepost, port: int, provider: Provider, out: ConnectProxy) -> None:
@@ -112,16 +113,16 @@ class Secure:
         return self.client.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
 
     @contextmanager
-    def guest(self) -> Iterator["Guest"]:
+    def guest(self) -> Iterator["HttpsBrowser"]:
         """A browser."""
         with (
             httpx2.Client(base_url=self.origin, timeout=WITHIN_S, verify=self.trusting) as here,
             httpx2.Client(proxy=self.out.url, timeout=WITHIN_S, verify=self.trusting) as far,
         ):
-            yield Guest(here, far)
+            yield HttpsBrowser(here, far)
 
 
-class Guest:
+class HttpsBrowser:
     """Keeps cookies, checks certificates, names its origin with forms, follows nothing itself."""
 
     def __init__(self, http: httpx2.Client, far: httpx2.Client) -> None:
@@ -158,7 +159,9 @@ def forms_free(page: str) -> str:
 
 
 @contextmanager
-def secure(folder: Path, provider: Provider, out: ConnectProxy, **listen: Any) -> Iterator[Secure]:
+def open_production_server(
+    folder: Path, provider: Provider, out: ConnectProxy, **listen: Any
+) -> Iterator[ProductionServer]:
     """`gatepost serve` in production, at the address that *listen* and `at` say."""
     port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
     create(folder / "keyring.json")
@@ -182,32 +185,32 @@ def secure(folder: Path, provider: Provider, out: ConnectProxy, **listen: Any) -
     lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
     (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
     with running("serve", cwd=folder) as process:
-        yield Secure(process, port, provider, out)
+        yield ProductionServer(process, port, provider, out)
 
 
 @contextmanager
-def direct(
+def own_tls(
     folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
-) -> Iterator[Secure]:
+) -> Iterator[ProductionServer]:
     """It speaks TLS itself."""
     certificate, key = company.certify("localhost")
     listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(company.bundle)}
-    with secure(folder, provider, out, **listen) as site:
-        site.trusting = ssl.create_default_context(cafile=str(company.bundle))
-        yield site
+    with open_production_server(folder, provider, out, **listen) as server:
+        server.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        yield server
 
 
 @contextmanager
-def behind(
+def behind_proxy(
     folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
-) -> Iterator[Secure]:
+) -> Iterator[ProductionServer]:
     """A proxy on this machine ends TLS."""
     certificate, key = company.certify("localhost")
     front = free_port()
     listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(company.bundle)}
-    with secure(folder, provider, out, **listen) as site:
-        site.trusting = ssl.create_default_context(cafile=str(company.bundle))
-        proxy = Vouching([f"http://127.0.0.1:{site.port}"])
+    with open_production_server(folder, provider, out, **listen) as server:
+        server.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        proxy = TlsProxy([f"http://127.0.0.1:{server.port}"])
         options = {"port": front, "ssl_certfile": certificate, "ssl_keyfile": key}
         with serving(proxy, lifespan="on", **options):
-            yield site
+            yield server

@@ -125,21 +125,21 @@ def build(config: Config, services: Services) -> Edge:
     return edge
 
 
-class Site:
+class DashboardServer:
     """The running server, its issuer, and what both hold."""
 
-    def __init__(self, inside: Server, provider: Provider, origin: str, base: str) -> None:
-        self.inside, self.provider, self.origin, self.base = inside, provider, origin, base
+    def __init__(self, gatepost: Server, provider: Provider, origin: str, base: str) -> None:
+        self.gatepost, self.provider, self.origin, self.base = gatepost, provider, origin, base
         self._cookies: dict[str, list[Cookie]] = {}
 
     @property
     def services(self) -> Services:
-        return self.inside.services
+        return self.gatepost.services
 
     @property
     def around(self) -> PageServices:
         """What stands around its pages: sessions and cookies that the server takes for its own."""
-        config = self.inside.config
+        config = self.gatepost.config
         view = Templates(Assets().path)
         return page_services(config, self.services, Resource(config.resource), view)
 
@@ -150,13 +150,13 @@ class Site:
 
     def run(self, work: Any) -> Any:
         """Do something on the server's loop."""
-        assert self.inside.loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self.inside.loop).result(10)
+        assert self.gatepost.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
 
     @contextmanager
-    def guest(self, name: str = "", *, fresh: bool = False) -> Iterator["Guest"]:
+    def guest(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
         """A browser, with *name* signed in; unless *fresh* in a session that others use as well."""
-        guest = Guest(self)
+        guest = HttpBrowser(self)
         with guest.http:
             if name and (fresh or name not in self._cookies):
                 guest.sign_in(name)
@@ -169,29 +169,29 @@ class Site:
             yield guest
 
 
-class Guest:
+class HttpBrowser:
     """One browser: keeps cookies, names its origin with forms, follows nothing by itself."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.http = httpx2.Client(base_url=site.origin, timeout=10, verify=False)
+    def __init__(self, server: DashboardServer) -> None:
+        self.server = server
+        self.http = httpx2.Client(base_url=server.origin, timeout=10, verify=False)
 
     def get(self, below: str = "", **headers: str) -> httpx2.Response:
-        return self.http.get(self.site.base + below, headers=dashed(headers))
+        return self.http.get(self.server.base + below, headers=dashed(headers))
 
     def post(
         self, below: str, form: Mapping[str, str] | None = None, **headers: str
     ) -> httpx2.Response:
         """A form of a page of ours, with the session's token unless *form* has one."""
         fields = {"csrf": self.token()} | dict(form or {})
-        sent = {"origin": self.site.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
+        sent = {"origin": self.server.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
         sent = {name: value for name, value in sent.items() if value}
-        return self.http.post(self.site.base + below, data=fields, headers=sent)
+        return self.http.post(self.server.base + below, data=fields, headers=sent)
 
     @contextmanager
     def stream(self, below: str) -> Iterator[Iterator[str]]:
         """The lines of a live page, without those that only keep it open."""
-        with self.http.stream("GET", self.site.base + below) as answer:
+        with self.http.stream("GET", self.server.base + below) as answer:
             assert answer.status_code == 200
             lines = answer.iter_lines()
             assert (next(lines), next(lines)) == (":", "")
@@ -207,7 +207,7 @@ class Guest:
         page = self.get("/sign-in").text
         links = re.findall(r"issuer=([0-9a-f]+)", page)
         query = {"issuer": links[which], "next": onward}
-        return self.http.get(f"{self.site.base}/sign-in/start", params=query)
+        return self.http.get(f"{self.server.base}/sign-in/start", params=query)
 
     def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
         """All the way, as *name*; answers what the dashboard answered to the way back."""
@@ -231,14 +231,14 @@ def parameters(url: str) -> dict[str, str]:
 
 
 @contextmanager
-def site(
+def open_dashboard_server(
     root: Path,
     *,
     path: str = "/mcp",
     change: Callable[[Config], Config] = lambda config: config,
     users: tuple[User, ...] = USERS,
     **settings: Any,
-) -> Iterator[Site]:
+) -> Iterator[DashboardServer]:
     """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
     port, issuer_port = free_port(), free_port()
     origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
@@ -272,10 +272,10 @@ def site(
     )
     idp = AsgiServer(app(provider), port=issuer_port).start()
     sock = listening("127.0.0.1", port, "--port")
-    inside = Server(config, load(config.tools, config.packs, config.network), sock, build=build)
+    gatepost = Server(config, load(config.tools, config.packs, config.network), sock, build=build)
     try:
-        with inside.running():
-            yield Site(inside, provider, origin, base.replace("{tenant}", "acme"))
+        with gatepost.running():
+            yield DashboardServer(gatepost, provider, origin, base.replace("{tenant}", "acme"))
     finally:
         idp.stop()
 

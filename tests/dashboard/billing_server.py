@@ -1,14 +1,16 @@
-"""A company at work: its people, its agents, what waits, and a browser that looks at it."""
+"""A server with billing tools that ask a person first, its people, and browsers at it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 import msgspec
 from playwright.sync_api import Browser, BrowserContext, Page
+from pydantic import BaseModel, Field
 
+from gatepost import CallContext, FileWrite, Pack, Secret, SettingsLookup, ToolFailure
 from gatepost.audit.search import AuditSearch
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
@@ -16,13 +18,106 @@ from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
 from gatepost.policy.approvals.request import GrantTerms
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets
+from gatepost_authz import Network
 from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import TokenSubject as User
-from tests.dashboard import billing
-from tests.dashboard.site import Site, site
+from tests.dashboard.server import DashboardServer, open_dashboard_server
 from tests.support.browser import WITHIN_MS
 from tests.support.measuring import eventually
+
+RAN: list[dict[str, object]] = []
+"""What the tools did, in order."""
+
+pack = Pack("billing")
+
+
+class Line(BaseModel):
+    """One line of an invoice."""
+
+    item: str
+    pieces: int
+    price: float
+
+
+@pack.tool(
+    title="Send an invoice",
+    scopes={"billing:write"},
+    read_only=False,
+    destructive=True,
+    open_world=True,
+)
+async def send_invoice(
+    ctx: CallContext,
+    to: Annotated[str, Field(description="The customer's e-mail address.")],
+    lines: Annotated[list[Line], Field(description="What is charged.")],
+    text: Annotated[str, Field(description="What the e-mail says.")] = "",
+    due_days: Annotated[int, Field(description="Days until it has to be paid.")] = 14,
+    copy_to: Annotated[str | None, Field(description="Somebody who gets a copy.")] = None,
+    reminder: Annotated[bool, Field(description="Remind when it is overdue.")] = False,
+    mail_token: Secret = "",
+) -> str:
+    """Send an invoice to a customer by e-mail, from the company's own address."""
+    RAN.append({"tool": "send_invoice", "to": to, "lines": len(lines), "text": text})
+    return f"sent to {to}"
+
+
+@pack.tool(title="Pay back", scopes={"billing:write"}, read_only=False, destructive=True)
+async def refund(
+    ctx: CallContext,
+    customer: Annotated[str, Field(description="The customer's number.")],
+    amount: Annotated[float, Field(description="Euros.", gt=0)],
+    reason: Annotated[str, Field(description="Why.")] = "",
+) -> str:
+    """Pay money back to a customer."""
+    RAN.append({"tool": "refund", "customer": customer, "amount": amount})
+    return f"{amount:.2f} EUR paid back to {customer}"
+
+
+@pack.tool(title="Close the books", scopes={"billing:close"}, read_only=False, destructive=True)
+async def close_books(
+    ctx: CallContext, month: Annotated[str, Field(description="As in 2026-10.")]
+) -> str:
+    """Close a month's books for good."""
+    RAN.append({"tool": "close_books", "month": month})
+    return "closed"
+
+
+@pack.tool(
+    title="Find a customer",
+    scopes={"billing:read"},
+    read_only=True,
+    idempotent=True,
+    open_world=False,
+)
+async def find_customer(
+    ctx: CallContext, name: Annotated[str, Field(description="Any part of the name.")]
+) -> list[str]:
+    """Look a customer up by name."""
+    return [f"C-1042 {name}"]
+
+
+def letter_at(name: str, settings: SettingsLookup) -> str:
+    """Where a letter lies, which may depend on what the operator has set."""
+    return f"{'outside' if settings(Network).proxy else 'letters'}/{name}"
+
+
+def letter_after(old: bytes, arguments: Mapping[str, Any]) -> bytes:
+    """Return a letter with one more paragraph."""
+    if arguments["paragraph"] == "rubbish":
+        raise ToolFailure("validation", "That is no paragraph.", field="paragraph")
+    return old + b"\n" + str(arguments["paragraph"]).encode()
+
+
+@pack.tool(
+    scopes={"files:write"},
+    approval=True,
+    writes=FileWrite(path="name", text="paragraph", place=letter_at, after=letter_after),
+)
+async def extend_letter(ctx: CallContext, name: str, paragraph: str) -> str:
+    """Add a paragraph to a letter."""
+    return await ctx.workspace.write(name, paragraph.encode())
+
 
 CLI_SECRET = "the-secret-of-this-test-run"
 USERS = (
@@ -46,12 +141,12 @@ RULES = (
 )
 
 
-class Studio:
+class BillingServer:
     """The running server with its people."""
 
-    def __init__(self, running: Site) -> None:
-        self.site = running
-        self.resource = running.inside.config.resource
+    def __init__(self, running: DashboardServer) -> None:
+        self.server = running
+        self.resource = running.gatepost.config.resource
         self._tokens: dict[tuple[str, str, str], str] = {}
 
     def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
@@ -69,7 +164,7 @@ class Studio:
             "scope": scopes,
             "resource": self.resource,
         }
-        endpoint = self.site.inside.config.issuers[0].issuer + "/token"
+        endpoint = self.server.gatepost.config.issuers[0].issuer + "/token"
         answer = httpx2.post(endpoint, data=form, auth=(CLI_CLIENT, CLI_SECRET))
         assert answer.status_code == 200, answer.text
         return str(answer.json()["access_token"])
@@ -79,7 +174,7 @@ class Studio:
     ) -> httpx2.Response:
         """One call over REST, which is answered at once, also where a person has to decide."""
         return httpx2.post(
-            f"{self.site.origin}/tool/{tool}/call",
+            f"{self.server.origin}/tool/{tool}/call",
             content=msgspec.json.encode(arguments),
             headers={
                 "authorization": f"Bearer {self.token(subject, **token)}",
@@ -92,30 +187,30 @@ class Studio:
         """The same where a person has to decide; the id of the request."""
         answer = self.call(tool, arguments, subject)
         assert answer.status_code == 503, answer.text
-        waiting = self.site.run(self.site.services.approvals.waiting("acme"))
+        waiting = self.server.run(self.server.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
     def write(self, path: str, text: str) -> None:
         """A file that is there already."""
-        self.site.run(self.site.services.workspaces.of("acme").write(path, text.encode()))
+        self.server.run(self.server.services.workspaces.of("acme").write(path, text.encode()))
 
     def decides(
         self, name: str, request: str, *, reason: str = "", grant: GrantTerms | None = None
     ) -> None:
         """Somebody decides elsewhere: rejects with a reason, else approves."""
-        service = self.site.services.approvals
+        service = self.server.services.approvals
         person = self._person(name)
         if reason:
-            self.site.run(service.reject("acme", request, person, reason))
+            self.server.run(service.reject("acme", request, person, reason))
         else:
-            self.site.run(service.approve("acme", request, person, grant=grant))
+            self.server.run(service.approve("acme", request, person, grant=grant))
 
     def _person(self, name: str) -> TenantContext:
         """Somebody as a sign-in to the dashboard makes them known."""
         (user,) = [one for one in USERS if one.username == name]
         return TenantContext(
             tenant_id=user.tenant,
-            issuer=self.site.inside.config.issuers[0].issuer,
+            issuer=self.server.gatepost.config.issuers[0].issuer,
             subject=name,
             subject_kind="user",
             resource=self.resource,
@@ -126,34 +221,34 @@ class Studio:
 
     def record(self, kind: str, tool: str) -> int:
         """The number of the newest record of that kind about the tool."""
-        trail = AuditSearch(self.site.services.records)
-        found = self.site.run(trail.search("acme", AuditQuery(kind=kind, tool=tool, limit=1)))
+        trail = AuditSearch(self.server.services.records)
+        found = self.server.run(trail.search("acme", AuditQuery(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
 
     def state_of(self, request: str) -> str:
         """How a request stands."""
-        found = self.site.run(self.site.services.approvals.get("acme", request))
+        found = self.server.run(self.server.services.approvals.get("acme", request))
         return str(found.state)
 
     def forget_limits(self) -> None:
         """Let the agent call as if it had paused."""
-        counts = self.site.services.limits.tally
+        counts = self.server.services.limits.tally
         counts.accounts.clear()
         counts.buckets = Buckets(forgetting=counts.accounts.clear)
 
     def now(self) -> float:
         """The service's time."""
-        return self.site.services.approvals.clock()
+        return self.server.services.approvals.clock()
 
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait."""
-        service = self.site.services.approvals
-        eventually(lambda: len(self.site.run(service.waiting("acme"))) == count, within=20)
+        service = self.server.services.approvals
+        eventually(lambda: len(self.server.run(service.waiting("acme"))) == count, within=20)
 
     @contextmanager
     def later(self, by_s: float) -> Iterator[None]:
         """So much time has passed for the service, inside of the block."""
-        service = self.site.services.approvals
+        service = self.server.services.approvals
         before = service.clock
         service.clock = service.requests.clock = lambda: before() + by_s
         yield
@@ -164,7 +259,7 @@ def settings(config: Config, root: Path) -> Config:
     """What the company has configured."""
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(packs=("workspace", "demo", "vault"), load=(billing.__name__,)),
+        tools=ToolsSettings(packs=("workspace", "demo", "vault"), load=(__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
         approvals=ApprovalsSettings(require=("workspace_write", "vault_write"), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
@@ -172,19 +267,19 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @contextmanager
-def studio(
+def open_billing_server(
     root: Path,
     *,
     proxies: tuple[str, ...] = (),
     change: Callable[[Config], Config] = lambda config: config,
-) -> Iterator[Studio]:
+) -> Iterator[BillingServer]:
     """The company, until the block ends; *proxies* are those that it trusts."""
 
     def changed(config: Config) -> Config:
         listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
         return change(settings(msgspec.structs.replace(config, listen=listen), root))
 
-    opened = site(
+    opened = open_dashboard_server(
         root,
         change=changed,
         users=USERS,
@@ -192,14 +287,14 @@ def studio(
         scopes=(*SCOPES.split(), "billing:close"),
     )
     with opened as running:
-        yield Studio(running)
+        yield BillingServer(running)
 
 
 class Visitor:
     """One person at a browser; whatever the browser complains about is kept."""
 
-    def __init__(self, studio: Studio, context: BrowserContext, name: str) -> None:
-        self.home = studio.site.home
+    def __init__(self, server: BillingServer, context: BrowserContext, name: str) -> None:
+        self.home = server.server.home
         self.page: Page = context.new_page()
         self.complaints: list[str] = []
         self.page.on("console", lambda message: self._hear(message.type, message.text))
@@ -227,11 +322,13 @@ class Visitor:
 
 
 @contextmanager
-def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -> Iterator[Visitor]:
+def visiting(
+    server: BillingServer, browser: Browser, name: str = "", **context: Any
+) -> Iterator[Visitor]:
     """A browser of its own, with that person signed in; it ends without complaints."""
     opened = browser.new_context(**context)
     opened.set_default_timeout(WITHIN_MS)
-    visitor = Visitor(studio, opened, name)
+    visitor = Visitor(server, opened, name)
     try:
         yield visitor
     finally:
