@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.internet import PUBLIC, Internet, leads, says
-from tests.packs.harness import Agent, CallResult, PackServer, open_server
+from tests.outbound.urls import NAMES, REBOUND, REFUSED, URL_TOOLS, UrlTool, spelt
+from tests.packs.servers import Agent, CallResult, PackServer, open_server
 from tests.support.cases import each
 
 LITERALS = """

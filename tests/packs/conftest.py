@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.harness import Agent, PackServer, open_server
+from tests.packs.servers import Agent, PackServer, open_server
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.harness import Agent, PackServer, SecretWriter, by_rest, open_server
-from tests.packs.http_server import HttpServer, RecordedRequest, StubResponse
+from tests.packs.servers import (
+    Agent,
+    HttpServer,
+    PackServer,
+    RecordedRequest,
+    SecretWriter,
+    StubResponse,
+    by_rest,
+    open_server,
+)
 
 PLAIN_MOVED = ("plain", "moved")
 TOKEN = "glpat-goes-to-one-host-only"

@@ -15,8 +15,16 @@ from gatepost.runtime.services import Services
 from gatepost.tools.api import Effects, Tool
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.packs.harness import Agent, CallResult, PackServer, SecretWriter, open_server
-from tests.packs.http_server import HttpServer, RecordedRequest, StubResponse
+from tests.packs.servers import (
+    Agent,
+    CallResult,
+    HttpServer,
+    PackServer,
+    RecordedRequest,
+    SecretWriter,
+    StubResponse,
+    open_server,
+)
 from tests.support.cases import each
 from tests.support.processes import Process, python_environment
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
 from gatepost_packs import filesystem, memory, workspace
 from gatepost_packs.vault import tools as vault
-from tests.packs.harness import PackServer, scopes_of
 from tests.packs.paths import HALVES, HARMLESS, LEADS_OUT, ODD, RESPELT
+from tests.packs.servers import PackServer, scopes_of
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from tests.packs.harness import Agent, Protocol
+from tests.packs.servers import Agent, Protocol
 from tests.secrets.premises import Premises
 from tests.secrets.toolset import proof
 from tests.support.cases import each

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packs.calendar.calendars import CalDavServer, CalendarSite, radicale, served
-from tests.packs.harness import PackServer, SecretWriter, open_server
+from tests.packs.calendar.caldav_servers import CalDavServer, CalendarSite, radicale, served
+from tests.packs.servers import PackServer, SecretWriter, open_server
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.packs.calendar.calendars import document, event
+from tests.packs.calendar.caldav_servers import document, event
 from tests.packs.calendar.test_expansion import asked
 
 pytestmark = pytest.mark.requirement("P7")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.packs.calendar.calendars import USERS, document, event
+from tests.packs.calendar.caldav_servers import USERS, document, event
 from tests.packs.calendar.conftest import CalendarServers
-from tests.packs.harness import Agent, open_server
+from tests.packs.servers import Agent, open_server
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P7")

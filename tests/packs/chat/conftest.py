@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.chat.providers import MailServer, WebhookServer, hooks, post
-from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
+from tests.packs.chat.provider_servers import MailServer, WebhookServer, mail_server, webhook_server
+from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 
 class ChatServers(NamedTuple):
@@ -14,10 +14,10 @@ class ChatServers(NamedTuple):
 
     server: PackServer
     secrets: SecretWriter
-    hooks: WebhookServer
+    webhook_server: WebhookServer
     web: str
     """`host:port` of the webhooks."""
-    post: MailServer
+    mail_server: MailServer
     smtp: str
 
     def agent(self, protocol: Any, url: str = "") -> Agent:
@@ -37,8 +37,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
     """Running as long as the tests of a module do."""
     secrets = SecretWriter()
     with (
-        hooks() as (web, web_host),
-        post() as (office_of_mail, smtp_host),
+        webhook_server() as (web, web_host),
+        mail_server() as (mail, smtp_host),
         open_server(
             tmp_path_factory.mktemp("chat"),
             ["chat"],
@@ -47,4 +47,4 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
             prepare=secrets.begin,
         ) as server,
     ):
-        yield ChatServers(server, secrets, web, web_host, office_of_mail, smtp_host)
+        yield ChatServers(server, secrets, web, web_host, mail, smtp_host)

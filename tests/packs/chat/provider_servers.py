@@ -54,7 +54,7 @@ def read(body: bytes) -> Any:
 
 
 @contextmanager
-def hooks() -> Iterator[tuple[WebhookServer, str]]:
+def webhook_server() -> Iterator[tuple[WebhookServer, str]]:
     """Listening; with `host:port`."""
     app = WebhookServer()
     server = AsgiServer(app).start()
@@ -77,7 +77,7 @@ class MailServer:
 
 
 @contextmanager
-def post() -> Iterator[tuple[MailServer, str]]:
+def mail_server() -> Iterator[tuple[MailServer, str]]:
     """A real SMTP server on loopback; with `host:port`."""
     server = MailServer()
     port = free_port()

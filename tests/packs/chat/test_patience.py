@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.packs.chat.conftest import ChatServers
-from tests.packs.harness import SecretWriter, open_server
+from tests.packs.servers import SecretWriter, open_server
 from tests.support.client import request
 from tests.support.measuring import eventually
 
@@ -36,7 +36,7 @@ def test_a_provider_that_does_not_answer_ends_the_call(world: ChatServers, tmp_p
 
 def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
     """Its connection to the provider is closed, and nothing more is sent."""
-    gone = world.hooks.gone
+    gone = world.webhook_server.gone
     agent = world.agent("rest", f"json://{world.web}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
     client = agent.site.client
@@ -49,7 +49,10 @@ def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as caller:
         caller.sendall(request("POST", "/tool/chat_send/call", head, body))
         eventually(
-            lambda: world.hooks.came[-1:] and world.hooks.came[-1][0] == "/slow-one", within=20
+            lambda: (
+                world.webhook_server.came[-1:] and world.webhook_server.came[-1][0] == "/slow-one"
+            ),
+            within=20,
         )
 
-    eventually(lambda: world.hooks.gone > gone, within=10)
+    eventually(lambda: world.webhook_server.gone > gone, within=10)

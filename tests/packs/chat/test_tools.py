@@ -17,7 +17,7 @@ def test_a_message_reaches_a_webhook(world: ChatServers, protocol: Any) -> None:
     text = "Deploy *done* <@U1> :smile: \\n @everyone &amp; ü"
     reply = world.agent(protocol).call("chat_send", channel="team", message=text, title="News")
 
-    path, came = world.hooks.came[-1]
+    path, came = world.webhook_server.came[-1]
     assert reply.failure is None, reply.failure
     assert reply.value == {
         "channel": "team",
@@ -37,7 +37,7 @@ def test_a_message_reaches_a_mailbox(world: ChatServers) -> None:
     )
 
     assert reply.failure is None, reply.failure
-    envelope, mail = world.post.mails[-1]
+    envelope, mail = world.mail_server.mails[-1]
     texts = [part.get_payload(decode=True) for part in mail.walk() if not part.is_multipart()]
     assert (envelope.rcpt_tos, mail["bcc"]) == (["ada@example.com"], None)
     assert (mail.get_content_type(), mail["subject"]) == ("text/plain", "Hi Bcc: eve@example.com")
@@ -50,7 +50,7 @@ def test_a_webhook_as_slack_has_it_gets_text(world: ChatServers) -> None:
 
     reply = agent.call("chat_send", channel="team", message="Up *again*")
 
-    path, came = world.hooks.came[-1]
+    path, came = world.webhook_server.came[-1]
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 1}]
     assert (path, came["text"]) == ("/hooks/3ccdd113474722377935511fc85d3dd4", "Up *again*")
     assert "github" not in str(came)
@@ -58,7 +58,7 @@ def test_a_webhook_as_slack_has_it_gets_text(world: ChatServers) -> None:
 
 def test_a_long_message_becomes_several(world: ChatServers) -> None:
     """Where the provider takes short ones only, as many as are allowed, and the answer says so."""
-    world.hooks.came.clear()
+    world.webhook_server.came.clear()
     agent = world.agent("rest", f"mmost://{world.web}/3ccdd113474722377935511fc85d3dd4")
     text = "0123456789 " * 900
 
@@ -66,7 +66,7 @@ def test_a_long_message_becomes_several(world: ChatServers) -> None:
     longer = agent.call("chat_send", channel="team", message=text * 2)
 
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 3}]
-    came = " ".join(came["text"] for _, came in world.hooks.came)
+    came = " ".join(came["text"] for _, came in world.webhook_server.came)
     assert came.replace(" ", "") == text.replace(" ", "")
     assert longer.kind == "validation"
     assert re.search("would become [5-6] messages there, and at most 3", longer.failure or "")
@@ -77,7 +77,7 @@ def test_a_channel_of_several_places_reaches_all_it_can(world: ChatServers) -> N
     url = f"json://{world.web}/one"
     agent = world.agent("mcp", url)
     world.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{world.web}/broken")
-    world.hooks.answers["/broken"] = 503
+    world.webhook_server.answers["/broken"] = 503
 
     value = agent.call("chat_send", channel="everybody", message="x").value
 
@@ -89,13 +89,13 @@ def test_a_channel_that_is_bound_to_hosts_is_refused(world: ChatServers) -> None
     """Nobody knows before it is opened where it leads, so nothing is sent to find out."""
     agent = world.agent("rest", f"json://{world.web}/one")
     world.secrets.put(agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{world.web}/one")
-    world.hooks.came.clear()
+    world.webhook_server.came.clear()
 
     reply = agent.call("chat_send", channel="team", message="x")
 
     assert reply.kind == "denied"
     assert "is bound to example.com, and it cannot be told where" in str(reply.failure)
-    assert world.hooks.came == []
+    assert world.webhook_server.came == []
 
 
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
@@ -132,7 +132,7 @@ def test_a_failure_tells_what_would_work(
     world: ChatServers, url: str, status: int, kind: str, says: str
 ) -> None:
     """In words about the channel; nothing of the URL, which is a secret, is in them."""
-    world.hooks.answers["/a/t0ken-9f2c"] = status
+    world.webhook_server.answers["/a/t0ken-9f2c"] = status
     agent = world.agent("rest", url.format(web=world.web, smtp=world.smtp))
 
     reply = agent.call("chat_send", channel="team", message="x")
@@ -145,7 +145,7 @@ def test_a_failure_tells_what_would_work(
 
 def test_a_failure_is_the_tool_s_own_over_mcp(world: ChatServers) -> None:
     """A result that the model reads."""
-    world.hooks.answers["/a"] = 503
+    world.webhook_server.answers["/a"] = 503
 
     reply = world.agent("mcp", f"json://{world.web}/a").call(
         "chat_send", channel="team", message="x"
@@ -170,25 +170,25 @@ def test_a_wrong_argument_is_named(
     world: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
 ) -> None:
     """Or which secret an operator has to set; nothing is sent before all is known."""
-    world.hooks.came.clear()
+    world.webhook_server.came.clear()
     usual = {"channel": "team", "message": "x"}
 
     reply = world.agent(protocol).call("chat_send", **(usual | arguments))
 
     assert re.search(says, reply.failure or ""), reply.failure
     assert reply.kind in (None, kind)
-    assert world.hooks.came == []
+    assert world.webhook_server.came == []
 
 
 def test_two_tenants_with_the_same_channel_never_meet(world: ChatServers) -> None:
     """Each has its own URL under the same name."""
-    world.hooks.came.clear()
+    world.webhook_server.came.clear()
     workers = [world.agent("rest", f"json://{world.web}/of-{name}") for name in ("one", "two")]
 
     for name, agent in zip(("one", "two"), workers, strict=True):
         assert agent.call("chat_send", channel="team", message=name).failure is None
 
-    assert [(path, came["message"]) for path, came in world.hooks.came] == [
+    assert [(path, came["message"]) for path, came in world.webhook_server.came] == [
         ("/of-one", "one"),
         ("/of-two", "two"),
     ]

@@ -7,8 +7,14 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
-from tests.packs.harness import Agent, CallResult, SecretWriter
-from tests.packs.http_server import HttpServer, RecordedRequest, StubResponse
+from tests.packs.servers import (
+    Agent,
+    CallResult,
+    HttpServer,
+    RecordedRequest,
+    SecretWriter,
+    StubResponse,
+)
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"  # GitHub's own example of one
 DOCS = "https://docs.github.com/rest"

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.forges.apis import PERSONAL, ForgeServers, Gitlab, echoed
-from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
-from tests.packs.http_server import HttpServer
+from tests.packs.forges.api_servers import PERSONAL, ForgeServers, Gitlab, echoed
+from tests.packs.servers import Agent, HttpServer, PackServer, SecretWriter, open_server
 
 
 @pytest.fixture(scope="package")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gatepost_packs.github.settings import GithubSettings
-from tests.packs.forges.apis import TOKEN, Github
-from tests.packs.harness import Agent, PackServer, SecretWriter, by_rest, open_server
+from tests.packs.forges.api_servers import TOKEN, Github
+from tests.packs.servers import Agent, PackServer, SecretWriter, by_rest, open_server
 from tests.rest.clients import Octopus
 
 pytestmark = pytest.mark.requirement("P8")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.packs.forges.apis import OAUTH, PERSONAL, ForgeServers, ask
-from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
+from tests.packs.forges.api_servers import OAUTH, PERSONAL, ForgeServers, ask
+from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 pytestmark = pytest.mark.requirement("X4")
 

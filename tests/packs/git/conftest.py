@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from gatepost.runtime.services import Services
-from tests.packs.git.hosts import TOKEN, SshHost, Upstream, WebHost
-from tests.packs.harness import Agent, PackServer, open_server
 from tests.support.tokens import CertificateAuthority
+from tests.packs.git.git_hosts import TOKEN, SshHost, Upstream, WebHost
+from tests.packs.servers import Agent, PackServer, open_server
 
 T = TypeVar("T")
 

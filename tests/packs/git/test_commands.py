@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.packs.git.conftest import GitServers
-from tests.packs.git.hosts import fine, git, refused
-from tests.packs.harness import Agent, by_rest
+from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.servers import Agent, by_rest
 from tests.support.client import modern, request
 from tests.support.measuring import eventually
 

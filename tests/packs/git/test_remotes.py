@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
-from tests.packs.git.hosts import fine, git, refused
-from tests.packs.harness import Agent
+from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.servers import Agent
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 

@@ -8,8 +8,8 @@ import pytest
 
 from gatepost.sandbox import child
 from tests.packs.git.conftest import GitServers
-from tests.packs.git.hosts import fine, git, refused
-from tests.packs.harness import Agent
+from tests.packs.git.git_hosts import fine, git, refused
+from tests.packs.servers import Agent
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.packs.harness import Agent, PackServer, SecretWriter, open_server
 from tests.packs.openapi.petstore import PetstoreServer, petstore
+from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from tests.packs.harness import Agent
+from tests.packs.servers import Agent
 from tests.support.asgi_server import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"

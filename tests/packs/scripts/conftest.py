@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.harness import Agent
 from tests.packs.scripts.script_server import ScriptServer, open_script_server
+from tests.packs.servers import Agent
 
 
 @pytest.fixture(scope="module")

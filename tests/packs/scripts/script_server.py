@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
+from gatepost import CallContext, Pack
 from gatepost.policy.approvals.scripts import (
     SUBJECT,
     Place,
@@ -15,13 +18,54 @@ from gatepost.policy.approvals.scripts import (
     ScriptApprover,
 )
 from gatepost.runtime.services import Services
+from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
-from tests.packs.harness import Agent, PackServer, Protocol, open_server
-from tests.packs.scripts import toolset
+from tests.packs.servers import Agent, PackServer, Protocol, open_server
 from tests.support.client import Client
 from tests.support.commands import tenant_folder, toml
 from tests.support.processes import free_port
 from tests.support.server import configuration
+
+pack = Pack("called")
+
+
+class Sure(BaseModel):
+    """The form."""
+
+    sure: bool
+
+
+@pack.tool()
+async def asks(ctx: CallContext) -> str:
+    """Ask the person whether to go on."""
+    return (await ctx.ask("Go on?", Sure)).action
+
+
+@pack.tool()
+async def answers_an_error(ctx: CallContext) -> str:
+    """Answer a JSON-RPC error."""
+    raise ProtocolError(4711, "not in this house")
+
+
+@pack.tool()
+async def deeper(ctx: CallContext) -> str:
+    """Call itself; say where that ended."""
+    inner = await ctx.call("deeper", {})
+    return inner.failure.message if inner.failure else f"> {inner.content[0]['text']}"
+
+
+def is_there(path: str) -> bool:
+    """Whether somebody has made that file."""
+    return Path(path).exists()
+
+
+@pack.tool(timeout_s=120)
+async def held(ctx: CallContext, until: str) -> str:
+    """Run until the test has made that file."""
+    while not is_there(until):  # noqa: ASYNC110  # the server may be another process
+        await asyncio.sleep(0.02)
+    return "let go"
+
 
 T = TypeVar("T")
 ADMIN = ScriptApprover(subject="admin", operator=True)
@@ -151,7 +195,7 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
     }
     settings: dict[str, Any] = {
         "packs": {"scripts": usual | scripts},
-        "tools": {"packs": PACKS, "load": [str(Path(toolset.__file__))]},
+        "tools": {"packs": PACKS, "load": [__name__]},
         "storage": {"database": f"sqlite:///{folder / 'gatepost.db'}"},
         "workspace": {"root": str(folder / "workspaces")},
     }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.outbound.internet import Internet, small_internet
-from tests.packs.harness import Agent, PackServer, open_server
+from tests.packs.servers import Agent, PackServer, open_server
 
 
 @pytest.fixture(scope="package")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.internet import Internet, Page, leads, says
-from tests.packs.harness import Agent, by_mcp, by_rest
+from tests.packs.servers import Agent, by_mcp, by_rest
 
 SITE = "https://www.web.test"
 
