@@ -14,16 +14,16 @@ import pytest
 
 from gatepost.secrets.keyring import KeyRing
 from tests.audit.audit_log import AuditLog, audit_log
-from tests.secrets.premises import Premises
+from tests.cli.command_process import DeploymentFolder
 
 TENANTS = ("acme", "globex")
 
 
 @pytest.fixture(scope="module")
-def premises(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Premises]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DeploymentFolder]:
     """A deployment with records of two tenants."""
-    folder = tmp_path_factory.mktemp("premises")
-    found = Premises(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
+    folder = tmp_path_factory.mktemp("deployment")
+    found = DeploymentFolder(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
 
     async def fill() -> None:
         async with audit_log(f"sqlite:///{folder}/gatepost.db", ring_of(found)) as one:
@@ -35,8 +35,8 @@ def premises(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Premises]:
     found.close()
 
 
-def ring_of(premises: Premises) -> KeyRing:
-    return KeyRing.load(f"file:{premises.ring}")
+def ring_of(deployment: DeploymentFolder) -> KeyRing:
+    return KeyRing.load(f"file:{deployment.ring}")
 
 
 async def sharp(one: AuditLog) -> None:
@@ -52,25 +52,25 @@ async def sharp(one: AuditLog) -> None:
 
 
 @pytest.fixture(scope="module")
-def key(premises: Premises) -> Path:
+def key(deployment: DeploymentFolder) -> Path:
     """The public keys in a file, as an auditor has them."""
-    path = premises.folder / "keys.pem"
-    path.write_text(premises.run("audit", "key").out)
+    path = deployment.folder / "keys.pem"
+    path.write_text(deployment.run("audit", "key").out)
     return path
 
 
 @pytest.fixture(scope="module")
-def exported(premises: Premises) -> Path:
+def exported(deployment: DeploymentFolder) -> Path:
     """Globex's records in a file."""
-    path = premises.folder / "globex.jsonl"
-    told = premises.run("audit", "export", "--tenant", "globex", "--output", str(path))
+    path = deployment.folder / "globex.jsonl"
+    told = deployment.run("audit", "export", "--tenant", "globex", "--output", str(path))
     assert told.code == 0, told
     return path
 
 
-def test_verify_says_what_it_saw(premises: Premises) -> None:
+def test_verify_says_what_it_saw(deployment: DeploymentFolder) -> None:
     """A line for each tenant, and exit code 0."""
-    told = premises.run("audit", "verify")
+    told = deployment.run("audit", "verify")
 
     assert told.code == 0, told
     # How far the last checkpoint reaches depends on what was asked of this server before.
@@ -79,20 +79,20 @@ def test_verify_says_what_it_saw(premises: Premises) -> None:
     assert told.out.splitlines()[1].startswith("globex: 9 records are valid")
 
 
-def test_an_export_of_nobody_says_so(premises: Premises) -> None:
+def test_an_export_of_nobody_says_so(deployment: DeploymentFolder) -> None:
     """An empty file looks as if nothing had happened; the file itself stays as it should be."""
-    told = premises.run("audit", "export", "--tenant", "acmee")
+    told = deployment.run("audit", "export", "--tenant", "acmee")
 
     assert (told.code, len(told.out.splitlines())) == (0, 1)
     assert told.err == "There are no audit records of tenant acmee. Did you mean acme?\n"
-    assert premises.run("audit", "export", "--tenant", "acme").err == ""
+    assert deployment.run("audit", "export", "--tenant", "acme").err == ""
 
 
 def test_verify_needs_no_configuration_for_a_file(
-    premises: Premises, key: Path, exported: Path, tmp_path: Path
+    deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
     """With nothing but the public key, wherever it runs."""
-    told = premises.run("audit", "verify", str(exported), "--key", str(key), "--config", "/none")
+    told = deployment.run("audit", "verify", str(exported), "--key", str(key), "--config", "/none")
 
     assert (told.code, told.err) == (0, "")
     assert told.out == (
@@ -132,7 +132,7 @@ def without_details(line: str) -> str:
 @pytest.mark.requirement("AU6")
 @pytest.mark.parametrize("name", FILES)
 def test_a_changed_file_is_found_and_the_record_named(
-    premises: Premises, key: Path, exported: Path, tmp_path: Path, name: str
+    deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path, name: str
 ) -> None:
     """As in the database, with the public key alone."""
     change, number = FILES[name]
@@ -140,7 +140,7 @@ def test_a_changed_file_is_found_and_the_record_named(
     assert len(lines) == 12
     bad = tmp_path / "bad.jsonl"
     bad.write_text("\n".join(change(lines)))
-    told = premises.run("audit", "verify", str(bad), "--key", str(key))
+    told = deployment.run("audit", "verify", str(bad), "--key", str(key))
 
     assert told.code == 1, told
     assert told.out.startswith(f"globex: record {number} is bad: "), told
@@ -148,17 +148,17 @@ def test_a_changed_file_is_found_and_the_record_named(
 
 @pytest.mark.requirement("AU2")
 def test_a_file_that_was_cut_behind_a_checkpoint_needs_one_kept_elsewhere(
-    premises: Premises, key: Path, exported: Path, tmp_path: Path
+    deployment: DeploymentFolder, key: Path, exported: Path, tmp_path: Path
 ) -> None:
     """It is whole in itself; `gatepost audit checkpoint` printed what tells it."""
     kept = tmp_path / "kept.jsonl"
-    kept.write_text(premises.run("audit", "checkpoint", "--tenant", "globex").out)
+    kept.write_text(deployment.run("audit", "checkpoint", "--tenant", "globex").out)
     cut = tmp_path / "cut.jsonl"
     cut.write_text("\n".join(exported.read_text().strip().split("\n")[:10]))
     options = ["--key", str(key)]
-    alone = premises.run("audit", "verify", str(cut), *options)
-    anchored = premises.run("audit", "verify", str(cut), *options, "--checkpoint", str(kept))
-    whole = premises.run("audit", "verify", "--checkpoint", str(kept))
+    alone = deployment.run("audit", "verify", str(cut), *options)
+    anchored = deployment.run("audit", "verify", str(cut), *options, "--checkpoint", str(kept))
+    whole = deployment.run("audit", "verify", "--checkpoint", str(kept))
 
     assert (alone.code, anchored.code, whole.code) == (0, 1, 0)
     assert anchored.out.startswith("globex: record 9 is bad: it is missing")
@@ -198,9 +198,9 @@ def test_a_body_is_the_same_in_any_json_library(exported: Path) -> None:
 
 
 @pytest.mark.requirement("AU7")
-def test_cef_is_one_line_an_event_and_forges_nothing(premises: Premises) -> None:
+def test_cef_is_one_line_an_event_and_forges_nothing(deployment: DeploymentFolder) -> None:
     """Bars and backslashes in its head, equals signs and line breaks in its extension."""
-    told = premises.run("audit", "export", "--tenant", "globex", "--format", "cef")
+    told = deployment.run("audit", "export", "--tenant", "globex", "--format", "cef")
     lines = told.out.splitlines()
     last = lines[-1]
 
@@ -213,9 +213,9 @@ def test_cef_is_one_line_an_event_and_forges_nothing(premises: Premises) -> None
 
 
 @pytest.mark.requirement("AU7")
-def test_otlp_is_a_request_of_the_protocol_on_each_line(premises: Premises) -> None:
+def test_otlp_is_a_request_of_the_protocol_on_each_line(deployment: DeploymentFolder) -> None:
     """As the file exporter of OpenTelemetry writes it: 64-bit numbers as strings, times in ns."""
-    told = premises.run("audit", "export", "--tenant", "globex", "--format", "otlp")
+    told = deployment.run("audit", "export", "--tenant", "globex", "--format", "otlp")
     (request,) = map(json.loads, told.out.strip().split("\n"))
     (resource,) = request["resourceLogs"]
     (scope,) = resource["scopeLogs"]
@@ -234,12 +234,12 @@ def test_otlp_is_a_request_of_the_protocol_on_each_line(premises: Premises) -> N
     assert records[0]["eventName"] == "gatepost.audit.approval"
 
 
-def test_an_export_may_begin_later(premises: Premises, key: Path, tmp_path: Path) -> None:
+def test_an_export_may_begin_later(deployment: DeploymentFolder, key: Path, tmp_path: Path) -> None:
     """Behind the checkpoint before that time, so that it verifies by itself."""
     path = tmp_path / "late.jsonl"
     command = ["audit", "export", "--tenant", "acme", "--since", "2027-01-15T08:00:09"]
-    premises.run(*command, "--output", str(path))
-    told = premises.run("audit", "verify", str(path), "--key", str(key))
+    deployment.run(*command, "--output", str(path))
+    told = deployment.run("audit", "verify", str(path), "--key", str(key))
 
     assert told.code == 0, told
     assert told.out.startswith("acme: 7 records are valid, 6 to 12")
@@ -254,24 +254,24 @@ MISTAKES = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_cannot_be_used_is_said_in_a_sentence(
-    premises: Premises, tmp_path: Path, name: str
+    deployment: DeploymentFolder, tmp_path: Path, name: str
 ) -> None:
     """And no verdict is given."""
     words, message = MISTAKES[name]
     files = {"FILE": b'{"a": 1}\n', "BAD": b'{"signature": 1}\n'}
     for word, content in files.items():
         (tmp_path / word).write_bytes(content)
-    told = premises.run("audit", *(str(tmp_path / one) if one in files else one for one in words))
+    told = deployment.run("audit", *(str(tmp_path / one) if one in files else one for one in words))
 
     assert told.code == 1
     assert message in told.err
     assert "Traceback" not in told.err
 
 
-def test_the_public_key_is_one_that_openssl_reads(premises: Premises, key: Path) -> None:
+def test_the_public_key_is_one_that_openssl_reads(deployment: DeploymentFolder, key: Path) -> None:
     """PEM of an Ed25519 key, under a line with its id."""
     name, *pem = key.read_text().splitlines()
 
-    assert name == f"# key {ring_of(premises).current.id}"
+    assert name == f"# key {ring_of(deployment).current.id}"
     assert pem[0] == "-----BEGIN PUBLIC KEY-----"
     assert len(base64.b64decode(pem[1])) == 44

@@ -5,32 +5,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.command_process import DeploymentFolder
 from tests.mcp.stdio.client import talking, text
-from tests.redaction import tools
-from tests.secrets.premises import Premises
+from tests.redaction import kit
 
 VALUE = 'what-only-tools"may-have'
 
 
 @pytest.fixture
-def premises(tmp_path: Path) -> Iterator[Premises]:
-    premises = Premises(tmp_path, "sqlite:///gatepost.db", ("acme",))
-    yield premises
-    premises.close()
+def deployment(tmp_path: Path) -> Iterator[DeploymentFolder]:
+    deployment = DeploymentFolder(tmp_path, "sqlite:///gatepost.db", ("acme",))
+    yield deployment
+    deployment.close()
 
 
 @pytest.mark.requirement("P13")
-def test_a_server_on_pipes_says_no_secret(premises: Premises) -> None:
+def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
     """Not to its client, and not on standard error."""
-    premises.settings |= {
-        "tools": {"load": [str(Path(tools.__file__))]},
+    deployment.settings |= {
+        "tools": {"load": [str(Path(kit.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},
     }
-    premises.write()
-    premises.set("API_KEY", VALUE, "acme")
-    config = (premises.folder / "gatepost.toml").read_text()
+    deployment.write()
+    deployment.set("API_KEY", VALUE, "acme")
+    config = (deployment.folder / "gatepost.toml").read_text()
 
-    with talking(premises.folder, config) as talk:
+    with talking(deployment.folder, config) as talk:
         said = text(talk.of(talk.call("say", identity=1, text=f"it is {VALUE}")))
         used = text(talk.of(talk.call("use", identity=2, token="secret:API_KEY")))
         talk.of(talk.call("crash", identity=3, text=VALUE))

@@ -14,8 +14,8 @@ import pytest
 from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
-from tests.secrets.premises import TOOLSET, Done, Premises
-from tests.secrets.toolset import proof
+from tests.cli.command_process import CommandResult, DeploymentFolder
+from tests.secrets.tools import proof
 from tests.support.cases import each
 from tests.support.client import Client, result
 from tests.support.commands import dev, token
@@ -23,21 +23,24 @@ from tests.support.processes import python_environment
 from tests.support.server import SAMPLE_TOOLS, check_problems
 
 VALUE = "hunter2-hunter2-hunter2"
+TOOLS = str(Path(__file__).with_name("tools.py"))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("premises")
+    return tmp_path_factory.mktemp("deployment")
 
 
 @pytest.fixture(scope="module")
-def premises(folder: Path) -> Iterator[Premises]:
-    found = Premises(folder, f"sqlite:///{folder}/gatepost.db", ("acme", "globex", "initech"))
+def deployment(folder: Path) -> Iterator[DeploymentFolder]:
+    found = DeploymentFolder(
+        folder, f"sqlite:///{folder}/gatepost.db", ("acme", "globex", "initech")
+    )
     yield found
     found.close()
 
 
-def alone(folder: Path, *arguments: str, typed: bytes = b"") -> Done:
+def alone(folder: Path, *arguments: str, typed: bytes = b"") -> CommandResult:
     """A command as a process of its own, as from a shell."""
     done = subprocess.run(
         [sys.executable, "-m", "gatepost", "secrets", *arguments],
@@ -48,19 +51,19 @@ def alone(folder: Path, *arguments: str, typed: bytes = b"") -> Done:
         timeout=60,
         check=False,
     )
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
+def test_a_secret_from_its_setting_to_its_end(deployment: DeploymentFolder) -> None:
     """Set, replaced, listed, deleted; nothing printed is the value."""
     set_ = ("set", "API_KEY", "--tenant", "initech")
     outputs = [
-        premises.run("secrets", *set_, typed=f"{VALUE}\n"),
-        premises.run("secrets", "list", "--tenant", "initech"),
-        premises.run("secrets", *set_, typed=VALUE + "2"),
-        premises.run("secrets", "list", "--tenant", "globex"),
-        premises.run("secrets", "delete", "API_KEY", "--tenant", "initech"),
-        premises.run("secrets", "list", "--tenant", "initech"),
+        deployment.run("secrets", *set_, typed=f"{VALUE}\n"),
+        deployment.run("secrets", "list", "--tenant", "initech"),
+        deployment.run("secrets", *set_, typed=VALUE + "2"),
+        deployment.run("secrets", "list", "--tenant", "globex"),
+        deployment.run("secrets", "delete", "API_KEY", "--tenant", "initech"),
+        deployment.run("secrets", "list", "--tenant", "initech"),
     ]
 
     assert outputs[0] == (
@@ -78,21 +81,21 @@ def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
     assert VALUE not in "".join(one.out + one.err for one in outputs)
 
 
-def test_an_operator_binds_and_lists(premises: Premises) -> None:
+def test_an_operator_binds_and_lists(deployment: DeploymentFolder) -> None:
     """With the value, or later without it; what is told names hosts and no value."""
     tenant = ("--tenant", "acme")
     done = [
-        premises.run(
+        deployment.run(
             "secrets", "set", "A_KEY", *tenant, "--host", "GitLab.com", "--host", "a.example:8443",
             typed=VALUE,
         ),
-        premises.run("secrets", "set", "A_KEY", *tenant, typed=VALUE + "2"),
-        premises.run("secrets", "bind", "A_KEY", *tenant, "--host", "b.example"),
-        premises.run("secrets", "list", *tenant),
-        premises.run("secrets", "bind", "A_KEY", *tenant),
-        premises.run("secrets", "bind", "A_KAY", *tenant),
-        premises.run("secrets", "bind", "A_KEY", *tenant, "--host", "*.example"),
-        premises.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=VALUE),
+        deployment.run("secrets", "set", "A_KEY", *tenant, typed=VALUE + "2"),
+        deployment.run("secrets", "bind", "A_KEY", *tenant, "--host", "b.example"),
+        deployment.run("secrets", "list", *tenant),
+        deployment.run("secrets", "bind", "A_KEY", *tenant),
+        deployment.run("secrets", "bind", "A_KAY", *tenant),
+        deployment.run("secrets", "bind", "A_KEY", *tenant, "--host", "*.example"),
+        deployment.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=VALUE),
     ]  # fmt: skip
 
     both = "Secret A_KEY of tenant acme is set, bound to gitlab.com, a.example:8443.\n"
@@ -106,18 +109,18 @@ def test_an_operator_binds_and_lists(premises: Premises) -> None:
     assert VALUE not in "".join(one.out + one.err for one in done)
 
 
-def test_a_user_name_may_be_short_and_says_so_each_time(premises: Premises) -> None:
+def test_a_user_name_may_be_short_and_says_so_each_time(deployment: DeploymentFolder) -> None:
     """The mark is the value's: the next value is a secret again unless it is said again."""
     tenant = ("--tenant", "globex")
     done = [
-        premises.run("secrets", "set", "MAIL_USER", *tenant, "--username", typed="bob\n"),
-        premises.run("secrets", "list", *tenant),
-        premises.run("secrets", "bind", "MAIL_USER", *tenant, "--host", "mail.example"),
-        premises.run("secrets", "list", *tenant),
-        premises.run("secrets", "set", "MAIL_USER", *tenant, typed="eve\n"),
-        premises.run("secrets", "set", "MAIL_USER", *tenant, typed=VALUE),
-        premises.run("secrets", "list", *tenant),
-        premises.run("secrets", "delete", "MAIL_USER", *tenant),
+        deployment.run("secrets", "set", "MAIL_USER", *tenant, "--username", typed="bob\n"),
+        deployment.run("secrets", "list", *tenant),
+        deployment.run("secrets", "bind", "MAIL_USER", *tenant, "--host", "mail.example"),
+        deployment.run("secrets", "list", *tenant),
+        deployment.run("secrets", "set", "MAIL_USER", *tenant, typed="eve\n"),
+        deployment.run("secrets", "set", "MAIL_USER", *tenant, typed=VALUE),
+        deployment.run("secrets", "list", *tenant),
+        deployment.run("secrets", "delete", "MAIL_USER", *tenant),
     ]
 
     assert [one.code for one in done] == [0, 0, 0, 0, 1, 0, 0, 0]
@@ -170,9 +173,9 @@ def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
         os.close(ours)
 
 
-def test_at_a_terminal_the_value_is_asked_for_and_not_shown(premises: Premises) -> None:
+def test_at_a_terminal_the_value_is_asked_for_and_not_shown(deployment: DeploymentFolder) -> None:
     """Twice, as nobody sees what they type."""
-    code, seen = at_a_terminal(premises.folder, VALUE, VALUE)
+    code, seen = at_a_terminal(deployment.folder, VALUE, VALUE)
 
     assert code == 0, seen
     assert "Value of API_KEY:" in seen
@@ -242,7 +245,7 @@ REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
 
 @each(("arguments", "typed", "settings", "code", "says"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_done_is_told(
-    premises: Premises,
+    deployment: DeploymentFolder,
     arguments: list[str],
     typed: str,
     settings: dict[str, Any],
@@ -250,9 +253,9 @@ def test_what_cannot_be_done_is_told(
     says: str,
 ) -> None:
     """In a sentence that holds nothing of a value, whatever was taken for what."""
-    premises.write(**settings)
-    done = premises.run("secrets", *arguments, typed=typed)
-    premises.write()
+    deployment.write(**settings)
+    done = deployment.run("secrets", *arguments, typed=typed)
+    deployment.write()
 
     assert done.code == code, done
     assert says in done.err
@@ -261,7 +264,7 @@ def test_what_cannot_be_done_is_told(
 
 def test_a_configuration_without_a_place_for_secrets_is_told() -> None:
     """Where tools take them; `gatepost check` says it before anybody needs one."""
-    for load, warned in (([TOOLSET], True), ([SAMPLE_TOOLS], False)):
+    for load, warned in (([TOOLS], True), ([SAMPLE_TOOLS], False)):
         found = check_problems([issuer_of("acme")], tools={"load": load})
         assert ("config.W005" in [one.id for one in found]) is warned
 
@@ -273,7 +276,7 @@ def issuer_of(tenant: str) -> dict[str, Any]:
 def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     """Its ring and settings are in its state folder, so that they can be set and outlive it."""
     config = ("--tenant", "acme", "--config", str(tmp_path / "state" / "dev.toml"))
-    with dev(tmp_path, "--tools", TOOLSET) as gatepost:
+    with dev(tmp_path, "--tools", TOOLS) as gatepost:
         done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
         assert done.code == 0, done
         bearer = token(tmp_path, "--tenant", "acme")
@@ -285,12 +288,12 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     assert dev_ring(ring.parent).keys == KeyRing.load(f"file:{ring}").keys
 
 
-def test_a_rotation_says_what_becomes_of_secrets(premises: Premises) -> None:
+def test_a_rotation_says_what_becomes_of_secrets(deployment: DeploymentFolder) -> None:
     """What to run, which key goes next, and which is gone; before anything is lost."""
-    ring = premises.folder / "another.json"
+    ring = deployment.folder / "another.json"
     first = create(ring)
     filled, dropped = (
-        premises.run("keyring", "rotate", str(ring), "--keep", "1") for _ in range(2)
+        deployment.run("keyring", "rotate", str(ring), "--keep", "1") for _ in range(2)
     )
 
     assert (filled.code, dropped.code) == (0, 0)

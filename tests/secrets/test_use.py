@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
+from tests.cli.command_process import DeploymentFolder
 from tests.packs.servers import Agent, Protocol
-from tests.secrets.premises import Premises
-from tests.secrets.toolset import proof
+from tests.secrets.tools import proof
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -37,8 +37,8 @@ class Town:
     Two in one process would not do: to close a file there drops the other's locks on it (POSIX).
     """
 
-    def __init__(self, premises: Premises, sites: list[Server]) -> None:
-        self.premises, self.sites = premises, sites
+    def __init__(self, deployment: DeploymentFolder, sites: list[Server]) -> None:
+        self.premises, self.sites = deployment, sites
 
     def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
         return Agent(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
@@ -59,19 +59,19 @@ def town(
     postgres_server: Postgres,
     postgres_template: str,
 ) -> Iterator[Town]:
-    folder: Path = tmp_path_factory.mktemp("premises")
+    folder: Path = tmp_path_factory.mktemp("deployment")
     with ExitStack() as stack:
         database = f"sqlite:///{folder}/gatepost.db"
         if request.param == "postgresql":
             database = stack.enter_context(postgres_server.database(like=postgres_template))
-        premises = Premises(folder, database, TENANTS)
-        stack.callback(premises.close)
+        deployment = DeploymentFolder(folder, database, TENANTS)
+        stack.callback(deployment.close)
         issuers, servers = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
         sites = [
-            stack.enter_context(running_server(idp, issuers, **premises.settings))
+            stack.enter_context(running_server(idp, issuers, **deployment.settings))
             for _ in range(servers)
         ]
-        yield Town(premises, sites)
+        yield Town(deployment, sites)
 
 
 @pytest.mark.parametrize("protocol", BOTH)

@@ -3,22 +3,21 @@
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx2
 
 from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import settled
 from gatepost.policy.approvals.service import ApprovalService
+from tests.cli.command_process import CommandProcess
 from tests.runtime.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
 from tests.support.client import message
 from tests.support.issuers import Idp
-from tests.support.processes import Process, python_environment
 from tests.support.stores import Valkey
 
 TASKS = {"extensions": {META + "tasks": {}}}
@@ -27,18 +26,10 @@ LATER_S = 2
 """A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
 
 
-class Told(NamedTuple):
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-
 class Site(Cluster):
-    """The replicas, and an operator who runs commands in their folder."""
+    """The replicas, and a process that runs commands in their folder."""
 
-    operator: Process
+    commands: CommandProcess
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
         # This preset's tokens may say that they are a program's without naming a client.
@@ -48,25 +39,13 @@ class Site(Cluster):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Both replicas, the balancer and the operator."""
-        command = [sys.executable, "-m", "tests.secrets.operator"]
-        self.operator = Process(command, env=python_environment(), cwd=self.folder)
+        """Both replicas, the balancer and the process that runs commands."""
+        self.commands = CommandProcess(self.folder)
         try:
             with super().running():
                 yield
         finally:
-            self.operator.kill()
-
-    def operate(self, *arguments: str) -> Told:
-        """Run a command of `gatepost`."""
-        self.operator.write_line(json.dumps([list(arguments), ""]))
-        return Told(*json.loads(self.operator.next_line(timeout_s=60)))
-
-    async def order(self, *arguments: str) -> Told:
-        """The same, from a coroutine; the command succeeds."""
-        told = await asyncio.to_thread(self.operate, *arguments)
-        assert told.code == 0, told
-        return told
+            self.commands.kill()
 
     @contextmanager
     def without_relay(self, *, really: bool = True) -> Iterator[None]:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from gatepost.secrets.keyring import create
-from tests.policy.revocation.site import TASKS, Told
+from tests.cli.command_process import CommandProcess
+from tests.policy.revocation.site import TASKS
 from tests.runtime.replicas import toolset
 from tests.support.client import modern
 from tests.support.commands import ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp
-from tests.support.processes import Process, python_environment
 from tests.support.server import issuer_settings
 from tests.support.stores import Postgres
 
@@ -33,14 +33,7 @@ class Shop:
     def __init__(self, folder: Path, database: str, server: ServerProcess) -> None:
         self.folder, self.database, self.server = folder, database, server
         self.token = server.token(scope="files:write")
-        command = [sys.executable, "-m", "tests.secrets.operator"]
-        self.operator = Process(command, env=python_environment(), cwd=folder)
-
-    def operate(self, *arguments: str, typed: str = "") -> Told:
-        self.operator.write_line(json.dumps([list(arguments), typed]))
-        told = Told(*json.loads(self.operator.next_line(timeout_s=WITHIN_S)))
-        assert told.code == 0, told
-        return told
+        self.commands = CommandProcess(folder)
 
     def ask(self, method: str, params: dict[str, Any], **capabilities: Any) -> dict[str, Any]:
         """The result of a request of 2026-07-28."""
@@ -84,7 +77,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]
         try:
             yield found
         finally:
-            found.operator.kill()
+            found.commands.kill()
 
 
 @contextmanager
@@ -112,7 +105,7 @@ Back = Callable[[Shop, Path], str]
 
 def sqlite(shop: Shop, elsewhere: Path) -> str:
     """`gatepost backup`, and the copy becomes the database's file."""
-    told = shop.operate("backup", "kept.db")
+    told = shop.commands.succeed("backup", "kept.db")
     assert "Backed up the database to" in told.out
     assert (shop.folder / "kept.db").stat().st_mode & 0o777 == 0o600
     shutil.copy(shop.folder / "kept.db", elsewhere / "gatepost.db")
@@ -168,8 +161,8 @@ def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
 
 def prepared(here: Shop) -> list[str]:
     """One thing of each kind, acknowledged; the ids of tasks."""
-    here.operate("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
-    here.operate("revoke", "--subject", "mallory", "--reason", "left")
+    here.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
+    here.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
     workspace = tenant_folder(here.folder / "workspaces", "acme")
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "note.txt").write_text("kept")
@@ -182,11 +175,14 @@ def prepared(here: Shop) -> list[str]:
 
 def holds_what_was_kept(there: Shop) -> None:
     """As the server and the commands in the new place see it."""
-    assert "cannot be decrypted" not in there.operate("secrets", "list", "--tenant", "acme").out
-    assert "KEY" in there.operate("secrets", "list", "--tenant", "acme").out
-    assert "tokens of subject mallory" in there.operate("revoke", "--list").out
-    assert "hold" in there.operate("approvals", "list", "--tenant", "acme").out
-    assert "acme: " in there.operate("audit", "verify").out
+    assert (
+        "cannot be decrypted"
+        not in there.commands.succeed("secrets", "list", "--tenant", "acme").out
+    )
+    assert "KEY" in there.commands.succeed("secrets", "list", "--tenant", "acme").out
+    assert "tokens of subject mallory" in there.commands.succeed("revoke", "--list").out
+    assert "hold" in there.commands.succeed("approvals", "list", "--tenant", "acme").out
+    assert "acme: " in there.commands.succeed("audit", "verify").out
     assert (there.folder / "workspaces" / "acme" / "note.txt").read_text() == "kept"
     mallory = there.server.token(sub="mallory", iat=1_700_000_000, exp=1_700_000_001)
     assert there.server.status(mallory) == 401
@@ -196,9 +192,8 @@ def test_a_copy_never_takes_the_place_of_another(idp: Idp, tmp_path: Path) -> No
     """And what is no SQLite has tools of its own."""
     create(tmp_path / "keyring.json")
     with shop(idp, tmp_path, "sqlite:///gatepost.db") as here:
-        here.operate("backup", "one.db")
-        here.operator.write_line(json.dumps([["backup", "one.db"], ""]))
-        told = Told(*json.loads(here.operator.next_line(timeout_s=WITHIN_S)))
+        here.commands.succeed("backup", "one.db")
+        told = here.commands.run("backup", "one.db")
         assert (told.code, "already exists" in told.err) == (1, True)
         assert sorted(one.name for one in tmp_path.glob("one*")) == ["one.db"]
         check = [sys.executable, "-c", "import sqlite3,sys;print(*sqlite3.connect(sys.argv[1])"]

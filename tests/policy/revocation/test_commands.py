@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,9 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
-from tests.policy.revocation.site import Told
+from tests.cli.command_process import CommandProcess, CommandResult
 from tests.storage.samples import task
 from tests.support.commands import tenant_folder, toml
-from tests.support.processes import Process, python_environment
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -43,8 +41,7 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "tests.secrets.operator"]
-        self.process = Process(command, env=python_environment(), cwd=folder)
+        self.process = CommandProcess(folder)
 
     def begin(self, **changes: Any) -> None:
         """Nothing was done yet."""
@@ -54,10 +51,9 @@ class Shell:
         text = "\n".join(f"{name} = {toml(value)}" for name, value in (SETTINGS | changes).items())
         (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
 
-    def run(self, *arguments: str) -> Told:
-        """What a command came to."""
-        self.process.write_line(json.dumps([list(arguments), ""]))
-        return Told(*json.loads(self.process.next_line(timeout_s=60)))
+    def run(self, *arguments: str) -> CommandResult:
+        """Run a command."""
+        return self.process.run(*arguments)
 
     def tenants(self) -> dict[str, Any]:
         """What `gatepost tenant list` says of each."""

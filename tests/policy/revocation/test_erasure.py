@@ -161,13 +161,15 @@ async def test_a_tenant_is_erased_while_it_calls(site: Site) -> None:
         for tenant in ("globex", "acme"):
             fill(root, tenant)
 
-        asked = await asyncio.to_thread(site.operate, "tenant", "erase", "globex")
+        asked = await asyncio.to_thread(site.commands.run, "tenant", "erase", "globex")
         assert asked.code == 1
         assert "2 tasks" in asked.out
         assert "--yes" in asked.err
         assert not any(call.done() for call in victims[0].calls.values())
 
-        told = await site.order("tenant", "erase", "globex", "--yes", "--reason", "contract ended")
+        told = await site.commands.order(
+            "tenant", "erase", "globex", "--yes", "--reason", "contract ended"
+        )
         assert "files and folders" in told.out
         assert "erased the details of" in told.out
         for victim in victims:
@@ -176,12 +178,12 @@ async def test_a_tenant_is_erased_while_it_calls(site: Site) -> None:
         assert not (root / "globex").exists()
         assert not (root / PRIVATE / "globex").exists()
         assert (root / "acme" / "a" / "b" / "note").exists()
-        again = await asyncio.to_thread(site.operate, "tenant", "erase", "globex")
+        again = await asyncio.to_thread(site.commands.run, "tenant", "erase", "globex")
         assert "has no data except" in again.out
-        verified = await site.order("audit", "verify")
+        verified = await site.commands.order("audit", "verify")
         assert "globex: " in verified.out
 
-        await site.order("tenant", "resume", "globex")
+        await site.commands.order("tenant", "resume", "globex")
         await begins_anew(site, victims, client)
         await bystander.let_go()
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
@@ -219,19 +221,19 @@ async def test_one_person_is_forgotten_and_nobody_else(site: Site) -> None:
         await leaves.ask("tools/call", params, at=1, capabilities=TASKS)
 
         arguments = ("tenant", "erase", "acme", "--subject", "dave")
-        alone = await asyncio.to_thread(site.operate, *arguments, "--yes")
+        alone = await asyncio.to_thread(site.commands.run, *arguments, "--yes")
         assert (alone.code, "must be given together" in alone.err) == (2, True)
-        counted = await asyncio.to_thread(site.operate, *arguments, "--issuer", issuer)
+        counted = await asyncio.to_thread(site.commands.run, *arguments, "--issuer", issuer)
         assert (counted.code, "about this person: 1 tasks" in counted.out) == (1, True)
-        told = await site.order(*arguments, "--issuer", issuer, "--yes")
+        told = await site.commands.order(*arguments, "--issuer", issuer, "--yes")
         assert "removed 1 records" in told.out
         assert "erased the details of 1 audit records" in told.out
 
         head = leaves.mirrors("server/discover", None)
         answer = await leaves.send(leaves.modern("server/discover", None), head, at=1)
         assert answer.status_code == 401
-        assert "dave" not in (await site.order("audit", "export", "--tenant", "acme")).out
-        assert "acme: " in (await site.order("audit", "verify")).out
+        assert "dave" not in (await site.commands.order("audit", "export", "--tenant", "acme")).out
+        assert "acme: " in (await site.commands.order("audit", "verify")).out
         assert not any(call.done() for call in stays.calls.values())
         await stays.let_go()
         assert {status for status, _ in (await stays.answers()).values()} == {200}

@@ -46,7 +46,7 @@ async def test_a_retry_key_outlives_a_cut_off(site: Site, who: str) -> None:
         stack.callback(running.cancel)
         await site.marked(f"holding {stopped}")
 
-        ordered = await site.order("revoke", *order)
+        ordered = await site.commands.order("revoke", *order)
         assert (await asyncio.wait_for(running, WITHIN_S))[0] == 401
         for at in (0, 1):
 
@@ -65,7 +65,7 @@ async def test_a_retry_key_outlives_a_cut_off(site: Site, who: str) -> None:
 
             assert await told(done) == (200, f"held {done}")
             assert (await told(stopped))[0] == 409
-        await site.order("revoke", "--undo", ordered.out.split()[-1])
+        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
     for name in (done, stopped):
         assert site.marks(f"holding {name}") == 1
 
@@ -89,7 +89,7 @@ async def test_a_lost_stream_is_not_to_be_had_again(site: Site, who: str) -> Non
         again = client.stream("GET", headers=head, at=1)
         resumed = await stack.enter_async_context(again)
 
-        ordered = await site.order("revoke", *order)
+        ordered = await site.commands.order("revoke", *order)
         await ended(resumed)
         await site.marked(f"stopped {name}")
 
@@ -104,4 +104,4 @@ async def test_a_lost_stream_is_not_to_be_had_again(site: Site, who: str) -> Non
                 return (await later.get(head, at=1)).status_code == 404
 
             await site.until(is_gone)
-        await site.order("revoke", "--undo", ordered.out.split()[-1])
+        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])

@@ -135,14 +135,14 @@ async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(site: Site
         for one in (victim, bystander):
             await one.open(service, by, stack)
 
-        ordered = await site.order("revoke", *order, "--tenant", "acme")
+        ordered = await site.commands.order("revoke", *order, "--tenant", "acme")
         await site.until(lambda: victim.is_gone(service))
         refused = await asyncio.wait_for(victim.call, WITHIN_S)
         assert refused.status_code == 401 or WITHDRAWN.encode() in refused.content
         assert await bystander.is_there(service)
 
         await what_comes_later(site, victim, theirs)
-        await site.order("revoke", "--undo", ordered.out.split()[-1])
+        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert await bystander.is_there(service)
         for name in (bystander.approved, bystander.granted):
             assert await paid(bystander.client, name, 1) == (200, f"paid {name}")
@@ -177,7 +177,9 @@ async def test_what_somebody_approved_goes_with_them(site: Site) -> None:
         await others.open(service, approver(site), stack)
 
         mallory = await stack.enter_async_context(site.client(sub="mallory"))
-        ordered = await site.order("revoke", "--subject", "mallory", "--issuer", site.issuer)
+        ordered = await site.commands.order(
+            "revoke", "--subject", "mallory", "--issuer", site.issuer
+        )
         for at in (0, 1):
             # Until a replica has heard of it the approval is good, and the call would be made.
             async def knows(at: int = at) -> bool:
@@ -192,4 +194,4 @@ async def test_what_somebody_approved_goes_with_them(site: Site) -> None:
         for name in (mine.approved, others.approved, others.granted):
             assert await paid(client, name, 0) == (200, f"paid {name}")
         assert site.marks(f"paid {mine.granted}") == 0
-        await site.order("revoke", "--undo", ordered.out.split()[-1])
+        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])

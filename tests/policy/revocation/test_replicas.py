@@ -62,13 +62,13 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
         await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
 
         with site.without_relay(really=relay == "none"):
-            ordered = await site.order(*command)
+            ordered = await site.commands.order(*command)
             await everything_ends(site, victims, shut=shut)
         if shut:
-            await site.order("tenant", "resume", "globex")
+            await site.commands.order("tenant", "resume", "globex")
         await what_comes_later(site, victims, theirs, shut=shut)
         if not shut:
-            await site.order("revoke", "--undo", ordered.out.split()[-1])
+            await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert not any(call.done() for call in bystander.calls.values())
         await bystander.let_go()
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
