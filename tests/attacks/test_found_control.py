@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
 from gatepost.policy.approvals.rules import BadCondition, Condition, ConditionVariables
-from tests.policy.approvals.deployment import ACME, BOB, Deployment, kind
+from tests.policy.replicas import ACME, BOB, ApprovalDeployment, failure_kind
 from tests.support.endpoint import a_caller
 
 TREASURER = a_caller(subject="tessa", roles=frozenset({"approver", "treasurer"}))
@@ -17,9 +17,9 @@ STRICTER = {
 }
 
 
-def bank(stricter: str) -> Deployment:
+def bank(stricter: str) -> ApprovalDeployment:
     """Every call needs an approver, a large one more than that."""
-    return Deployment(require=["act"], rules=[STRICTER[stricter]])
+    return ApprovalDeployment(require=["act"], rules=[STRICTER[stricter]])
 
 
 @pytest.mark.parametrize("stricter", STRICTER)
@@ -44,8 +44,8 @@ async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None
     request = await replica.asked(what="a", amount=1)
     await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
 
-    assert kind(await replica.call(what="b", amount=2)) == ""
-    assert kind(await replica.call(what="c", amount=5000)) == "approval_pending"
+    assert failure_kind(await replica.call(what="b", amount=2)) == ""
+    assert failure_kind(await replica.call(what="c", amount=5000)) == "approval_pending"
     assert deployment.effects == {"b": 1}
 
 
@@ -54,13 +54,13 @@ async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     replica = bank("somebody else").replica()
     request = await replica.asked(what="a", amount=5000)
     await replica.service.approve(ACME, request.id, TREASURER, grant=GrantTerms(uses=1, when=LARGE))
-    assert kind(await replica.call(what="b", amount=6000)) == ""
+    assert failure_kind(await replica.call(what="b", amount=6000)) == ""
 
     request = await replica.asked(what="c", amount=1)
     await replica.service.approve(
         ACME, request.id, Operator("root"), grant=GrantTerms(uses=1, when=LARGE)
     )
-    assert kind(await replica.call(what="d", amount=7000)) == ""
+    assert failure_kind(await replica.call(what="d", amount=7000)) == ""
 
 
 DELEGATE = a_caller(actor="agent")
@@ -68,19 +68,19 @@ DELEGATE = a_caller(actor="agent")
 
 async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() -> None:
     """A delegate with the person's client used their approval, and their grants."""
-    replica = Deployment(require=["act"]).replica()
+    replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
 
     delegated = await replica.asked(caller=DELEGATE, what="a")
 
     assert delegated.caller.actor == "agent"
-    assert kind(await replica.call(what="b")) == ""
+    assert failure_kind(await replica.call(what="b")) == ""
 
 
 async def test_whoever_makes_a_call_for_somebody_does_not_approve_it() -> None:
     """The approver Bob acted for Alice, and approved his own call as himself."""
-    replica = Deployment(require=["act"]).replica()
+    replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(caller=a_caller(actor=BOB.subject), what="a")
 
     with pytest.raises(Undecidable, match="You made this call"):

@@ -11,7 +11,7 @@ from gatepost.cli.main import main
 from gatepost.policy.approvals.erasure import forget
 from gatepost.policy.approvals.request import GrantTerms
 from gatepost.storage.backends import open_records
-from tests.policy.approvals.deployment import ACME, BOB, CAROL, Deployment, said
+from tests.policy.replicas import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """
@@ -64,7 +64,7 @@ async def test_whoever_decided_is_forgotten_too() -> None:
     An approver who was erased stood by name in everybody's history, and what they had granted held
     on. Half an approval of theirs counts no more.
     """
-    deployment = Deployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
+    deployment = ApprovalDeployment(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
     replica = deployment.replica()
     service, ours = replica.service, deployment.records.of(ACME)
     for what in ("a", "b"):
@@ -84,6 +84,6 @@ async def test_whoever_decided_is_forgotten_too() -> None:
     assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
     assert await service.grants(ACME) == []
     assert (await service.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
-    assert said(await replica.call(what="a")) == "a 0 1"
-    assert "no" in said(await replica.call(what="d"))
+    assert text_of(await replica.call(what="a")) == "a 0 1"
+    assert "no" in text_of(await replica.call(what="d"))
     assert await forget(ours, BOB.issuer, BOB.subject) == 0

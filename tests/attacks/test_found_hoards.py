@@ -12,7 +12,7 @@ from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.relay import MemoryRelay
-from tests.policy.idempotency.deployment import come
+from tests.policy.replicas import run_until
 from tests.support.asking_tools import ACCEPTED, opened, question, said_in_session
 from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
 from tests.support.endpoint_streams import EndpointPair
@@ -48,7 +48,7 @@ async def test_answers_are_taken_to_questions_that_wait() -> None:
     async def is_cleared() -> bool:
         return notes(house, "asked") == []
 
-    await come(is_cleared)
+    await run_until(is_cleared)
     for identity in (once, never):
         assert await house.answer(house.two, identity, result=ACCEPTED) == 202
     assert notes(house, "answer") == []

@@ -12,7 +12,7 @@ from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryIdempotency
 from gatepost.storage.rate_limits import Buckets
 from gatepost.tools.runner import Runner
-from tests.policy.idempotency.deployment import Deployment, said
+from tests.policy.replicas import IdempotencyDeployment, text_or_failure
 
 WITHIN_S = 10
 
@@ -26,7 +26,7 @@ async def test_who_lost_the_key_stops(
     beside it, for as long as a person takes to answer: two at the same work.
     """
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     cut_off, other = deployment.replica(), deployment.replica()
     records = deployment.records.of("acme").idempotency
     renew = records.renew
@@ -54,18 +54,18 @@ async def test_who_lost_the_key_stops(
     first = asyncio.create_task(cut_off.call(tool=tool, kind=kind))
     await deployment.entered.wait()
     deployment.clock.now += execution.LEASE_S + 60
-    assert said(await other.call(tool=tool, kind=kind)) == "second"
+    assert text_or_failure(await other.call(tool=tool, kind=kind)) == "second"
     records.renew = renew  # type: ignore[method-assign]
     await asyncio.wait_for(stopped.wait(), WITHIN_S)
 
     # What may be done again is answered as the other did it.
-    assert said(await first) == ("second" if tool == "put" else "conflict")
+    assert text_or_failure(await first) == ("second" if tool == "put" else "conflict")
 
 
 async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a day it is swept away, and what runs under it runs on."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     first = asyncio.create_task(deployment.replica().call(tool="act_held"))
     await deployment.entered.wait()
     records = deployment.records.of("acme").idempotency
@@ -82,7 +82,7 @@ async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     await asyncio.wait_for(looked.wait(), WITHIN_S)
     deployment.gate.set()
 
-    assert said(await first) == "a 1"
+    assert text_or_failure(await first) == "a 1"
 
 
 class Counted(MemoryIdempotency):
@@ -102,7 +102,7 @@ async def test_who_calls_too_often_writes_nothing() -> None:
     Each call with an idempotency key was two durable writes before it was counted: one caller
     beyond its rate could keep all tenants from the database.
     """
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     records = deployment.records.of("acme").idempotency = Counted()
     attempts = RetryLimits(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
     replica = deployment.replica()
@@ -112,12 +112,12 @@ async def test_who_calls_too_often_writes_nothing() -> None:
         stages=(attempts, IdempotencyStage(replica.runs, timeout_s=30, max_result_bytes=1000)),
         clock=deployment.clock,
     )
-    outcomes = [said(await replica.call(f"key {number}")) for number in range(50)]
+    outcomes = [text_or_failure(await replica.call(f"key {number}")) for number in range(50)]
 
     assert outcomes == ["a 1", *(f"a {n}" for n in range(2, 11)), *["rate_limit+"] * 40]
     assert records.written == 10
     refused = (await replica.call("key 50")).failure
     assert refused is not None
     assert refused.limit == "caller"
-    assert said(await replica.call("key 0", subject="bob")) == "a 11"
-    assert said(await replica.call(None)) == "a 12"
+    assert text_or_failure(await replica.call("key 0", subject="bob")) == "a 11"
+    assert text_or_failure(await replica.call(None)) == "a 12"

@@ -10,8 +10,9 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_tasks
-from tests.policy.idempotency.deployment import come
-from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
+from tests.mcp.tasking import DECLARED, TaskClient
+from tests.policy.replicas import run_until
+from tests.support.endpoint import JSON, META, VERSION, Response, message
 
 pack = Pack("documents")
 
@@ -71,7 +72,7 @@ class Site(TaskClient):
             held = len(self.streams) + len(self.feed.tenants) + len(followed)
             return held + len(self.keeper._jobs) == 0
 
-        await come(is_over)
+        await run_until(is_over)
 
 
 @pytest.fixture

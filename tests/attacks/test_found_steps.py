@@ -11,8 +11,9 @@ from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
-from tests.policy.idempotency.deployment import come, turns
-from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
+from tests.support.endpoint import TaskClient
+from tests.policy.replicas import run_ready, run_until
+from tests.support.endpoint import JSON, META, VERSION, Header, message
 
 WITHIN_S = 10
 MOST_STEPS = 60
@@ -109,7 +110,7 @@ class Site:
             "gatepost.request_id": "request-1",
         }
         task = asyncio.ensure_future(self.client.endpoint(scope, receive, send))
-        await turns(steps)
+        await run_ready(steps)
         was_over = task.done()
         if dropped:
             gone.set()
@@ -212,6 +213,6 @@ async def settled(site: Site, steps: int) -> None:
         return not site.left()
 
     try:
-        await come(is_over)
+        await run_until(is_over)
     except TimeoutError:
         pytest.fail(f"after {steps} steps: {site.left()}")

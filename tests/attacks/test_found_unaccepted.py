@@ -12,8 +12,9 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
-from tests.policy.idempotency.deployment import come, turns
-from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
+from tests.mcp.tasking import DECLARED, TaskClient
+from tests.policy.replicas import run_ready, run_until
+from tests.support.endpoint import JSON, META, VERSION, Response, message
 
 WITHIN_S = 10
 MOST = 2
@@ -145,7 +146,7 @@ async def test_a_task_whose_client_is_gone_before_its_answer_ends(site: Site) ->
     async def has_ended() -> bool:
         return [task.status for task in site.tasks.held.values()] == ["cancelled"]
 
-    await come(has_ended)
+    await run_until(has_ended)
     assert site.ran == []
 
 
@@ -175,7 +176,7 @@ async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
     monkeypatch.setattr(body, "WATCH_AFTER_S", 0)
     site = Site(**options)
     first = asyncio.create_task(site.call(1, "k"))
-    await turns(steps)
+    await run_ready(steps)
     site.hang_up.set()
     await first
     site.hang_up.clear()

@@ -7,13 +7,13 @@ from gatepost.audit.writer import AuditWriter
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditQuery
 from gatepost.tools.redaction import Redaction
-from tests.policy.approvals.deployment import ACME, BOB, Deployment
+from tests.policy.replicas import ACME, BOB, ApprovalDeployment
 
 
 @pytest.mark.parametrize("key", [None, "k1"], ids=["plain", "with an idempotency key"])
 async def test_a_call_names_the_approval_that_let_it_run(key: str | None) -> None:
     """And the one that it waits for, so that both are found by it."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     settings = AuditSettings(batch_ms=0)
     writer = AuditWriter(

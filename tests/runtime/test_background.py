@@ -26,7 +26,7 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
-from tests.policy.approvals.deployment import ACME, Deployment
+from tests.policy.replicas import ACME, ApprovalDeployment
 from tests.support.endpoint import EndpointClient, a_caller
 
 WITHIN_S = 30.0
@@ -134,7 +134,7 @@ async def sweeps(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def expires(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    service = Deployment().replica().service
+    service = ApprovalDeployment().replica().service
     patch.setattr(service.requests, "expire_due", fault)
     async with service.expiring(every_s=0.01):
         yield
@@ -212,7 +212,7 @@ async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[Non
 
 @asynccontextmanager
 async def shows(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    service = Deployment().replica().service
+    service = ApprovalDeployment().replica().service
     patch.setattr(service, "waiting", fault)
     page = LiveInbox(service, MemoryRelay()).watch(ACME)
     looking = asyncio.create_task(anext(page))  # type: ignore[arg-type]

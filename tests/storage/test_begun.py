@@ -12,7 +12,14 @@ from gatepost.policy.idempotency.execution import LEASE_S
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
-from tests.policy.approvals.deployment import ACME, BOB, Deployment, Replica, kind, said
+from tests.policy.replicas import (
+    ACME,
+    BOB,
+    ApprovalDeployment,
+    ApprovalReplica,
+    failure_kind,
+    text_of,
+)
 
 pytestmark = pytest.mark.requirement("A7")
 
@@ -21,7 +28,7 @@ LIVES_S = 300.0
 WITHIN_S = 30
 
 
-class Witnessed(Deployment):
+class Witnessed(ApprovalDeployment):
     """Keeps what would be told to the webhook."""
 
     def __init__(self, records: Records) -> None:
@@ -50,7 +57,7 @@ def deployment(records: Records) -> Witnessed:
 
 
 async def running(
-    deployment: Deployment, replica: Replica, tool: str
+    deployment: ApprovalDeployment, replica: ApprovalReplica, tool: str
 ) -> "tuple[ApprovalRequest, asyncio.Task[object]]":
     """An approved call whose tool has had its effect and goes on."""
     request = await replica.asked(tool, what="a")
@@ -62,7 +69,7 @@ async def running(
     return request, call
 
 
-async def left(deployment: Deployment, tool: str = "act") -> ApprovalRequest:
+async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
     """The same; its process has lost its power, and the lease of its record runs."""
     replica = deployment.replica()
     request, call = await running(deployment, replica, tool)
@@ -74,28 +81,28 @@ async def left(deployment: Deployment, tool: str = "act") -> ApprovalRequest:
     return request
 
 
-async def at(replica: Replica, request: ApprovalRequest) -> tuple[str, str]:
+async def at(replica: ApprovalReplica, request: ApprovalRequest) -> tuple[str, str]:
     """State and use as a page shows them."""
     found = await replica.service.get(ACME, request.id)
     assert found is not None
     return found.state, found.use
 
 
-async def page(replica: Replica, request: ApprovalRequest) -> None:
+async def page(replica: ApprovalReplica, request: ApprovalRequest) -> None:
     await replica.service.get(ACME, request.id)
 
 
-async def history(replica: Replica, request: ApprovalRequest) -> None:
+async def history(replica: ApprovalReplica, request: ApprovalRequest) -> None:
     [found] = await replica.service.history(ACME)
     assert (found.id, found.state, found.use) == (request.id, "used", "unknown")
 
 
-async def sweep(replica: Replica, request: ApprovalRequest) -> None:
+async def sweep(replica: ApprovalReplica, request: ApprovalRequest) -> None:
     replica.deployment.clock.now += LIVES_S
     await replica.service.requests.expire_due()
 
 
-Look = Callable[[Replica, ApprovalRequest], Awaitable[None]]
+Look = Callable[[ApprovalReplica, ApprovalRequest], Awaitable[None]]
 LOOKS: dict[str, Look] = {"its page": page, "the history": history, "the sweep": sweep}
 
 
@@ -122,9 +129,9 @@ async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(deployment: Wit
     await sweep(other, request)
 
     for _ in range(2):
-        assert "is not known" in said(await other.call(what="a"))
+        assert "is not known" in text_of(await other.call(what="a"))
     deployment.clock.now += LIVES_S
-    assert kind(await other.call(what="a")) == "approval_pending"
+    assert failure_kind(await other.call(what="a")) == "approval_pending"
     assert deployment.effects["a"] == 1
 
 
@@ -133,7 +140,7 @@ async def test_an_agent_that_comes_back_first_ends_it_too(deployment: Witnessed)
     request, other = await left(deployment), deployment.replica()
     deployment.clock.now += LEASE_S + 1
 
-    assert "is not known" in said(await other.call(what="a"))
+    assert "is not known" in text_of(await other.call(what="a"))
 
     assert await at(other, request) == ("used", "unknown")
     assert deployment.heard() == ["requested", "approved", "unknown"]
@@ -171,9 +178,9 @@ async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: Witnessed) ->
     await other.service.requests.expire_due()
 
     assert await at(other, request) == ("used", "")
-    assert "was stopped" in said(await other.call(what="a"))
+    assert "was stopped" in text_of(await other.call(what="a"))
     assert deployment.heard() == ["requested", "approved", "used"]
-    assert kind(await other.call(what="a")) == "approval_pending"
+    assert failure_kind(await other.call(what="a")) == "approval_pending"
 
 
 async def test_what_was_unknown_may_become_known(deployment: Witnessed) -> None:
@@ -198,7 +205,7 @@ async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
     deployment.clock.now += LEASE_S + 1
 
     assert await at(other, request) == ("approved", "unknown")
-    assert said(await other.call("put", what="a")) == "a 0 2"
+    assert text_of(await other.call("put", what="a")) == "a 0 2"
     assert await at(other, request) == ("used", "")
 
 
@@ -208,7 +215,7 @@ async def test_nor_is_it_repeated_when_that_time_is_over(deployment: Witnessed) 
     await sweep(other, request)
 
     assert await at(other, request) == ("used", "unknown")
-    assert "is not known" in said(await other.call("put", what="a"))
+    assert "is not known" in text_of(await other.call("put", what="a"))
     assert deployment.effects["a"] == 1
 
 

@@ -8,7 +8,7 @@ from gatepost.policy.approvals.request import GrantTerms
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
-from tests.policy.approvals.deployment import ACME, CAROL
+from tests.policy.replicas import ACME, CAROL
 from tests.policy.revocation.test_reach import AGENT, BOB, ROBOT, order
 from tests.policy.revocation.test_withdrawal import RULES, Watched
 

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.policy.approvals.webhook import no_page, page_of
 from gatepost.tools.api import Call, Offer
-from tests.policy.approvals.deployment import ALICE, Deployment
+from tests.policy.replicas import ALICE, ApprovalDeployment
 from tests.support.measuring import steps
 
 MOST_STEPS = 8
@@ -16,7 +16,7 @@ MOST_STEPS = 8
 def test_a_tool_that_needs_nobody_costs_one_look() -> None:
     """However many rules there are for others; nothing is awaited, decoded or asked."""
     rules = [{"tools": ["put"], "when": f"arguments.amount > {number}"} for number in range(50)]
-    replica = Deployment(rules=rules, require=["look"]).replica()
+    replica = ApprovalDeployment(rules=rules, require=["look"]).replica()
     [stage] = [one for one in replica.stages if type(one).__name__ == "ApprovalStage"]
     call = Call(caller=ALICE, name="act", arguments=b"{}", request_id="r")
     offer, answered = replica.tools["act"], object()

@@ -6,17 +6,49 @@ from typing import Any
 
 import pytest
 
+from gatepost import CallContext, Pack
 from gatepost.check.pack_loading import load
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.dev.composition import dev_config
 from gatepost.policy.approvals.rules import plan_of
-from tests.policy.approvals import destructive_tools
-from tests.policy.approvals.destructive_tools import RUN, pack
 from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import check_problems, issuer_settings, running_server
 
-TOOLS = {"load": [destructive_tools.__name__]}
+pack = Pack("wrecking")
+RUN: list[str] = []
+"""What has run, by the label of its call."""
+
+
+@pack.tool(destructive=True)
+async def wreck(ctx: CallContext, label: str) -> str:
+    """Destroy something."""
+    RUN.append(label)
+    return "done"
+
+
+@pack.tool(destructive=True, read_only_form=lambda given: given["action"] == "look")
+async def handle(ctx: CallContext, action: str, label: str) -> str:
+    """Destroy something, or look at it."""
+    RUN.append(label)
+    return "done"
+
+
+@pack.tool(destructive=False)
+async def note(ctx: CallContext, label: str) -> str:
+    """Write something down."""
+    RUN.append(label)
+    return "done"
+
+
+@pack.tool
+async def unmarked(ctx: CallContext, label: str) -> str:
+    """Do something that nobody has marked."""
+    RUN.append(label)
+    return "done"
+
+
+TOOLS = {"load": [__name__]}
 LABELS = map(str, count())
 CALLS = [
     ("wreck", {}, True),
@@ -89,7 +121,7 @@ def test_the_check_names_the_tools(settings: dict[str, Any], named: str | None) 
 
 def test_a_laptop_does_the_same(tmp_path: Path) -> None:
     """`gatepost dev` asks about its samples and about tools of one's own, as production does."""
-    config = dev_config(8000, tools=(destructive_tools.__name__,), state=tmp_path)
+    config = dev_config(8000, tools=(__name__,), state=tmp_path)
     toolbox = load(config.tools)
     plan = plan_of(config.approvals, toolbox.tools)
     marked = {one.name for one in toolbox.tools if one.annotations.destructive_hint is True}

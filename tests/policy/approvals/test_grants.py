@@ -9,13 +9,21 @@ from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
-from tests.policy.approvals.deployment import ACME, ALICE, BOB, Deployment, Replica, kind, said
+from tests.policy.replicas import (
+    ACME,
+    ALICE,
+    BOB,
+    ApprovalDeployment,
+    ApprovalReplica,
+    failure_kind,
+    text_of,
+)
 from tests.support.endpoint import a_caller
 
 DAY = 86_400.0
 
 
-async def granted(replica: Replica, call: dict[str, Any], **terms: Any) -> None:
+async def granted(replica: ApprovalReplica, call: dict[str, Any], **terms: Any) -> None:
     """Ask for that call, and let it be approved with a grant."""
     request = await replica.asked(**call)
     await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(**terms))
@@ -24,31 +32,31 @@ async def granted(replica: Replica, call: dict[str, Any], **terms: Any) -> None:
 @pytest.mark.requirement("A7")
 async def test_so_many_calls_pass_without_being_asked_about() -> None:
     """The approved one does not count, and after the last one a person is asked again."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "a"}, uses=2)
 
-    passed = [said(await other.call(what="a")) for _ in range(2)]
+    passed = [text_of(await other.call(what="a")) for _ in range(2)]
     assert passed == ["a 0 1", "a 0 2"]
-    assert said(await replica.call(what="a")) == "a 0 3"  # by the approval itself
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert text_of(await replica.call(what="a")) == "a 0 3"  # by the approval itself
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
     """At several replicas."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(3)]
     await granted(replicas[0], {"what": "b"}, uses=4, when="arguments.what == 'a'")
 
     outcomes = await asyncio.gather(*(replicas[at % 3].call(what="a") for at in range(12)))
 
-    assert [kind(one) for one in outcomes].count("") == 4
+    assert [failure_kind(one) for one in outcomes].count("") == 4
     assert deployment.effects["a"] == 4
 
 
 async def test_a_grant_ends_with_its_time() -> None:
     """To the second; without one it lasts a day."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     now = deployment.clock.now
     await granted(replica, {"what": "a"}, until=now + 100)
@@ -58,11 +66,11 @@ async def test_a_grant_ends_with_its_time() -> None:
     assert (one.until, other.until) == (now + 100, now + 1 + DAY)
 
     deployment.clock.now += 98
-    assert kind(await replica.call(what="a")) == ""
+    assert failure_kind(await replica.call(what="a")) == ""
     deployment.clock.now += 1
-    assert kind(await replica.call(what="a")) == ""  # the approval itself, until it expires
+    assert failure_kind(await replica.call(what="a")) == ""  # the approval itself, until it expires
     deployment.clock.now += 300
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 COVERED = {
@@ -84,31 +92,31 @@ async def test_what_a_grant_covers(
     terms: dict[str, Any], call: dict[str, Any], passes: bool
 ) -> None:
     """This caller, this client, this tool, these arguments or the pattern: nothing else."""
-    deployment = Deployment(require=["*"])
+    deployment = ApprovalDeployment(require=["*"])
     replica = deployment.replica()
     await granted(replica, {"what": "a", "amount": 5}, uses=1, **terms)
 
     outcome = await replica.call(**call)
 
-    assert kind(outcome) == ("" if passes else "approval_pending")
+    assert failure_kind(outcome) == ("" if passes else "approval_pending")
 
 
 async def test_a_grant_of_another_policy_is_none() -> None:
     """Somebody found since that this tool needs more."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     await granted(deployment.replica(), {"what": "a"}, uses=9)
     stricter = {"require": ["act"], "rules": [{"tools": ["act"], "approvals": 2}]}
-    after = Deployment(records=deployment.records, **stricter)
+    after = ApprovalDeployment(records=deployment.records, **stricter)
 
-    assert kind(await after.replica().call(what="a")) == "approval_pending"
+    assert failure_kind(await after.replica().call(what="a")) == "approval_pending"
 
 
 async def test_a_revoked_grant_is_over() -> None:
     """At every replica, with the next call."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica, other = deployment.replica(), deployment.replica()
     await granted(replica, {"what": "b"}, uses=9, when="true")
-    assert kind(await other.call(what="a")) == ""
+    assert failure_kind(await other.call(what="a")) == ""
     [grant] = await other.service.grants(ACME)
     assert (grant.left, grant.caller.subject, grant.by.subject) == (8, "alice", "bob")
 
@@ -119,7 +127,7 @@ async def test_a_revoked_grant_is_over() -> None:
     assert await replica.service.revoke_grant(ACME, grant.id, a_caller(subject="bob"))
     assert not await replica.service.revoke_grant(ACME, grant.id, Operator("root"))
 
-    assert kind(await other.call(what="a")) == "approval_pending"
+    assert failure_kind(await other.call(what="a")) == "approval_pending"
     assert [one.what for one in deployment.changes if one.grant is not None] == [
         "granted",
         "grant_used",
@@ -139,7 +147,7 @@ REFUSED = {
 @pytest.mark.parametrize(("terms", "why"), REFUSED.values(), ids=REFUSED)
 async def test_terms_that_cannot_be_given(terms: dict[str, Any], why: str) -> None:
     """Nothing is approved then, either."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
     with pytest.raises(Undecidable, match=why):
@@ -150,7 +158,7 @@ async def test_terms_that_cannot_be_given(terms: dict[str, Any], why: str) -> No
 
 async def test_what_two_people_decide_is_not_granted() -> None:
     """Nor is a call that was changed: it was one call's change."""
-    deployment = Deployment(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
+    deployment = ApprovalDeployment(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
     replica = deployment.replica()
     with pytest.raises(Undecidable, match="Two people"):
         await granted(replica, {"what": "a"}, uses=1)
@@ -164,12 +172,12 @@ async def test_what_two_people_decide_is_not_granted() -> None:
 async def test_a_grant_does_not_outlive_a_cut_off() -> None:
     """Whoever may not call any more may not call with a grant."""
     out: set[str] = set()
-    deployment = Deployment(require=["act"], revokes=lambda caller: caller.subject in out)
+    deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
     replica = deployment.replica()
     await granted(replica, {"what": "b"}, uses=9, when="true")
     out.add(ALICE.subject)
 
-    assert kind(await replica.call(what="a")) == "denied"
+    assert failure_kind(await replica.call(what="a")) == "denied"
 
 
 async def test_a_cut_off_leaves_what_came_after_it() -> None:
@@ -177,7 +185,7 @@ async def test_a_cut_off_leaves_what_came_after_it() -> None:
     A server that starts within the hour reads a revocation that others acted on: who has signed in
     again since keeps what they ask for.
     """
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     await granted(replica, {"what": "a"}, uses=9)
     await replica.asked(what="old")

@@ -4,14 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from gatepost.policy.approvals.request import GrantTerms, Undecidable
-from tests.policy.approvals.deployment import ACME, BOB, CAROL, ROBOT, Deployment, kind, said
+from tests.policy.replicas import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
 from tests.support.endpoint import a_caller
 
 
 @pytest.mark.requirement("A7")
 async def test_a_machines_call_waits_for_any_approver_of_its_tenant() -> None:
     """No person can be the caller, so any approver decides; nobody else does."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked("act", caller=ROBOT, what="a")
 
@@ -22,7 +22,7 @@ async def test_a_machines_call_waits_for_any_approver_of_its_tenant() -> None:
         await replica.service.approve(ACME, request.id, replace(BOB, tenant_id="globex"))
     await replica.service.approve(ACME, request.id, BOB)
 
-    assert said(await replica.call("act", ROBOT, what="a")) == "a 0 1"
+    assert text_of(await replica.call("act", ROBOT, what="a")) == "a 0 1"
 
 
 ACTING = {
@@ -36,8 +36,10 @@ ACTING = {
 async def test_a_machine_that_acts_for_somebody_needs_a_rule(change: dict[str, str]) -> None:
     """They could be the approver, by an id that nobody can compare; so the usual ones may not."""
     acting = replace(ROBOT, **change)
-    usual = Deployment(require=["act"]).replica()
-    ruled = Deployment(rules=[{"tools": ["act"], "by": ["subject:https://id.example.com carol"]}])
+    usual = ApprovalDeployment(require=["act"]).replica()
+    ruled = ApprovalDeployment(
+        rules=[{"tools": ["act"], "by": ["subject:https://id.example.com carol"]}]
+    )
     replica = ruled.replica()
 
     refused = await usual.call("act", acting, what="a")
@@ -46,28 +48,30 @@ async def test_a_machine_that_acts_for_somebody_needs_a_rule(change: dict[str, s
         await replica.service.approve(ACME, request.id, BOB)
     await replica.service.approve(ACME, request.id, CAROL)
 
-    assert kind(refused) == "denied"
-    assert "`by` in a rule of [[approvals.rules]]" in said(refused)
+    assert failure_kind(refused) == "denied"
+    assert "`by` in a rule of [[approvals.rules]]" in text_of(refused)
     assert await usual.service.waiting(ACME) == []
-    assert said(await replica.call("act", acting, what="a")) == "a 0 1"
+    assert text_of(await replica.call("act", acting, what="a")) == "a 0 1"
 
 
 async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
     """An approver gives it; it is worth nothing once machines are refused, or act for somebody."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked("act", caller=ROBOT, what="a")
     await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=5, when="true"))
 
-    assert said(await replica.call("act", ROBOT, what="b")) == "b 0 1"
-    assert kind(await replica.call("act", replace(ROBOT, actor="bob"), what="c")) == "denied"
+    assert text_of(await replica.call("act", ROBOT, what="b")) == "b 0 1"
+    assert (
+        failure_kind(await replica.call("act", replace(ROBOT, actor="bob"), what="c")) == "denied"
+    )
     deployment.settings = replace(deployment.settings, machines="refuse")
-    assert kind(await deployment.replica().call("act", ROBOT, what="d")) == "denied"
+    assert failure_kind(await deployment.replica().call("act", ROBOT, what="d")) == "denied"
 
 
 async def test_a_request_from_before_machines_were_refused_cannot_be_approved() -> None:
     """The rules have changed meanwhile."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     request = await deployment.replica().asked("act", caller=ROBOT, what="a")
     deployment.settings = replace(deployment.settings, machines="refuse")
 
@@ -78,12 +82,12 @@ async def test_a_request_from_before_machines_were_refused_cannot_be_approved() 
 async def test_a_machine_is_refused_where_no_rule_names_a_person() -> None:
     """With `machines = "refuse"` at once, and with the setting that would help."""
     rules = [{"tools": ["put"], "by": ["role:approver"]}]
-    deployment = Deployment(require=["act"], rules=rules, machines="refuse")
+    deployment = ApprovalDeployment(require=["act"], rules=rules, machines="refuse")
     replica = deployment.replica()
 
     refused = await replica.call("act", ROBOT, what="a")
 
-    assert kind(refused) == "denied"
-    assert "`by` in a rule of [[approvals.rules]]" in said(refused)
+    assert failure_kind(refused) == "denied"
+    assert "`by` in a rule of [[approvals.rules]]" in text_of(refused)
     assert await replica.service.waiting(ACME) == []
-    assert kind(await replica.call("put", ROBOT, what="a")) == "approval_pending"
+    assert failure_kind(await replica.call("put", ROBOT, what="a")) == "approval_pending"

@@ -17,9 +17,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
-from tests.policy.approvals.deployment import ACME, BOB, Deployment
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.policy.idempotency.deployment import come
+from tests.policy.replicas import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, records
 from tests.storage.samples import outbox_message
 from tests.support.endpoint import Clock, a_caller
@@ -126,7 +125,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
     outbox.receiver.gate.clear()
     first, second = outbox.replica(closing_s=0.0), outbox.replica()
     async with first.running():
-        await come(outbox.receiver.hears)
+        await run_until(outbox.receiver.hears)
     outbox.receiver.gate.set()
 
     outbox.clock.now += LEASE_S - 0.1
@@ -193,7 +192,7 @@ async def test_a_decision_is_told_after_its_request(records: Records) -> None:
 
 async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> None:
     """A request, a decision, and an end that a look at it brings about; where it is configured."""
-    deployment = Deployment(records=records, require=["act"])
+    deployment = ApprovalDeployment(records=records, require=["act"])
     silent = deployment.replica()
     await silent.asked(what="nobody is told")
     outbox = OutboxSenders(records)
@@ -226,7 +225,7 @@ async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> 
 
 async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     """It is kept elsewhere than requests; its message, like theirs, before anybody is answered."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     outbox = OutboxSenders(deployment.records)
     sender = outbox.replica()
     replica = deployment.replica(sender)
@@ -246,7 +245,7 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
 
 async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
     """With a yes after a no that is not taken at first, all in one moment, the last elsewhere."""
-    deployment = Deployment(records=records)
+    deployment = ApprovalDeployment(records=records)
     outbox = OutboxSenders(records, 500)
     outbox.clock = deployment.clock
     senders = [outbox.replica() for _ in "12"]
@@ -307,9 +306,9 @@ async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
 
     with capture_logs() as logs:
         async with outbox.replica().running():
-            await come(tried)
+            await run_until(tried)
             cut.cut = False
-            await come(sent)
+            await run_until(sent)
     return logs, outbox.receiver.ids
 
 
@@ -361,7 +360,7 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     async with asyncio.timeout(10), replica.running():
         await outbox.records.of(ACME).outbox.add(outbox_message())
         await replica(ApprovalChange(what="requested", tenant=ACME, id="a1", tool="pay"))
-        await come(outbox.receiver.hears)
+        await run_until(outbox.receiver.hears)
 
     assert await outbox.left() == 1
 

@@ -11,8 +11,7 @@ from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, Appro
 from gatepost.policy.approvals.request import Operator, Undecidable
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from gatepost.storage.errors import StoreUnavailable
-from tests.policy.approvals.deployment import ACME, BOB, WITHIN_S, Deployment
-from tests.policy.idempotency.deployment import come
+from tests.policy.replicas import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
 from tests.support.endpoint import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
@@ -21,7 +20,7 @@ OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n",
 
 
 async def submitted(
-    deployment: Deployment, script: Script = NEW, *, by: str = "alice"
+    deployment: ApprovalDeployment, script: Script = NEW, *, by: str = "alice"
 ) -> ScriptApprovals:
     """The scripts of the tenant, one of which somebody wanted to run."""
     entries = deployment.records.of(ACME).entries(SUBJECT)
@@ -33,7 +32,7 @@ async def submitted(
 @pytest.mark.requirement("P11")
 async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     """With its whole content, the approved one beside it, and whose call wanted it."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     call = await replica.asked(what="a")
     deployment.clock.now += 1
@@ -59,7 +58,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
 @pytest.mark.requirement("P11")
 async def test_who_may_not_decide_about_a_script() -> None:
     """Whoever wanted it, an approver who is no admin, another tenant's admin, a machine."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     replica = deployment.replica()
     approvals = await submitted(deployment)
     [script] = await replica.service.waiting(ACME)
@@ -82,7 +81,7 @@ async def test_who_may_not_decide_about_a_script() -> None:
 
 async def test_only_the_script_that_was_seen_is_approved() -> None:
     """A newer one of the same name is another request, and the one seen is gone."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     [seen] = await replica.service.waiting(ACME)
@@ -96,7 +95,7 @@ async def test_only_the_script_that_was_seen_is_approved() -> None:
 
 async def test_a_rejected_script_waits_no_more() -> None:
     """The approved one stays approved."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     replica = deployment.replica()
     approvals = await submitted(deployment, OLD)
     await approvals.approve(OLD, by=ROOT)
@@ -115,7 +114,7 @@ async def test_a_rejected_script_waits_no_more() -> None:
 @pytest.mark.requirement("P11")
 async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
     """By the time of the decision, page by page, with who decided; not another tenant's."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     service = deployment.replica().service
     ids = []
     for number in range(3):
@@ -141,7 +140,7 @@ async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
 @pytest.mark.requirement("P11")
 async def test_a_rejected_script_can_be_approved_after_all() -> None:
     """Also by whoever rejected it, as it was seen; by nobody who could not have at first."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
     [script] = await service.waiting(ACME)
@@ -168,7 +167,7 @@ async def test_a_rejected_script_can_be_approved_after_all() -> None:
 @pytest.mark.requirement("P11")
 async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
     """By `approvals.keep_s`; then nothing is left of it, whether or not somebody looks."""
-    deployment = Deployment(keep_s=60)
+    deployment = ApprovalDeployment(keep_s=60)
     service = deployment.replica().service
     approvals = await submitted(deployment)
     [script] = await service.waiting(ACME)
@@ -195,7 +194,7 @@ async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
 @pytest.mark.requirement("P11", "CO4")
 async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
     """Their name and their words go, and the script stays rejected."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     service = deployment.replica().service
     await submitted(deployment)
     [script] = await service.waiting(ACME)
@@ -211,7 +210,7 @@ async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
 @pytest.mark.requirement("P11", "CO4")
 async def test_whoever_approved_a_script_can_be_forgotten() -> None:
     """Their name and id go from it, and it runs on."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = await submitted(deployment)
     [script] = await service.waiting(ACME)
@@ -230,7 +229,7 @@ async def test_whoever_approved_a_script_can_be_forgotten() -> None:
 @pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
 async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
     """Also one that nobody has called; each decision and its end is told, and wakes who looks."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     service = deployment.replica().service
     approvals = ScriptApprovals(
         deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
@@ -246,7 +245,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
         await service.scripts.allow(ACME, NEW, Operator("root"))
         held = await approvals.holds(NEW)
         was = await service.scripts.revoke(ACME, NEW.name, Operator("root"))
-        await come(are_woken)
+        await run_until(are_woken)
 
     assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
     assert [(one.what, one.request and one.request.state) for one in deployment.changes] == [
@@ -261,7 +260,7 @@ async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
 
 async def test_a_script_that_nobody_can_read_is_not_allowed() -> None:
     """Nothing is on record of it either."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     service = deployment.replica().service
 
     with pytest.raises(Undecidable, match="no UTF-8 text"):
@@ -273,7 +272,7 @@ async def test_a_script_that_nobody_can_read_is_not_allowed() -> None:
 @pytest.mark.parametrize("verdict", ["approved", "rejected"])
 async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
     """It is put there first, and taken back where somebody else was faster."""
-    deployment = Deployment()
+    deployment = ApprovalDeployment()
     there = deployment.replica().service
     approvals = await submitted(deployment)
     [script] = await there.waiting(ACME)

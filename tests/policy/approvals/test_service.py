@@ -15,15 +15,15 @@ from gatepost.policy.approvals.request import (
     Undecidable,
 )
 from gatepost_authz.caller import TenantContext
-from tests.policy.approvals.deployment import (
+from tests.policy.replicas import (
     ACME,
     BOB,
     CAROL,
     ROBOT,
-    Deployment,
-    Replica,
-    kind,
-    said,
+    ApprovalDeployment,
+    ApprovalReplica,
+    failure_kind,
+    text_of,
 )
 from tests.support.endpoint import a_caller
 
@@ -57,7 +57,7 @@ UNFIT: dict[str, tuple[Approver, str]] = {
 @pytest.mark.parametrize(("who", "why"), UNFIT.values(), ids=UNFIT)
 async def test_who_may_not_decide(who: Approver, why: str) -> None:
     """Neither yes nor no, and the request waits on."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -89,7 +89,7 @@ FIT: dict[str, tuple[Approver, list[str]]] = {
 @pytest.mark.parametrize(("who", "by"), FIT.values(), ids=FIT)
 async def test_who_may_decide(who: Approver, by: list[str]) -> None:
     """By the role, by a rule, or as whoever runs the server."""
-    deployment = Deployment(rules=[{"tools": ["act"], "by": by}])
+    deployment = ApprovalDeployment(rules=[{"tools": ["act"], "by": by}])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -97,13 +97,13 @@ async def test_who_may_decide(who: Approver, by: list[str]) -> None:
     approved = await replica.service.approve(ACME, request.id, who)
 
     assert approved.state == "approved"
-    assert said(await replica.call(what="a")) == "a 0 1"
+    assert text_of(await replica.call(what="a")) == "a 0 1"
 
 
 async def test_every_rule_that_fits_has_to_be_content() -> None:
     """Two rules name different people: one of each is needed in one person."""
     rules = [{"tools": ["act"], "by": ["role:a"]}, {"tools": ["act"], "by": ["role:b"]}]
-    deployment = Deployment(rules=rules)
+    deployment = ApprovalDeployment(rules=rules)
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -118,7 +118,7 @@ TWO = {"rules": [{"tools": ["act"], "approvals": 2}]}
 @pytest.mark.requirement("A7")
 async def test_two_people_are_two() -> None:
     """The first yes is kept, the same person's second is none, and then another's counts."""
-    deployment = Deployment(**TWO)
+    deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -126,27 +126,27 @@ async def test_two_people_are_two() -> None:
     assert (first.state, first.given, first.needed) == ("waiting", 1, 2)
     with pytest.raises(Undecidable, match="already approved it"):
         await replica.service.approve(ACME, request.id, BOB)
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
     await replica.service.approve(ACME, request.id, CAROL)
 
-    assert said(await replica.call(what="a")) == "a 0 1"
+    assert text_of(await replica.call(what="a")) == "a 0 1"
 
 
 async def test_one_of_two_may_still_say_no() -> None:
     """A yes of somebody else does not stand against it."""
-    deployment = Deployment(**TWO)
+    deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)
 
     await replica.service.reject(ACME, request.id, CAROL, "")
 
-    assert kind(await replica.call(what="a")) == "denied"
+    assert failure_kind(await replica.call(what="a")) == "denied"
 
 
 async def test_the_command_line_is_one_person() -> None:
     """Names on a machine are easily taken."""
-    deployment = Deployment(**TWO)
+    deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, OPERATOR)
@@ -158,7 +158,7 @@ async def test_the_command_line_is_one_person() -> None:
 
 async def test_of_many_decisions_at_once_one_counts() -> None:
     """At several replicas; the others hear that it is decided."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replicas = [deployment.replica() for _ in range(4)]
     request = await replicas[0].asked(what="a")
 
@@ -182,7 +182,7 @@ async def test_of_many_decisions_at_once_one_counts() -> None:
 @pytest.mark.parametrize("end", ["approve", "reject", "expire", "use", "withdraw"])
 async def test_what_is_over_cannot_be_decided(end: str) -> None:
     """A late yes changes nothing."""
-    deployment = Deployment(require=["act"], timeout_s=60)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     service = replica.service
     request = await replica.asked(what="a")
@@ -204,7 +204,9 @@ async def test_what_is_over_cannot_be_decided(end: str) -> None:
         await service.reject(ACME, request.id, CAROL, "")
 
 
-async def edit(replica: Replica, request: ApprovalRequest, **arguments: Any) -> ApprovalRequest:
+async def edit(
+    replica: ApprovalReplica, request: ApprovalRequest, **arguments: Any
+) -> ApprovalRequest:
     return await replica.service.approve(
         ACME, request.id, BOB, edited=json.dumps(arguments).encode()
     )
@@ -213,7 +215,7 @@ async def edit(replica: Replica, request: ApprovalRequest, **arguments: Any) -> 
 @pytest.mark.requirement("A7")
 async def test_a_call_runs_with_what_a_person_made_of_it() -> None:
     """The agent is told; the approval stays the one of the call that it made."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
 
@@ -221,24 +223,24 @@ async def test_a_call_runs_with_what_a_person_made_of_it() -> None:
 
     assert approved.edited == b'{"what":"a","amount":2}'
     assert approved.decisions[0].edited
-    first, note = said(await replica.call(what="a", amount=5)).split("\n")
+    first, note = text_of(await replica.call(what="a", amount=5)).split("\n")
     assert first == "a 2 1"
     assert note == "A person approved this call with other arguments. It was run with: " + (
         '{"what":"a","amount":2}'
     )
-    assert kind(await replica.call(what="a", amount=2)) == "approval_pending"
+    assert failure_kind(await replica.call(what="a", amount=2)) == "approval_pending"
 
 
 async def test_what_is_left_as_it_was_is_no_edit() -> None:
     """Spelling and order make no other call."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
 
     approved = await edit(replica, request, amount=5, what="a")
 
     assert approved.edited is None
-    assert said(await replica.call(what="a", amount=5)) == "a 5 1"
+    assert text_of(await replica.call(what="a", amount=5)) == "a 5 1"
 
 
 BAD_EDITS = {
@@ -252,7 +254,7 @@ BAD_EDITS = {
 @pytest.mark.parametrize(("edited", "why"), BAD_EDITS.values(), ids=BAD_EDITS)
 async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> None:
     """At once, to the person who made it."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
 
@@ -263,7 +265,7 @@ async def test_an_edit_that_cannot_run_is_refused(edited: bytes, why: str) -> No
 
 async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
     """They see it, say what they saw, and cannot change it again."""
-    deployment = Deployment(**TWO)
+    deployment = ApprovalDeployment(**TWO)
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=5)
     first = await edit(replica, request, what="a", amount=2)
@@ -275,12 +277,12 @@ async def test_a_second_person_approves_what_the_first_made_of_it() -> None:
         await replica.service.approve(ACME, request.id, CAROL, edited=b'{"what": "b"}')
     await replica.service.approve(ACME, request.id, CAROL, seen=first.digest)
 
-    assert said(await replica.call(what="a", amount=5)).startswith("a 2 1")
+    assert text_of(await replica.call(what="a", amount=5)).startswith("a 2 1")
 
 
 async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
     """What is withheld stays in its place; around it nothing can be written."""
-    deployment = Deployment(require=["whisper"])
+    deployment = ApprovalDeployment(require=["whisper"])
     replica = deployment.replica()
     request = await replica.asked("whisper", what="a", password="hunter2hunter2")
 
@@ -297,12 +299,12 @@ async def test_a_secret_is_neither_shown_nor_lost_by_an_edit() -> None:
     assert b"hunter2" not in (approved.edited or b"")
     outcome = await replica.call("whisper", what="a", password="hunter2hunter2")
     assert deployment.effects["b"] == 1
-    assert "hunter2" not in said(outcome)
+    assert "hunter2" not in text_of(outcome)
 
 
 async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> None:
     """Used, rejected, expired or withdrawn: only what people were shown is left."""
-    deployment = Deployment(require=["act"], timeout_s=60)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     service = replica.service
     ids = [(await replica.asked(what=what)).id for what in "abcd"]
@@ -331,7 +333,7 @@ async def test_the_arguments_are_gone_when_nothing_can_be_done_with_them() -> No
 
 async def test_a_withdrawal_reaches_those_whom_it_names() -> None:
     """What waits for them, what was approved, and their grants."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     service = replica.service
     mine = await replica.asked(what="a")
@@ -347,12 +349,14 @@ async def test_a_withdrawal_reaches_those_whom_it_names() -> None:
     [left] = await service.waiting(ACME)
     assert left.caller.subject == "eve"
     deployment.revokes = lambda caller: False
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
     """The usual role does not open it."""
-    deployment = Deployment(require=["act"], rules=[{"tools": ["act"], "by": ["role:robots"]}])
+    deployment = ApprovalDeployment(
+        require=["act"], rules=[{"tools": ["act"], "by": ["role:robots"]}]
+    )
     replica = deployment.replica()
     request = await replica.asked(caller=ROBOT, what="a")
 
@@ -360,12 +364,12 @@ async def test_a_machines_call_is_for_those_whom_a_rule_names() -> None:
         await replica.service.approve(ACME, request.id, BOB)
     keeper = a_caller(subject="robot", roles=frozenset({"robots"}))
     await replica.service.approve(ACME, request.id, keeper)
-    assert said(await replica.call(caller=ROBOT, what="a")) == "a 0 1"
+    assert text_of(await replica.call(caller=ROBOT, what="a")) == "a 0 1"
 
 
 async def test_the_history_has_pages() -> None:
     """By the last one of the page before."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     for number in range(5):
         request = await replica.asked(what=f"{number}")

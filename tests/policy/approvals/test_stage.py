@@ -7,35 +7,35 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.policy.approvals.request import Undecidable
 from gatepost.tools.runner import GRACE_S
-from tests.policy.approvals.deployment import (
+from tests.policy.replicas import (
     ACME,
     ALICE,
     AWAY,
     BOB,
-    Deployment,
-    Patient,
-    kind,
-    said,
+    ApprovalDeployment,
+    WaitingClient,
+    failure_kind,
+    run_until,
+    text_of,
 )
-from tests.policy.idempotency.deployment import come
 from tests.support.endpoint import a_caller
 
 
 @pytest.mark.requirement("A7")
 async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
     """The same call made again meets its request; after its one run it is asked about again."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
     request = await replica.asked(what="a")
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
     assert len(await replica.service.waiting(ACME)) == 1
     assert deployment.effects["a"] == 0
 
     await replica.service.approve(ACME, request.id, BOB)
-    assert said(await replica.call(what="a")) == "a 0 1"
+    assert text_of(await replica.call(what="a")) == "a 0 1"
 
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
     assert deployment.effects["a"] == 1
     assert [one.what for one in deployment.changes] == [
         "requested",
@@ -47,26 +47,26 @@ async def test_a_call_waits_and_runs_once_it_is_approved() -> None:
 
 async def test_a_call_that_needs_nobody_is_left_alone() -> None:
     """No record, no wait."""
-    deployment = Deployment(require=["act"], auto_approve=["look"])
+    deployment = ApprovalDeployment(require=["act"], auto_approve=["look"])
     replica = deployment.replica()
 
-    assert said(await replica.call("look", what="b")) == "b 0 1"
+    assert text_of(await replica.call("look", what="b")) == "b 0 1"
     assert await replica.service.waiting(ACME) == []
 
 
 @pytest.mark.requirement("A7")
 async def test_whoever_waits_goes_on_wherever_it_is_decided() -> None:
     """The decision is taken at another replica."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     one, other = deployment.replica(), deployment.replica()
-    client = Patient()
+    client = WaitingClient()
     waiting = asyncio.create_task(one.call(what="a", client=client))
-    await come(lambda: _waits(other))
+    await run_until(lambda: _waits(other))
     [request] = await other.service.waiting(ACME)
 
     await other.service.approve(ACME, request.id, BOB)
 
-    assert said(await waiting) == "a 0 1"
+    assert text_of(await waiting) == "a 0 1"
     [wait] = client.waits
     assert wait.url == f"https://x.example/acme/{request.id}"
     assert "a person's approval" in wait.message
@@ -74,39 +74,40 @@ async def test_whoever_waits_goes_on_wherever_it_is_decided() -> None:
 
 async def test_a_lost_wake_up_delays_a_decision_and_no_more() -> None:
     """The relay may lose messages: whoever waits looks for itself."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
-    waiting = asyncio.create_task(replica.call(what="a", client=Patient()))
-    await come(lambda: _waits(replica))
+    waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
+    await run_until(lambda: _waits(replica))
     [request] = await replica.service.waiting(ACME)
     approval = await replica.service.requests.get(ACME, request.id)
     assert approval is not None
 
     await replica.service.requests.change(approval, state="approved")  # tells nobody
 
-    assert said(await waiting) == "a 0 1"
+    assert text_of(await waiting) == "a 0 1"
 
 
 async def test_two_connections_of_one_call_get_one_outcome() -> None:
     """Both wait, at two replicas; the effect is one."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     one, other = deployment.replica(), deployment.replica()
     waiting = [
-        asyncio.create_task(each.call(what="a", client=Patient())) for each in (one, other, one)
+        asyncio.create_task(each.call(what="a", client=WaitingClient()))
+        for each in (one, other, one)
     ]
-    await come(lambda: _waits(other))
+    await run_until(lambda: _waits(other))
     [request] = await other.service.waiting(ACME)
 
     await other.service.approve(ACME, request.id, BOB)
 
-    assert {said(outcome) for outcome in await asyncio.gather(*waiting)} == {"a 0 1"}
+    assert {text_of(outcome) for outcome in await asyncio.gather(*waiting)} == {"a 0 1"}
     assert deployment.effects["a"] == 1
 
 
 @pytest.mark.requirement("A8")
 async def test_a_rejection_tells_why_and_stands() -> None:
     """An agent does not get a yes by asking again; later it may ask anew."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
     deployment.clock.now += 200
@@ -115,56 +116,56 @@ async def test_a_rejection_tells_why_and_stands() -> None:
 
     for _ in range(2):
         outcome = await replica.call(what="a", key="k")
-        assert kind(outcome) == "denied"
-        assert "Their reason: Not on Fridays." in said(outcome)
+        assert failure_kind(outcome) == "denied"
+        assert "Their reason: Not on Fridays." in text_of(outcome)
         deployment.clock.now += 150
     assert await replica.service.waiting(ACME) == []
     deployment.clock.now += 1
-    assert kind(await replica.call(what="a", key="k")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a", key="k")) == "approval_pending"
     assert deployment.effects["a"] == 0
 
 
 @pytest.mark.requirement("A8")
 async def test_whoever_waits_hears_that_nobody_came() -> None:
     """At the end of its time a request is denied, and the next call asks again."""
-    deployment = Deployment(require=["act"], timeout_s=5)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
-    waiting = asyncio.create_task(replica.call(what="a", client=Patient()))
-    await come(lambda: _waits(replica))
+    waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
+    await run_until(lambda: _waits(replica))
     deployment.clock.now += 5
 
     outcome = await waiting
 
-    assert kind(outcome) == "denied"
-    assert "Nobody approved this call in time (5 seconds)" in said(outcome)
+    assert failure_kind(outcome) == "denied"
+    assert "Nobody approved this call in time (5 seconds)" in text_of(outcome)
     assert [one.what for one in deployment.changes] == ["requested", "expired"]
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 @pytest.mark.requirement("A8")
 async def test_who_calls_again_hears_once_that_nobody_came() -> None:
     """Also where nobody looked meanwhile; then the call may be asked about again."""
-    deployment = Deployment(require=["act"], timeout_s=5)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=5)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     deployment.clock.now += 5
 
-    assert kind(await replica.call(what="a")) == "denied"
+    assert failure_kind(await replica.call(what="a")) == "denied"
     [past] = await replica.service.history(ACME)
     assert (past.id, past.state) == (request.id, "expired")
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 async def test_an_approval_that_nobody_uses_expires() -> None:
     """A yes of this morning is none for tonight."""
-    deployment = Deployment(require=["act"], timeout_s=60)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=60)
     replica = deployment.replica()
     request = await replica.asked(what="a")
     deployment.clock.now += 50
     await replica.service.approve(ACME, request.id, BOB)
     deployment.clock.now += 60
 
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
     found = await replica.service.get(ACME, request.id)
     assert found is not None
     assert found.state == "expired"
@@ -184,60 +185,62 @@ OTHERS = {
 @pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
 async def test_an_approval_is_for_one_call_and_no_other(call: dict[str, object]) -> None:
     """Caller, client, tool and exact arguments: all of it was approved, nothing else."""
-    deployment = Deployment(require=["*"])
+    deployment = ApprovalDeployment(require=["*"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)
 
-    assert kind(await replica.call(**call)) == "approval_pending"  # type: ignore[arg-type]
+    assert failure_kind(await replica.call(**call)) == "approval_pending"  # type: ignore[arg-type]
     assert not deployment.effects
-    assert said(await replica.call(raw=b' {"what": "\\u0061"} ')) == "a 0 1"
+    assert text_of(await replica.call(raw=b' {"what": "\\u0061"} ')) == "a 0 1"
 
 
 async def test_another_policy_asks_anew() -> None:
     """What was approved under one rule is not approved under another."""
     rules = [{"tools": ["act"], "reason": "old"}]
-    deployment = Deployment(rules=rules)
+    deployment = ApprovalDeployment(rules=rules)
     request = await deployment.replica().asked(what="a")
-    after = Deployment(records=deployment.records, rules=[{"tools": ["act"], "reason": "new"}])
+    after = ApprovalDeployment(
+        records=deployment.records, rules=[{"tools": ["act"], "reason": "new"}]
+    )
     replica = after.replica()
 
     with pytest.raises(Undecidable, match="rules for this tool have changed"):
         await replica.service.approve(ACME, request.id, BOB)
     assert "have changed" in (replica.service.objection(request, BOB) or ""), "no form is offered"
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
     assert len(await replica.service.waiting(ACME)) == 2
 
 
 async def test_a_retry_key_keeps_neither_a_wait_nor_a_no() -> None:
     """Only what the tool did is kept; then it is replayed, and nobody is asked again."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a", key="k")
     await replica.service.approve(ACME, request.id, BOB)
 
-    assert said(await replica.call(what="a", key="k")) == "a 0 1"
-    assert said(await replica.call(what="a", key="k")) == "a 0 1"
+    assert text_of(await replica.call(what="a", key="k")) == "a 0 1"
+    assert text_of(await replica.call(what="a", key="k")) == "a 0 1"
     assert await replica.service.waiting(ACME) == []
 
 
 async def test_an_approval_outlives_a_call_that_did_nothing() -> None:
     """A busy upstream asks for another try, which needs no second yes."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked(what="a")
     await replica.service.approve(ACME, request.id, BOB)
     deployment.raises = AWAY
-    assert kind(await replica.call(what="a")) == "upstream_unavailable"
+    assert failure_kind(await replica.call(what="a")) == "upstream_unavailable"
     deployment.raises = ToolFailure("not_found", "No such account.")
 
-    assert said(await replica.call(what="a")) == "No such account."
-    assert kind(await replica.call(what="a")) == "approval_pending"
+    assert text_of(await replica.call(what="a")) == "No such account."
+    assert failure_kind(await replica.call(what="a")) == "approval_pending"
 
 
 async def test_a_call_whose_server_died_is_not_run_again() -> None:
     """The claim of the approval is there, its outcome is not: the agent is told to look."""
-    deployment = Deployment(require=["act", "put"])
+    deployment = ApprovalDeployment(require=["act", "put"])
     for tool, after in (("act", "conflict"), ("put", "")):
         one, other = deployment.replica(), deployment.replica()
         request = await one.asked(tool, what=tool)
@@ -253,73 +256,78 @@ async def test_a_call_whose_server_died_is_not_run_again() -> None:
         deployment.clock.now += 60
 
         answer = await other.call(tool, what=tool)
-        assert kind(answer) == after
+        assert failure_kind(answer) == after
         # The agent sent no idempotency key, and another one would not help it.
-        assert "idempotency key" not in said(answer)
+        assert "idempotency key" not in text_of(answer)
         assert deployment.effects[tool] == (1 if after else 2)
 
 
 async def test_the_tools_clock_starts_when_it_runs() -> None:
     """A person took longer than the tool may."""
-    deployment = Deployment(require=["act"], timeout_s=3000)
+    deployment = ApprovalDeployment(require=["act"], timeout_s=3000)
     replica = deployment.replica()
-    waiting = asyncio.create_task(replica.call(what="a", client=Patient()))
-    await come(lambda: _waits(replica))
+    waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
+    await run_until(lambda: _waits(replica))
     deployment.clock.now += 2000
     [request] = await replica.service.waiting(ACME)
     await replica.service.approve(ACME, request.id, BOB)
 
-    assert said(await waiting) == "a 0 1"
+    assert text_of(await waiting) == "a 0 1"
 
 
 async def test_a_wait_ends_with_its_token() -> None:
     """Whoever comes with a fresh one meets the same request."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     caller = a_caller(expires_at=int(deployment.clock.now) + 10)
-    waiting = asyncio.create_task(replica.call("act", caller, what="a", client=Patient()))
-    await come(lambda: _waits(replica))
+    waiting = asyncio.create_task(replica.call("act", caller, what="a", client=WaitingClient()))
+    await run_until(lambda: _waits(replica))
     deployment.clock.now += 11 + GRACE_S
 
-    assert "access token expired" in said(await waiting)
+    assert "access token expired" in text_of(await waiting)
     [request] = await replica.service.waiting(ACME)
     await replica.service.approve(ACME, request.id, BOB)
     fresh = a_caller(expires_at=int(deployment.clock.now) + 600)
-    assert said(await replica.call("act", fresh, what="a")) == "a 0 1"
+    assert text_of(await replica.call("act", fresh, what="a")) == "a 0 1"
 
 
 async def test_whoever_is_cut_off_waits_no_longer() -> None:
     """Nor can anybody approve what they asked for."""
     out: set[str] = set()
-    deployment = Deployment(require=["act"], revokes=lambda caller: caller.subject in out)
+    deployment = ApprovalDeployment(require=["act"], revokes=lambda caller: caller.subject in out)
     replica = deployment.replica()
-    waiting = asyncio.create_task(replica.call(what="a", client=Patient()))
-    await come(lambda: _waits(replica))
+    waiting = asyncio.create_task(replica.call(what="a", client=WaitingClient()))
+    await run_until(lambda: _waits(replica))
     [request] = await replica.service.waiting(ACME)
     out.add("alice")
 
-    assert kind(await waiting) == "denied"
+    assert failure_kind(await waiting) == "denied"
     with pytest.raises(Undecidable, match="was withdrawn"):
         await replica.service.approve(ACME, request.id, BOB)
-    assert kind(await replica.call(what="a")) == "denied"
+    assert failure_kind(await replica.call(what="a")) == "denied"
     assert deployment.effects["a"] == 0
 
 
 async def test_nobody_fills_the_inbox() -> None:
     """Requests of one caller and of one tenant are bounded; others may still ask."""
-    deployment = Deployment(require=["act"], max_waiting_per_caller=3, max_waiting_per_tenant=4)
+    deployment = ApprovalDeployment(
+        require=["act"], max_waiting_per_caller=3, max_waiting_per_tenant=4
+    )
     replica = deployment.replica()
     for number in range(3):
         await replica.asked(what=f"{number}")
 
     full = await replica.call(what="3")
-    assert kind(full) == "rate_limit"
-    assert said(full).startswith("3 of your calls already wait for approval")
-    assert kind(await replica.call(what="0")) == "approval_pending"
-    assert kind(await replica.call("act", a_caller(subject="b"), what="3")) == "approval_pending"
-    assert kind(await replica.call("act", a_caller(subject="c"), what="3")) == "rate_limit"
+    assert failure_kind(full) == "rate_limit"
+    assert text_of(full).startswith("3 of your calls already wait for approval")
+    assert failure_kind(await replica.call(what="0")) == "approval_pending"
+    assert (
+        failure_kind(await replica.call("act", a_caller(subject="b"), what="3"))
+        == "approval_pending"
+    )
+    assert failure_kind(await replica.call("act", a_caller(subject="c"), what="3")) == "rate_limit"
     other = a_caller(tenant_id="globex")
-    assert kind(await replica.call("act", other, what="3")) == "approval_pending"
+    assert failure_kind(await replica.call("act", other, what="3")) == "approval_pending"
 
 
 UNREADABLE = {
@@ -332,22 +340,22 @@ UNREADABLE = {
 @pytest.mark.parametrize(("raw", "message"), UNREADABLE.values(), ids=UNREADABLE)
 async def test_what_a_person_would_not_see_as_it_runs_is_refused(raw: bytes, message: str) -> None:
     """Two parsers may read two things; nobody approves what they cannot see."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
     outcome = await replica.call(raw=raw)
 
-    assert kind(outcome) == "validation"
-    assert message in said(outcome)
+    assert failure_kind(outcome) == "validation"
+    assert message in text_of(outcome)
     assert await replica.service.waiting(ACME) == []
 
 
 async def test_a_call_of_another_tool_passes_the_same_stage() -> None:
     """A script that may run may not therefore do what needs a person."""
-    deployment = Deployment(require=["act"])
+    deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
 
-    assert kind(await replica.call(what="a", depth=1)) == "approval_pending"
+    assert failure_kind(await replica.call(what="a", depth=1)) == "approval_pending"
     [request] = await replica.service.waiting(ACME)
     assert request.caller.subject == ALICE.subject
 

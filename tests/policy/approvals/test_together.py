@@ -7,7 +7,15 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantTerms, Undecidable
 from gatepost.storage.records import Records
-from tests.policy.approvals.deployment import ACME, BOB, CAROL, Deployment, Patient, Replica, kind
+from tests.policy.replicas import (
+    ACME,
+    BOB,
+    CAROL,
+    ApprovalDeployment,
+    ApprovalReplica,
+    WaitingClient,
+    failure_kind,
+)
 from tests.storage.conftest import database_url, records
 
 __all__ = ["database_url", "records"]
@@ -15,18 +23,18 @@ __all__ = ["database_url", "records"]
 WHATS = ("a", "b", "c")
 
 
-async def agent(replica: Replica, dice: random.Random) -> list[str]:
+async def agent(replica: ApprovalReplica, dice: random.Random) -> list[str]:
     """Calls now and again, and may wait or come back."""
     kinds = []
     for _ in range(6):
-        client = {"client": Patient()} if dice.random() < 0.5 else {}
+        client = {"client": WaitingClient()} if dice.random() < 0.5 else {}
         outcome = await replica.call(what=dice.choice(WHATS), **client)  # type: ignore[arg-type]
-        kinds.append(kind(outcome))
+        kinds.append(failure_kind(outcome))
         await asyncio.sleep(0)
     return kinds
 
 
-async def person(replica: Replica, dice: random.Random, over: asyncio.Event) -> None:
+async def person(replica: ApprovalReplica, dice: random.Random, over: asyncio.Event) -> None:
     """Decides about whatever waits."""
     while not over.is_set():
         for request in await replica.service.waiting(ACME):
@@ -45,7 +53,7 @@ async def person(replica: Replica, dice: random.Random, over: asyncio.Event) -> 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_there_are_never_more_effects_than_approvals(records: Records, seed: int) -> None:
     """At two replicas, with waiting and returning clients and two busy people."""
-    deployment = Deployment(records=records, require=["act"])
+    deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
     dice, over = random.Random(seed), asyncio.Event()
     people = [asyncio.create_task(person(each, dice, over)) for each in replicas]
@@ -64,7 +72,7 @@ async def test_there_are_never_more_effects_than_approvals(records: Records, see
 
 async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: Records) -> None:
     """Three granted calls and the approved one, of twenty that come at once."""
-    deployment = Deployment(records=records, require=["act"])
+    deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
     request = await replicas[0].asked(what="a")
     await replicas[1].service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=3))
@@ -72,4 +80,4 @@ async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: R
     outcomes = await asyncio.gather(*(replicas[at % 2].call(what="a") for at in range(20)))
 
     assert deployment.effects["a"] == 4
-    assert {kind(one) for one in outcomes} <= {"", "approval_pending", "conflict"}
+    assert {failure_kind(one) for one in outcomes} <= {"", "approval_pending", "conflict"}

@@ -9,35 +9,42 @@ from gatepost.policy.idempotency import execution
 from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.stage import Next
-from tests.policy.idempotency.deployment import ASKED, Deployment, Replica, come, said, turns
+from tests.policy.replicas import (
+    ASKED,
+    IdempotencyDeployment,
+    IdempotencyReplica,
+    run_ready,
+    run_until,
+    text_or_failure,
+)
 
 pytestmark = pytest.mark.requirement("O12")
 
 HELD = "act_held"
 
 
-def begin(replica: Replica, tool: str = HELD, **options: str) -> "asyncio.Task[Outcome]":
+def begin(replica: IdempotencyReplica, tool: str = HELD, **options: str) -> "asyncio.Task[Outcome]":
     return asyncio.create_task(replica.call(tool=tool, **options))
 
 
 @pytest.mark.parametrize("kind", ["idempotency", "correlation"])
 async def test_calls_at_the_same_time_share_one_run(kind: str) -> None:
     """Whoever comes while the first runs waits for it, here or at another replica."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     replicas = [deployment.replica() for _ in range(3)]
     calls = [begin(replica, kind=kind) for replica in replicas for _ in range(3)]
     await deployment.entered.wait()
-    await turns()
+    await run_ready()
     assert not any(call.done() for call in calls)
     deployment.gate.set()
 
-    assert {said(await call) for call in calls} == {"a 1"}
+    assert {text_or_failure(await call) for call in calls} == {"a 1"}
     assert deployment.effects == {"a": 1}
 
 
 async def test_whoever_waits_longer_than_the_tool_may_take_is_told() -> None:
     """The first may be waiting for a person; the others hear when to come back."""
-    deployment = Deployment(limit_s=0.05)
+    deployment = IdempotencyDeployment(limit_s=0.05)
     waiting = asyncio.Event()
 
     async def approve(call: object, tool: object, arguments: object, proceed: Next) -> Outcome:
@@ -50,12 +57,12 @@ async def test_whoever_waits_longer_than_the_tool_may_take_is_told() -> None:
     first = begin(one, "act")
     await deployment.entered.wait()
 
-    assert said(await one.call()) == "conflict+"
-    assert said(await other.call()) == "conflict+"
+    assert text_or_failure(await one.call()) == "conflict+"
+    assert text_or_failure(await other.call()) == "conflict+"
     assert not first.done()
     waiting.set()
-    assert said(await first) == "a 1"
-    assert said(await other.call()) == "a 1"
+    assert text_or_failure(await first) == "a 1"
+    assert text_or_failure(await other.call()) == "a 1"
 
 
 async def test_a_wait_for_somebody_else_ends_with_the_token(
@@ -63,32 +70,32 @@ async def test_a_wait_for_somebody_else_ends_with_the_token(
 ) -> None:
     """Whoever lost the right to call does not keep a connection by waiting."""
     monkeypatch.setattr("gatepost.policy.idempotency.stage.GRACE_S", 0.02)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
     expired = int(deployment.clock.now)
 
-    assert said(await other.call(tool=HELD, expires_at=expired)) == "conflict+"
+    assert text_or_failure(await other.call(tool=HELD, expires_at=expired)) == "conflict+"
     deployment.gate.set()
     await first
 
 
 async def test_those_who_wait_do_not_share_a_refusal() -> None:
     """The first is asked something; the second, with another client, runs."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     deployment.raises = InputNeeded(ASKED)
     first = begin(one)
     await deployment.entered.wait()
     others = [begin(one), begin(other)]
-    await turns()
+    await run_ready()
     deployment.gate.set()
     with pytest.raises(InputNeeded):
         await first
     deployment.raises = None
 
-    assert {said(await call) for call in others} <= {"a 2", "a 3"}
+    assert {text_or_failure(await call) for call in others} <= {"a 2", "a 3"}
     assert deployment.effects["a"] <= 3
 
 
@@ -100,50 +107,50 @@ async def leaves(call: "asyncio.Task[Outcome]", why: str | None) -> None:
 
 async def test_a_broken_connection_does_not_stop_the_call() -> None:
     """Its client retries with its idempotency key: it gets the outcome, not a second run."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
     await leaves(first, HUNG_UP)
     again = [begin(one), begin(other)]
-    await turns()
+    await run_ready()
     deployment.gate.set()
 
-    assert {said(await call) for call in again} == {"a 1"}
-    assert said(await other.call(tool=HELD)) == "a 1"
+    assert {text_or_failure(await call) for call in again} == {"a 1"}
+    assert text_or_failure(await other.call(tool=HELD)) == "a 1"
 
 
 async def test_a_call_that_was_left_alone_still_ends_with_an_outcome() -> None:
     """Whether somebody waits makes no difference to what is kept."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one = deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
     await leaves(first, HUNG_UP)
     deployment.gate.set()
-    await turns()
+    await run_ready()
 
-    assert said(await deployment.replica().call(tool=HELD)) == "a 1"
+    assert text_or_failure(await deployment.replica().call(tool=HELD)) == "a 1"
     assert deployment.effects == {"a": 1}
 
 
 @pytest.mark.parametrize(("tool", "answer"), [(HELD, "conflict"), ("put_held", "a 2")])
 async def test_a_call_that_is_taken_back_stops(tool: str, answer: str) -> None:
     """How far it came is not known: only a tool that may run twice runs again."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one, tool)
     await deployment.entered.wait()
     await leaves(first, None)
     deployment.gate.set()
 
-    assert said(await one.call(tool=tool)) == answer
-    assert said(await other.call(tool=tool)) == answer
+    assert text_or_failure(await one.call(tool=tool)) == answer
+    assert text_or_failure(await other.call(tool=tool)) == answer
 
 
 async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free() -> None:
     """Nobody was troubled yet but a person who was asked."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
 
     async def approve(call: object, tool: object, arguments: object, proceed: Next) -> Outcome:
         deployment.entered.set()
@@ -157,69 +164,69 @@ async def test_a_call_that_is_taken_back_before_its_tool_ran_leaves_the_key_free
     await leaves(first, None)
     deployment.gate.set()
 
-    assert said(await deployment.replica().call()) == "a 1"
+    assert text_or_failure(await deployment.replica().call()) == "a 1"
 
 
 async def test_a_call_goes_on_for_those_who_still_wait() -> None:
     """One of two takes it back; the other gets the outcome."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one = deployment.replica()
     first, second = begin(one), begin(one)
     await deployment.entered.wait()
     await leaves(first, None)
     deployment.gate.set()
 
-    assert said(await second) == "a 1"
+    assert text_or_failure(await second) == "a 1"
 
 
 async def test_whoever_waits_elsewhere_may_leave() -> None:
     """Nothing of it stays behind."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
     second = begin(other)
-    await turns()
+    await run_ready()
     await leaves(second, HUNG_UP)
-    await turns()
+    await run_ready()
 
     assert not other.runs._open
     assert not other.runs._tasks
     deployment.gate.set()
-    assert said(await first) == "a 1"
-    await turns()
+    assert text_or_failure(await first) == "a 1"
+    await run_ready()
     assert not one.runs._tasks
 
 
 async def test_a_timeout_is_an_outcome() -> None:
     """The tool was stopped in the middle; a retry does not begin anew."""
-    deployment = Deployment(limit_s=0.02)
+    deployment = IdempotencyDeployment(limit_s=0.02)
     one, other = deployment.replica(), deployment.replica()
 
-    assert said(await one.call(tool=HELD)) == "timeout"
-    assert said(await one.call(tool=HELD)) == "timeout"
-    assert said(await other.call(tool=HELD)) == "timeout"
+    assert text_or_failure(await one.call(tool=HELD)) == "timeout"
+    assert text_or_failure(await one.call(tool=HELD)) == "timeout"
+    assert text_or_failure(await other.call(tool=HELD)) == "timeout"
     assert deployment.effects == {"a": 1}
 
 
 async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs may end; what does not is stopped, and the next replica knows it at once."""
     monkeypatch.setattr("gatepost.policy.idempotency.stage.CLOSING_S", 0.05)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
     await one.runs.aclose()
 
-    assert said(await first) == "conflict"
-    assert said(await other.call(tool=HELD)) == "conflict"
+    assert text_or_failure(await first) == "conflict"
+    assert text_or_failure(await other.call(tool=HELD)) == "conflict"
     assert deployment.effects == {"a": 1}
 
 
 async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes, it does not count as gone."""
     monkeypatch.setattr(execution, "RENEW_S", 0.005)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
     await deployment.entered.wait()
@@ -233,9 +240,9 @@ async def test_a_lease_is_renewed_while_the_tool_runs(monkeypatch: pytest.Monkey
             record = await idempotency.get(key)
             return record is not None and record.leased_until >= wanted
 
-        await come(renewed)
+        await run_until(renewed)
     second = begin(other)
-    await turns()
+    await run_ready()
     deployment.gate.set()
 
-    assert said(await second) == said(await first) == "a 1"
+    assert text_or_failure(await second) == text_or_failure(await first) == "a 1"

@@ -10,8 +10,8 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
-from tests.policy.idempotency.deployment import Deployment, context
 from tests.policy.limits.limited_process import bucket
+from tests.policy.replicas import IdempotencyDeployment, context
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
 
@@ -20,7 +20,7 @@ CALL = Call(caller=a_caller(), name="act", arguments=b"{}", request_id="request-
 
 async def test_a_plain_call_does_not_meet_what_is_about_others() -> None:
     """Neither what is about retries nor what is about secrets."""
-    deployment, limits = Deployment(), LimitStage()
+    deployment, limits = IdempotencyDeployment(), LimitStage()
     limits.apply(LimitRules(bucket(1_000)), most=10)
     once = IdempotencyStage(
         RunningCalls(deployment.records, deployment.relay), timeout_s=9, max_result_bytes=10_000

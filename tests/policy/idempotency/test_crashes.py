@@ -12,14 +12,22 @@ from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.relay import Subscription
-from tests.policy.idempotency.deployment import Deployment, Replica, come, said, turns
+from tests.policy.replicas import (
+    IdempotencyDeployment,
+    IdempotencyReplica,
+    run_ready,
+    run_until,
+    text_or_failure,
+)
 
 pytestmark = pytest.mark.requirement("O12")
 
 HELD = "act_held"
 
 
-async def crashed(deployment: Deployment, tool: str = HELD, **options: Any) -> Replica:
+async def crashed(
+    deployment: IdempotencyDeployment, tool: str = HELD, **options: Any
+) -> IdempotencyReplica:
     """A replica that died while a tool ran: nothing of it moves any more, its record stays."""
     dead = deployment.replica()
     call = asyncio.create_task(dead.call(tool=tool, **options))
@@ -27,75 +35,75 @@ async def crashed(deployment: Deployment, tool: str = HELD, **options: Any) -> R
     for task in tuple(dead.runs._tasks):
         # Cancelled without a word to anybody, as far as the stores can tell.
         task.cancel()
-    await turns()
+    await run_ready()
     call.cancel()
-    await turns()
+    await run_ready()
     deployment.gate.set()
     return deployment.replica()
 
 
 async def test_an_unknown_ending_is_told_and_not_tried_again() -> None:
     """The effect may have happened; a second one would be worse than an honest word."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
     deployment.clock.now += execution.LEASE_S
     for _ in range(2):
         outcome = await alive.call(tool=HELD)
         assert outcome.failure is not None
-        assert said(outcome) == "conflict"
+        assert text_or_failure(outcome) == "conflict"
         assert "It is unknown" in outcome.failure.message
     deployment.clock.now += 86_400
 
     assert deployment.effects == {"a": 1}
-    assert said(await alive.call(tool=HELD)) == "a 2"
+    assert text_or_failure(await alive.call(tool=HELD)) == "a 2"
 
 
 async def test_a_tool_that_may_run_twice_does() -> None:
     """Declared idempotent: whoever finds the record abandoned takes it over."""
-    deployment, tool = Deployment(), "put_held"
+    deployment, tool = IdempotencyDeployment(), "put_held"
     alive, other = await crashed(deployment, tool), deployment.replica()
     deployment.clock.now += execution.LEASE_S
     calls = [alive.call(tool=tool), alive.call(tool=tool), other.call(tool=tool)]
 
-    assert {said(outcome) for outcome in await asyncio.gather(*calls)} == {"a 2"}
+    assert {text_or_failure(outcome) for outcome in await asyncio.gather(*calls)} == {"a 2"}
 
 
 async def test_an_episode_is_not_blocked_for_a_day() -> None:
     """Its id counts for a minute; after that an identical call is a new one."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     alive = await crashed(deployment, kind="correlation")
     deployment.clock.now += execution.LEASE_S + 59
-    assert said(await alive.call(tool=HELD, kind="correlation")) == "conflict"
+    assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "conflict"
 
     deployment.clock.now += 1
-    assert said(await alive.call(tool=HELD, kind="correlation")) == "a 2"
+    assert text_or_failure(await alive.call(tool=HELD, kind="correlation")) == "a 2"
 
 
 async def test_whoever_waits_sees_the_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that comes right after the crash waits until nobody can be running it."""
     monkeypatch.setattr(execution, "POLL_S", 0.005)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     alive = await crashed(deployment)
     again = asyncio.create_task(alive.call(tool=HELD))
-    await turns()
+    await run_ready()
     assert not again.done()
     deployment.clock.now += execution.LEASE_S
 
-    assert said(await again) == "conflict"
+    assert text_or_failure(await again) == "conflict"
 
 
 async def test_a_holder_that_only_seemed_gone_still_says_how_it_ended() -> None:
     """A pause longer than the lease: others were told that nobody knows, and now somebody does."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     slow, other = deployment.replica(), deployment.replica()
     first = asyncio.create_task(slow.call(tool=HELD))
     await deployment.entered.wait()
     deployment.clock.now += execution.LEASE_S
-    assert said(await other.call(tool=HELD)) == "conflict"
+    assert text_or_failure(await other.call(tool=HELD)) == "conflict"
     deployment.gate.set()
 
-    assert said(await first) == "a 1"
-    assert said(await other.call(tool=HELD)) == "a 1"
+    assert text_or_failure(await first) == "a 1"
+    assert text_or_failure(await other.call(tool=HELD)) == "a 1"
 
 
 class Switch:
@@ -165,7 +173,7 @@ class Wire(MemoryRelay):
 async def test_nothing_runs_that_cannot_be_claimed() -> None:
     """Without the database a keyed call is answered 503: the promise could not be kept."""
     switch = Switch()
-    deployment = Deployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=Database(switch))
     replica = deployment.replica()
     switch.away = {"begin"}
     with pytest.raises(StoreUnavailable):
@@ -173,7 +181,7 @@ async def test_nothing_runs_that_cannot_be_claimed() -> None:
     assert deployment.effects == {}
     switch.away = set()
 
-    assert said(await replica.call()) == "a 1"
+    assert text_or_failure(await replica.call()) == "a 1"
 
 
 async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
@@ -182,24 +190,24 @@ async def test_what_was_done_is_answered_and_kept_when_the_database_is_back(
     """To answer 503 after the effect would invite a second one."""
     monkeypatch.setattr(execution, "BACKOFF_S", (0.005,) * 1000)
     switch = Switch()
-    deployment = Deployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=Database(switch))
     one, other = deployment.replica(), deployment.replica()
     switch.away = {"finish"}
     with capture_logs() as logs:
-        assert said(await one.call()) == "a 1"
+        assert text_or_failure(await one.call()) == "a 1"
         assert logs[0]["event"] == "ending_not_kept"
         switch.away = set()
         async with asyncio.timeout(10):
             await asyncio.wait(one.runs._tasks)
 
-    assert said(await other.call()) == "a 1"
+    assert text_or_failure(await other.call()) == "a 1"
 
 
 async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one counts."""
     monkeypatch.setattr(execution, "RENEW_S", 0.001)
     switch = Switch()
-    deployment = Deployment(records=Database(switch))
+    deployment = IdempotencyDeployment(records=Database(switch))
     one = deployment.replica()
     switch.away = {"renew"}
     with capture_logs() as logs:
@@ -208,10 +216,10 @@ async def test_a_renewal_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         async def failed() -> bool:
             return bool(logs)
 
-        await come(failed)
+        await run_until(failed)
         deployment.gate.set()
 
-        assert said(await first) == "a 1"
+        assert text_or_failure(await first) == "a 1"
 
 
 async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,27 +227,27 @@ async def test_a_lost_wake_up_is_made_good_by_looking(monkeypatch: pytest.Monkey
     monkeypatch.setattr(execution, "POLL_S", 0.005)
     switch = Switch()
     switch.away = {"publish", "follow"}
-    deployment = Deployment(relay=Wire(switch))
+    deployment = IdempotencyDeployment(relay=Wire(switch))
     one, other = deployment.replica(), deployment.replica()
     with capture_logs():
         first = asyncio.create_task(one.call(tool=HELD))
         await deployment.entered.wait()
         second = asyncio.create_task(other.call(tool=HELD))
-        await turns()
+        await run_ready()
         deployment.gate.set()
 
-        assert said(await second) == said(await first) == "a 1"
+        assert text_or_failure(await second) == text_or_failure(await first) == "a 1"
 
 
 async def test_a_wake_up_spares_the_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a relay, whoever waits hears of the ending at once."""
     monkeypatch.setattr(execution, "POLL_S", 3600)
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = asyncio.create_task(one.call(tool=HELD))
     await deployment.entered.wait()
     second = asyncio.create_task(other.call(tool=HELD))
-    await turns()
+    await run_ready()
     deployment.gate.set()
 
-    assert said(await second) == said(await first) == "a 1"
+    assert text_or_failure(await second) == text_or_failure(await first) == "a 1"

@@ -20,7 +20,7 @@ from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.policy.idempotency.deployment import ASKED, turns
+from tests.policy.replicas import ASKED, run_ready
 from tests.support.endpoint import Clock, a_caller
 
 pytestmark = pytest.mark.requirement("O12")
@@ -150,7 +150,7 @@ class World:
             if asked.replica == replica and not asked.task.done():
                 asked.left = True
                 asked.task.cancel()
-        await turns()
+        await run_ready()
         self.replicas[replica] = self._replica()
 
     async def pass_time(self, seconds: float) -> None:
@@ -164,7 +164,7 @@ class World:
             return
         for _ in range(int(seconds / STEP_S)):
             self.clock.now += STEP_S
-            await turns(6)
+            await run_ready(6)
 
     async def close(self) -> None:
         """Everything comes to an end, whatever it was waiting for."""
@@ -175,7 +175,7 @@ class World:
             while any(runs._tasks for runs, _ in self.replicas):
                 await self.end(0, "answers")
                 await self.pass_time(STEP_S)
-        await turns()  # when a call ended is noted a turn after its end
+        await run_ready()  # when a call ended is noted a turn after its end
 
     def check(self) -> None:
         for number, made in enumerate(self.invocations):
@@ -253,7 +253,7 @@ async def live(events: list[tuple[Any, ...]]) -> None:
     world = World()
     for name, *arguments in events:
         await getattr(world, name)(*arguments)
-        await turns()
+        await run_ready()
     await world.close()
     world.check()
 

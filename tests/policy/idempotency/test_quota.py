@@ -13,7 +13,7 @@ from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
-from tests.policy.idempotency.deployment import Deployment, Replica
+from tests.policy.replicas import IdempotencyDeployment, IdempotencyReplica
 from tests.rest.clients import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller
@@ -40,7 +40,9 @@ async def records(url: str) -> AsyncIterator[Records]:
     await opened.aclose()
 
 
-def bounded(deployment: Deployment, *, caller: int = 0, tenant: int = 0) -> Replica:
+def bounded(
+    deployment: IdempotencyDeployment, *, caller: int = 0, tenant: int = 0
+) -> IdempotencyReplica:
     """A replica with these quotas."""
     replica = deployment.replica()
     of_tenant = SimpleNamespace(stored_bytes=tenant)
@@ -52,7 +54,7 @@ def text(size: int) -> Outcome:
     return Outcome(({"type": "text", "text": "x" * size},))
 
 
-async def kept(deployment: Deployment, subject: str = "alice") -> int:
+async def kept(deployment: IdempotencyDeployment, subject: str = "alice") -> int:
     """Bytes that the store holds for a caller."""
     owner = a_caller(subject=subject).principal_digest
     return (await deployment.records.of("acme").usage(owner, deployment.clock.now)).bytes
@@ -60,7 +62,7 @@ async def kept(deployment: Deployment, subject: str = "alice") -> int:
 
 async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
     """Over two replicas, to a share each; the refusal says whose quota and when there is room."""
-    deployment = Deployment(records=records)
+    deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(2_000)
     replicas = [bounded(deployment, caller=MOST) for _ in range(2)]
     outcomes = [await replicas[n % 2].call(f"key-{n}") for n in range(60)]
@@ -76,7 +78,7 @@ async def test_what_one_caller_has_kept_is_bounded(records: Records) -> None:
 
 async def test_a_full_quota_stops_neither_replays_nor_others(records: Records) -> None:
     """What is kept is answered, calls without a key run, and so do those of other callers."""
-    deployment = Deployment(records=records)
+    deployment = IdempotencyDeployment(records=records)
     replica = bounded(deployment, caller=FEW)
     first = [await replica.call(f"key-{n}", arguments=b'{"what":"a"}') for n in range(6)]
     assert first[5].failure is not None
@@ -89,7 +91,7 @@ async def test_a_full_quota_stops_neither_replays_nor_others(records: Records) -
 
 async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
     """Many callers of one tenant do not fill the disk either; another tenant is not concerned."""
-    deployment = Deployment(records=records)
+    deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(1_000)
     replica = bounded(deployment, caller=MOST, tenant=MOST // 4)
     outcomes = [await replica.call(subject=f"person-{n}") for n in range(20)]
@@ -105,7 +107,7 @@ async def test_a_tenants_callers_share_its_quota(records: Records) -> None:
 
 async def test_an_outcome_without_room_is_not_run_again(records: Records) -> None:
     """That it was carried out is kept, and its caller gets the answer once."""
-    deployment = Deployment(records=records)
+    deployment = IdempotencyDeployment(records=records)
     deployment.answers = text(MOST)
     replica = bounded(deployment, caller=MOST)
     first, again = await replica.call(), await replica.call()
@@ -120,7 +122,7 @@ async def test_an_outcome_without_room_is_not_run_again(records: Records) -> Non
 
 async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
     """After a day the same caller may have as much kept again."""
-    deployment = Deployment(records=records)
+    deployment = IdempotencyDeployment(records=records)
     replica = bounded(deployment, caller=FEW)
     before = [await replica.call(f"key-{n}") for n in range(5)]
     deployment.clock.now += DAY_S + 1
@@ -132,7 +134,7 @@ async def test_what_is_over_gives_its_bytes_back(records: Records) -> None:
 
 async def test_calls_at_once_share_what_room_there_is() -> None:
     """Of many that come together no two are told of the same room."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     deployment.answers = text(1_000)
     replica = bounded(deployment, caller=MOST // 4)
     outcomes = await asyncio.gather(*(replica.call(f"key-{n}") for n in range(100)))
@@ -143,7 +145,7 @@ async def test_calls_at_once_share_what_room_there_is() -> None:
 
 async def test_the_store_is_asked_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call costs no question of its own: one for each share of the quota."""
-    deployment, clock = Deployment(), Clock()
+    deployment, clock = IdempotencyDeployment(), Clock()
     quota = StorageQuota(deployment.records, clock=clock)
     of_tenant = SimpleNamespace(stored_bytes=0)
     quota.apply(SimpleNamespace(stored_bytes=MOST, tenant=of_tenant))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.tools.idempotency_key import IDEMPOTENCY
-from tests.policy.idempotency import toolset
+from tests.policy import tools
 from tests.support.client import exchange, modern, request, result
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
@@ -17,15 +17,21 @@ from tests.support.measuring import eventually
 pytestmark = pytest.mark.requirement("O12")
 
 PATIENCE_S = 30
+SHORT_LEASES = """
+from gatepost.policy.idempotency import execution
+from tests.policy.tools import effects_pack
+
+execution.LEASE_S, execution.RENEW_S = 3.0, 1.0
+"""
+"""Tools of servers with short leases: the test must not wait for real ones."""
 
 
 class Pair(Replicas):
     """Two replicas, and the folder in which their tools leave marks."""
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
-        super().__init__(
-            idp, folder, storage, tools=Path(toolset.__file__).with_name("short_leases.py")
-        )
+        (folder / "short_leases.py").write_text(SHORT_LEASES, encoding="utf-8")
+        super().__init__(idp, folder, storage, tools=folder / "short_leases.py")
         self._pool = ThreadPoolExecutor(8)
 
     @contextmanager
@@ -61,11 +67,11 @@ class Pair(Replicas):
         return text
 
     def effects(self) -> list[str]:
-        path = self.folder / toolset.EFFECTS
+        path = self.folder / tools.EFFECTS
         return path.read_text().split() if path.exists() else []
 
     def go(self) -> None:
-        (self.folder / toolset.GO).touch()
+        (self.folder / tools.GO).touch()
 
 
 @pytest.fixture
@@ -85,7 +91,7 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> Non
     eventually(pair.effects, within=10)
     pair.go()
     assert {call.result(PATIENCE_S) for call in calls} == {"shared 1"}
-    (pair.folder / toolset.GO).unlink()
+    (pair.folder / tools.GO).unlink()
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
     eventually(lambda: len(pair.effects()) == 3, within=10)

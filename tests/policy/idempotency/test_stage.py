@@ -14,7 +14,13 @@ from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
-from tests.policy.idempotency.deployment import LETS_GO, PROTOCOL_ERROR, STAYS, Deployment, said
+from tests.policy.replicas import (
+    LETS_GO,
+    PROTOCOL_ERROR,
+    STAYS,
+    IdempotencyDeployment,
+    text_or_failure,
+)
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("O12")
@@ -25,36 +31,36 @@ MINUTE_S, DAY_S = 60, 86_400
 @pytest.mark.parametrize(("kind", "kept_s"), [("idempotency", DAY_S), ("correlation", MINUTE_S)])
 async def test_a_retry_gets_the_first_outcome_for_a_time(kind: str, kept_s: int) -> None:
     """A day for an idempotency key, a minute for an episode's id; then it is another call."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
-    assert said(await one.call(kind=kind)) == "a 1"
+    assert text_or_failure(await one.call(kind=kind)) == "a 1"
 
     deployment.clock.now += kept_s - 1
-    assert said(await one.call(kind=kind)) == "a 1"
-    assert said(await other.call(kind=kind)) == "a 1"
+    assert text_or_failure(await one.call(kind=kind)) == "a 1"
+    assert text_or_failure(await other.call(kind=kind)) == "a 1"
     deployment.clock.now += 1
-    assert said(await other.call(kind=kind)) == "a 2"
+    assert text_or_failure(await other.call(kind=kind)) == "a 2"
 
 
 async def test_an_operator_says_how_long_a_key_counts() -> None:
     """An episode's id counts a minute all the same."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one = deployment.replica(kept_s=600)
-    assert said(await one.call()) == "a 1"
+    assert text_or_failure(await one.call()) == "a 1"
     deployment.clock.now += 599
-    assert said(await one.call()) == "a 1"
+    assert text_or_failure(await one.call()) == "a 1"
     deployment.clock.now += 1
-    assert said(await one.call()) == "a 2"
-    assert said(await one.call(kind="correlation")) == "a 3"
+    assert text_or_failure(await one.call()) == "a 2"
+    assert text_or_failure(await one.call(kind="correlation")) == "a 3"
     deployment.clock.now += 60
-    assert said(await one.call(kind="correlation")) == "a 4"
+    assert text_or_failure(await one.call(kind="correlation")) == "a 4"
 
 
 async def test_a_call_without_a_key_runs_every_time() -> None:
     """Nothing is promised, so nothing is remembered."""
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
 
-    assert [said(await replica.call(None)) for _ in range(3)] == ["a 1", "a 2", "a 3"]
+    assert [text_or_failure(await replica.call(None)) for _ in range(3)] == ["a 1", "a 2", "a 3"]
 
 
 SAME = [
@@ -80,10 +86,10 @@ DIFFERENT = [
 async def test_arguments_that_mean_the_same_are_the_same(one: bytes, other: bytes) -> None:
     """Order of members, spelling of numbers and escapes are the client library's whim."""
     assert digest_of(one) == digest_of(other)
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
     await replica.call(arguments=one)
 
-    assert said(await replica.call(arguments=other)) == "a 1"
+    assert text_or_failure(await replica.call(arguments=other)) == "a 1"
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
@@ -102,29 +108,31 @@ def test_arguments_nobody_can_read_have_a_digest(arguments: bytes) -> None:
 
 async def test_a_key_with_other_arguments_is_a_conflict() -> None:
     """An idempotency key is one call's, also while that runs."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     running = asyncio.create_task(one.call(tool="act_held"))
     await deployment.entered.wait()
     for replica in (one, other):
         outcome = await replica.call(tool="act_held", arguments=b'{"what":"b"}')
         assert outcome.failure is not None
-        assert said(outcome) == "conflict"
+        assert text_or_failure(outcome) == "conflict"
         assert "other arguments" in outcome.failure.message
     deployment.gate.set()
 
-    assert said(await running) == "a 1"
-    assert said(await other.call(tool="act_held", arguments=b'{"what":"b"}')) == "conflict"
+    assert text_or_failure(await running) == "a 1"
+    assert (
+        text_or_failure(await other.call(tool="act_held", arguments=b'{"what":"b"}')) == "conflict"
+    )
     assert deployment.effects == {"a": 1}
 
 
 async def test_other_arguments_in_the_same_episode_are_another_call() -> None:
     """A correlation id is an episode's, which calls a tool as often as it likes."""
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
     await replica.call(kind="correlation")
     outcome = await replica.call(kind="correlation", arguments=b'{"what":"b"}')
 
-    assert said(outcome) == "b 1"
+    assert text_or_failure(outcome) == "b 1"
 
 
 OTHERS: list[dict[str, Any]] = [
@@ -144,19 +152,19 @@ OTHERS: list[dict[str, Any]] = [
 @each("other", OTHERS, ids=lambda other: next(iter(other)))
 async def test_nobody_meets_the_call_of_somebody_else(other: dict[str, Any]) -> None:
     """Tenant, issuer, kind, subject, client and tool are part of every key."""
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
     await replica.call()
 
-    assert said(await replica.call(**other)) == "a 2"
+    assert text_or_failure(await replica.call(**other)) == "a 2"
 
 
 async def test_a_refreshed_token_keeps_the_key() -> None:
     """What a token says beyond who calls may change between two attempts."""
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
     await replica.call(token_id="1", expires_at=1_900_000_000)
     outcome = await replica.call(token_id="2", scopes=frozenset({"more"}))
 
-    assert said(outcome) == "a 1"
+    assert text_or_failure(outcome) == "a 1"
 
 
 @pytest.mark.parametrize(
@@ -165,9 +173,12 @@ async def test_a_refreshed_token_keeps_the_key() -> None:
 @pytest.mark.parametrize("kind", ["idempotency", "correlation"])
 async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, kind: str) -> None:
     """A stale answer would be the wrong one, and nothing of it is kept for a day."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     replica = deployment.replica()
-    asked = [said(await replica.call(tool=tool, arguments=arguments, kind=kind)) for _ in range(2)]
+    asked = [
+        text_or_failure(await replica.call(tool=tool, arguments=arguments, kind=kind))
+        for _ in range(2)
+    ]
 
     assert asked[0] != asked[1]
     assert await deployment.records.tenant_data.count("acme") == {}
@@ -175,10 +186,10 @@ async def test_a_call_that_only_reads_reads_again(tool: str, arguments: bytes, k
 
 async def test_a_form_that_writes_coalesces() -> None:
     """The tool says so of each call, from its arguments."""
-    replica = Deployment().replica()
+    replica = IdempotencyDeployment().replica()
     for _ in range(2):
         outcome = await replica.call(tool="form", arguments=b'{"what":"POST"}', kind="correlation")
-        assert said(outcome) == "POST 1"
+        assert text_or_failure(outcome) == "POST 1"
 
 
 @pytest.mark.parametrize(("case", "error"), LETS_GO, ids=[case for case, _ in LETS_GO])
@@ -186,17 +197,17 @@ async def test_what_asks_to_be_called_again_leaves_the_key_free(
     case: str, error: BaseException
 ) -> None:
     """The same key is good for the same call, which then runs."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     replica = deployment.replica()
     deployment.raises = error
     if isinstance(error, ToolFailure):
-        assert said(await replica.call()) == f"{error.failure.kind}+"
+        assert text_or_failure(await replica.call()) == f"{error.failure.kind}+"
     else:
         with pytest.raises(type(error)):
             await replica.call()
     deployment.raises = None
 
-    assert said(await replica.call()) == "a 2"
+    assert text_or_failure(await replica.call()) == "a 2"
 
 
 @pytest.mark.parametrize(("case", "error", "kind"), STAYS, ids=[case for case, _, _ in STAYS])
@@ -204,14 +215,14 @@ async def test_what_an_invoked_tool_failed_with_is_its_outcome(
     case: str, error: BaseException, kind: str
 ) -> None:
     """Something may have been done before it failed, so it does not run again."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     deployment.raises = error
     with capture_logs() as logs:
         first = await one.call()
     deployment.raises = None
 
-    assert said(first) == kind
+    assert text_or_failure(first) == kind
     assert await one.call() == first
     assert await other.call() == first
     assert deployment.effects == {"a": 1}
@@ -220,7 +231,7 @@ async def test_what_an_invoked_tool_failed_with_is_its_outcome(
 
 async def test_an_error_of_the_protocol_is_replayed_as_one() -> None:
     """With code, message and data."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     deployment.raises = PROTOCOL_ERROR
     for replica in (deployment.replica(), deployment.replica()):
         with pytest.raises(ProtocolError) as raised:
@@ -247,24 +258,24 @@ async def test_refused_calls_leave_the_key_free() -> None:
             return refusal
         raise refusal
 
-    deployment = Deployment(stages=[refuse])
+    deployment = IdempotencyDeployment(stages=[refuse])
     replica = deployment.replica()
-    assert said(await replica.call()) == "rate_limit+"
-    assert said(await replica.call()) == "denied"
+    assert text_or_failure(await replica.call()) == "rate_limit+"
+    assert text_or_failure(await replica.call()) == "denied"
     with pytest.raises(InsufficientScope):
         await replica.call()
 
-    assert said(await replica.call()) == "a 1"
-    assert said(await replica.call()) == "a 1"
+    assert text_or_failure(await replica.call()) == "a 1"
+    assert text_or_failure(await replica.call()) == "a 1"
 
 
 async def test_arguments_come_before_the_key() -> None:
     """A call that the tool refuses to read claims nothing."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     replica = deployment.replica()
-    assert said(await replica.call(arguments=b'{"what":7}')) == "validation"
+    assert text_or_failure(await replica.call(arguments=b'{"what":7}')) == "validation"
 
-    assert said(await replica.call()) == "a 1"
+    assert text_or_failure(await replica.call()) == "a 1"
 
 
 STRUCTURED = Outcome(
@@ -275,7 +286,7 @@ STRUCTURED = Outcome(
 
 async def test_a_replay_is_the_first_answer_byte_for_byte() -> None:
     """Blocks of every kind, and structured values as the tool wrote them."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     deployment.answers = STRUCTURED
     first = await deployment.replica().call()
     again = await deployment.replica().call()
@@ -293,23 +304,23 @@ async def test_a_replay_is_the_first_answer_byte_for_byte() -> None:
 
 async def test_an_answer_is_cut_before_it_is_kept() -> None:
     """A retry gets what the first caller got."""
-    deployment = Deployment(max_result_bytes=2_000)
+    deployment = IdempotencyDeployment(max_result_bytes=2_000)
     deployment.answers = Outcome(({"type": "text", "text": "y" * 3_000},))
     first, again = await deployment.replica().call(), await deployment.replica().call()
 
-    assert len(said(first)) < 2_000
+    assert len(text_or_failure(first)) < 2_000
     assert again == first
 
 
 async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
     """Where an operator allows larger answers: the first caller has it, a retry hears of it."""
-    deployment = Deployment(max_result_bytes=2 * KEPT_BYTES)
+    deployment = IdempotencyDeployment(max_result_bytes=2 * KEPT_BYTES)
     deployment.answers = Outcome(({"type": "text", "text": "y" * KEPT_BYTES},))
     first, again = await deployment.replica().call(), await deployment.replica().call()
 
-    assert len(said(first)) == KEPT_BYTES
+    assert len(text_or_failure(first)) == KEPT_BYTES
     assert again.failure is not None
-    assert said(again) == "conflict"
+    assert text_or_failure(again) == "conflict"
     assert "carried out" in again.failure.message
     assert deployment.effects == {"a": 1}
 
@@ -321,12 +332,12 @@ async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
 )
 async def test_an_answer_that_is_no_json_is_the_tools_mistake(content: Any) -> None:
     """Both get the same failure, and the tool does not run again."""
-    deployment = Deployment()
+    deployment = IdempotencyDeployment()
     deployment.answers = Outcome(content)
     with capture_logs():
         first = await deployment.replica().call()
     again = await deployment.replica().call()
 
-    assert said(first) == "internal"
+    assert text_or_failure(first) == "internal"
     assert again == first
     assert deployment.effects == {"a": 1}

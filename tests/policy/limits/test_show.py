@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.policy import tools
 from tests.policy.conftest import idp
-from tests.policy.limits import toolset
 from tests.support.client import modern
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
@@ -92,7 +92,7 @@ def opened(
             idp,
             folder,
             storage,
-            tools=Path(toolset.__file__),
+            tools=Path(tools.__file__),
             limits=usual,
             audit={"enabled": False},
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.policy.revocation.site import Site
+from tests.policy.servers import RevocationReplicas
 from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
@@ -16,17 +16,19 @@ def idp() -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="package")
-def site(
+def replicas(
     idp: Idp,
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: Postgres,
     postgres_template: str,
-) -> Iterator[Site]:
+) -> Iterator[RevocationReplicas]:
     folder = tmp_path_factory.mktemp("cutoff")
     with (
         Valkey.running() as relay,
         postgres_server.database(like=postgres_template) as database,
     ):
-        site = Site(idp, folder, {"database": database, "shared": relay.url()}, relay)
-        with site.running():
-            yield site
+        replicas = RevocationReplicas(
+            idp, folder, {"database": database, "shared": relay.url()}, relay
+        )
+        with replicas.running():
+            yield replicas

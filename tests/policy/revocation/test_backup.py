@@ -14,7 +14,7 @@ import pytest
 
 from gatepost.secrets.keyring import create
 from tests.cli.command_process import CommandProcess
-from tests.policy.revocation.site import TASKS
+from tests.policy.servers import TASKS
 from tests.runtime.replicas import toolset
 from tests.support.client import modern
 from tests.support.commands import ServerProcess, server_process, tenant_folder

@@ -29,36 +29,36 @@ EVERYBODY = {"before": 1e12, "undated_until": 1e12}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def replicas(idp: Idp) -> Iterator[Server]:
     settings = {"approvals": {"require": ["witness"], "auto_approve": []}}
-    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
+        yield replicas
 
 
-def on_loop(site: Server, work: Coroutine[Any, Any, Any]) -> Any:
+def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
     """What *work* comes to on the server's own loop."""
-    assert site.loop is not None
-    return asyncio.run_coroutine_threadsafe(work, site.loop).result(WITHIN_S)
+    assert replicas.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, replicas.loop).result(WITHIN_S)
 
 
 @contextlib.contextmanager
-def cut(site: Server, one: RevocationRecord) -> Iterator[None]:
+def cut(replicas: Server, one: RevocationRecord) -> Iterator[None]:
     """Somebody is shut out for the time of a block, and the server knows."""
-    services = site.services
-    on_loop(site, services.records.revocations.put(one))
+    services = replicas.services
+    on_loop(replicas, services.records.revocations.put(one))
     eventually(lambda: one in services.cutoffs._snapshot.cuts, within=WITHIN_S)
     try:
         yield
     finally:
-        on_loop(site, services.records.revocations.delete(one.tenant, one.id))
-        on_loop(site, services.cutoffs.look())
+        on_loop(replicas, services.records.revocations.delete(one.tenant, one.id))
+        on_loop(replicas, services.cutoffs.look())
 
 
-def half_sent(site: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
+def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
     """A connection on which all of a request is sent but its last byte."""
-    head = [("Host", site.client.authority), ("Authorization", f"Bearer {token}"), *fields]
+    head = [("Host", replicas.client.authority), ("Authorization", f"Bearer {token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-    connection = socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S)
+    connection = socket.create_connection(("127.0.0.1", replicas.client.port), timeout=WITHIN_S)
     connection.sendall(request("POST", path, head, body)[:-1])
     return connection
 
@@ -72,24 +72,26 @@ SHUT = {
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
 @pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
-def test_a_body_that_takes_its_time_gains_nothing(site: Server, protocol: str, how: str) -> None:
+def test_a_body_that_takes_its_time_gains_nothing(
+    replicas: Server, protocol: str, how: str
+) -> None:
     """The gate let its head pass; whoever is shut out before the last byte calls nothing."""
-    token = site.token()
+    token = replicas.token()
     fields: list[tuple[str, str]] = []
-    path, body = site.client.path, json.dumps({}).encode()
+    path, body = replicas.client.path, json.dumps({}).encode()
     if protocol == "modern":
         fields, body = modern("tools/call", {"name": "witness", "arguments": {}})
     elif protocol == "legacy":
-        fields, body = [("Mcp-Session-Id", site.client.open(token))], old_call("witness")
+        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("witness")
     else:
         path = "/tool/witness/call"
     one = SHUT[how][0]
     if how == "revoked":
         one = replace(one, **EVERYBODY)
-    with site.nothing_runs(), half_sent(site, path, fields, body, token) as connection:
+    with replicas.nothing_runs(), half_sent(replicas, path, fields, body, token) as connection:
         # The head is judged by now: another request on a connection of its own was served.
-        assert site.client.ask(token, "server/discover").status == 200
-        with cut(site, one):
+        assert replicas.client.ask(token, "server/discover").status == 200
+        with cut(replicas, one):
             connection.sendall(body[-1:])
             answer = read_answer(connection)
     assert told(answer) == expected(protocol, how)
@@ -116,49 +118,49 @@ def told(answer: RawAnswer) -> tuple[int, object]:
 
 @pytest.mark.requirement("CO1")
 @pytest.mark.parametrize("how", SHUT)
-def test_what_waits_for_a_person_is_withdrawn(site: Server, how: str) -> None:
+def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
     """Of whoever is shut out, and of nobody else."""
-    service = site.services.approvals
+    service = replicas.services.approvals
     for tenant in TABLE:
-        answer = site.client.send(
-            "POST", "/tool/witness/call", body=b"{}", token=site.token(org_id=tenant)
+        answer = replicas.client.send(
+            "POST", "/tool/witness/call", body=b"{}", token=replicas.token(org_id=tenant)
         )
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
-    assert len(on_loop(site, service.waiting("acme"))) == 1
+    assert len(on_loop(replicas, service.waiting("acme"))) == 1
 
-    with cut(site, replace(SHUT[how][0], before=time.time())):
-        eventually(lambda: not on_loop(site, service.waiting("acme")), within=WITHIN_S)
-        states = [one.state for one in on_loop(site, service.history("acme"))]
+    with cut(replicas, replace(SHUT[how][0], before=time.time())):
+        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+        states = [one.state for one in on_loop(replicas, service.history("acme"))]
         assert "withdrawn" in states
-    assert len(on_loop(site, service.waiting("globex"))) == 1
+    assert len(on_loop(replicas, service.waiting("globex"))) == 1
 
 
 @pytest.mark.requirement("CO1")
 def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
     """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
     settings = {"approvals": {"require": ["witness"]}}
-    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as site:
-        services, config = site.services, site.config
-        service, token = services.approvals, site.token()
-        other = site.token(org_id="globex")
-        pending = site.client.send("POST", "/tool/witness/call", body=b"{}", token=other)
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
+        services, config = replicas.services, replicas.config
+        service, token = services.approvals, replicas.token()
+        other = replicas.token(org_id="globex")
+        pending = replicas.client.send("POST", "/tool/witness/call", body=b"{}", token=other)
         assert pending.status == 503
-        fields = [("Mcp-Session-Id", site.client.open(token)), ("Accept", "application/json")]
+        fields = [("Mcp-Session-Id", replicas.client.open(token)), ("Accept", "application/json")]
         body = old_call("witness")
-        with half_sent(site, site.client.path, fields, body, token) as connection:
+        with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
-            eventually(lambda: on_loop(site, service.waiting("acme")), within=WITHIN_S)
+            eventually(lambda: on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
             shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))
             changed = msgspec.structs.replace(config, tenancy=shut)
 
             async def reload() -> None:
-                services.apply(changed, site.toolbox)
+                services.apply(changed, replicas.toolbox)
 
-            on_loop(site, reload())
+            on_loop(replicas, reload())
             assert told(read_answer(connection)) == (200, -31001)
-        eventually(lambda: not on_loop(site, service.waiting("acme")), within=WITHIN_S)
-        assert [one.state for one in on_loop(site, service.history("acme"))] == ["withdrawn"]
-        assert len(on_loop(site, service.waiting("globex"))) == 1
+        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+        assert [one.state for one in on_loop(replicas, service.history("acme"))] == ["withdrawn"]
+        assert len(on_loop(replicas, service.waiting("globex"))) == 1
 
 
 @pytest.mark.requirement("CO3")
@@ -172,10 +174,10 @@ def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
         services.cutoffs._changes = -1
         services.cutoffs.look = look
 
-    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as site:
-        answer = site.client.ask(site.token(), "server/discover")
-        ready = site.client.send("GET", "/readyz")
-        assert isinstance(site.services.cutoffs, Revocations)
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as replicas:
+        answer = replicas.client.ask(replicas.token(), "server/discover")
+        ready = replicas.client.send("GET", "/readyz")
+        assert isinstance(replicas.services.cutoffs, Revocations)
 
     assert (answer.status, ready.status) == (503, 503)
     assert answer.field("retry-after") is not None

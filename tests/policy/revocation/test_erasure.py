@@ -13,7 +13,7 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.workspace.ownership import PRIVATE
-from tests.policy.revocation.site import LATER_S, TASKS, Belongings, Site, ended
+from tests.policy.servers import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
 from tests.runtime.replicas.cluster import Caller
 from tests.storage.test_tenant_data import FURNISHED, furnish
 
@@ -147,27 +147,27 @@ async def test_whoever_never_stops_writing_is_told(scene: Scene) -> None:
     assert scene.pauses == PASSES
 
 
-async def test_a_tenant_is_erased_while_it_calls(site: Site) -> None:
+async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -> None:
     """
     At both replicas everything of it ends; then all it kept is gone, at every place, and the record
     of what happened still verifies. Once it is open again it begins anew.
     """
-    root = site.folder / "workspaces"
+    root = replicas.folder / "workspaces"
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(site.client(org_id="globex"))
-        victims = [Belongings(site, client, at) for at in (0, 1)]
-        bystander = Belongings(site, await stack.enter_async_context(site.client()), 1)
+        client = await stack.enter_async_context(replicas.client(org_id="globex"))
+        victims = [OpenRequests(replicas, client, at) for at in (0, 1)]
+        bystander = OpenRequests(replicas, await stack.enter_async_context(replicas.client()), 1)
         await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
         for tenant in ("globex", "acme"):
             fill(root, tenant)
 
-        asked = await asyncio.to_thread(site.commands.run, "tenant", "erase", "globex")
+        asked = await asyncio.to_thread(replicas.commands.run, "tenant", "erase", "globex")
         assert asked.code == 1
         assert "2 tasks" in asked.out
         assert "--yes" in asked.err
         assert not any(call.done() for call in victims[0].calls.values())
 
-        told = await site.commands.order(
+        told = await replicas.commands.order(
             "tenant", "erase", "globex", "--yes", "--reason", "contract ended"
         )
         assert "files and folders" in told.out
@@ -178,18 +178,20 @@ async def test_a_tenant_is_erased_while_it_calls(site: Site) -> None:
         assert not (root / "globex").exists()
         assert not (root / PRIVATE / "globex").exists()
         assert (root / "acme" / "a" / "b" / "note").exists()
-        again = await asyncio.to_thread(site.commands.run, "tenant", "erase", "globex")
+        again = await asyncio.to_thread(replicas.commands.run, "tenant", "erase", "globex")
         assert "has no data except" in again.out
-        verified = await site.commands.order("audit", "verify")
+        verified = await replicas.commands.order("audit", "verify")
         assert "globex: " in verified.out
 
-        await site.commands.order("tenant", "resume", "globex")
-        await begins_anew(site, victims, client)
+        await replicas.commands.order("tenant", "resume", "globex")
+        await begins_anew(replicas, victims, client)
         await bystander.let_go()
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
 
 
-async def begins_anew(site: Site, victims: list[Belongings], client: Caller) -> None:
+async def begins_anew(
+    replicas: RevocationReplicas, victims: list[OpenRequests], client: Caller
+) -> None:
     """Old tokens, tasks and sessions open nothing; new ones do."""
 
     async def is_open() -> bool:
@@ -199,8 +201,8 @@ async def begins_anew(site: Site, victims: list[Belongings], client: Caller) -> 
         ]
         return {answer.status_code for answer in answers} == {401}
 
-    await site.until(is_open)
-    async with site.client(org_id="globex", iat=int(time.time()) + LATER_S) as later:
+    await replicas.until(is_open)
+    async with replicas.client(org_id="globex", iat=int(time.time()) + LATER_S) as later:
         assert (await later.say()).isdigit()
         assert (await later.within(victims[0].session, "ping")).status_code == 404
         params = {"taskId": victims[0].task}
@@ -208,32 +210,36 @@ async def begins_anew(site: Site, victims: list[Belongings], client: Caller) -> 
             await later.ask("tasks/get", params, capabilities=TASKS)
 
 
-async def test_one_person_is_forgotten_and_nobody_else(site: Site) -> None:
+async def test_one_person_is_forgotten_and_nobody_else(replicas: RevocationReplicas) -> None:
     """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
-    issuer = site.issuer
+    issuer = replicas.issuer
     async with AsyncExitStack() as stack:
-        leaves = await stack.enter_async_context(site.client(sub="dave"))
-        stays = Belongings(site, await stack.enter_async_context(site.client(sub="erin")), 0)
+        leaves = await stack.enter_async_context(replicas.client(sub="dave"))
+        stays = OpenRequests(
+            replicas, await stack.enter_async_context(replicas.client(sub="erin")), 0
+        )
         await stays.open(stack)
-        name = site.name()
-        site.let_go(name)
+        name = replicas.name()
+        replicas.let_go(name)
         params = {"name": "rebuild", "arguments": {"name": name}}
         await leaves.ask("tools/call", params, at=1, capabilities=TASKS)
 
         arguments = ("tenant", "erase", "acme", "--subject", "dave")
-        alone = await asyncio.to_thread(site.commands.run, *arguments, "--yes")
+        alone = await asyncio.to_thread(replicas.commands.run, *arguments, "--yes")
         assert (alone.code, "must be given together" in alone.err) == (2, True)
-        counted = await asyncio.to_thread(site.commands.run, *arguments, "--issuer", issuer)
+        counted = await asyncio.to_thread(replicas.commands.run, *arguments, "--issuer", issuer)
         assert (counted.code, "about this person: 1 tasks" in counted.out) == (1, True)
-        told = await site.commands.order(*arguments, "--issuer", issuer, "--yes")
+        told = await replicas.commands.order(*arguments, "--issuer", issuer, "--yes")
         assert "removed 1 records" in told.out
         assert "erased the details of 1 audit records" in told.out
 
         head = leaves.mirrors("server/discover", None)
         answer = await leaves.send(leaves.modern("server/discover", None), head, at=1)
         assert answer.status_code == 401
-        assert "dave" not in (await site.commands.order("audit", "export", "--tenant", "acme")).out
-        assert "acme: " in (await site.commands.order("audit", "verify")).out
+        assert (
+            "dave" not in (await replicas.commands.order("audit", "export", "--tenant", "acme")).out
+        )
+        assert "acme: " in (await replicas.commands.order("audit", "verify")).out
         assert not any(call.done() for call in stays.calls.values())
         await stays.let_go()
         assert {status for status, _ in (await stays.answers()).values()} == {200}

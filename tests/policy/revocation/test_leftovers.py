@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.policy.revocation.site import Site, ended
 from tests.policy.revocation.test_replicas import ACTING, ROBOT
+from tests.policy.servers import RevocationReplicas, ended
 from tests.runtime.replicas.cluster import WITHIN_S, Caller
 from tests.support.client import message
 
@@ -31,30 +31,30 @@ async def held(client: Caller, name: str, at: int) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_a_retry_key_outlives_a_cut_off(site: Site, who: str) -> None:
+async def test_a_retry_key_outlives_a_cut_off(replicas: RevocationReplicas, who: str) -> None:
     """
     The old token gets nothing by it. Who signs in again and sends the call again hears what came of
     it, at the other replica: what was done, or that it was stopped. It is not done twice.
     """
     order, theirs = WHO[who]
-    done, stopped = site.name(), site.name()
+    done, stopped = replicas.name(), replicas.name()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(site.client(**theirs))
-        site.let_go(done)
+        client = await stack.enter_async_context(replicas.client(**theirs))
+        replicas.let_go(done)
         assert await held(client, done, 0) == (200, f"held {done}")
         running = asyncio.create_task(held(client, stopped, 0))
         stack.callback(running.cancel)
-        await site.marked(f"holding {stopped}")
+        await replicas.marked(f"holding {stopped}")
 
-        ordered = await site.commands.order("revoke", *order)
+        ordered = await replicas.commands.order("revoke", *order)
         assert (await asyncio.wait_for(running, WITHIN_S))[0] == 401
         for at in (0, 1):
 
             async def is_refused(at: int = at) -> bool:
                 return (await held(client, done, at))[0] == 401
 
-            await site.until(is_refused)
-        async with site.later(**theirs) as later:
+            await replicas.until(is_refused)
+        async with replicas.later(**theirs) as later:
 
             async def told(name: str) -> tuple[int, str]:
                 found = (401, "")
@@ -65,21 +65,21 @@ async def test_a_retry_key_outlives_a_cut_off(site: Site, who: str) -> None:
 
             assert await told(done) == (200, f"held {done}")
             assert (await told(stopped))[0] == 409
-        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
     for name in (done, stopped):
-        assert site.marks(f"holding {name}") == 1
+        assert replicas.marks(f"holding {name}") == 1
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_a_lost_stream_is_not_to_be_had_again(site: Site, who: str) -> None:
+async def test_a_lost_stream_is_not_to_be_had_again(replicas: RevocationReplicas, who: str) -> None:
     """
     One that was taken up again ends, with its call; afterwards its events are nobody's, neither
     with the old token nor with one of a new sign-in.
     """
     order, theirs = WHO[who]
-    name = site.name()
+    name = replicas.name()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(site.client(**theirs))
+        client = await stack.enter_async_context(replicas.client(**theirs))
         session = await client.open("2025-11-25", at=0)
         params = {"name": "hold", "arguments": {"name": name}, "_meta": {"progressToken": 1}}
         head = {"Mcp-Session-Id": session}
@@ -89,19 +89,19 @@ async def test_a_lost_stream_is_not_to_be_had_again(site: Site, who: str) -> Non
         again = client.stream("GET", headers=head, at=1)
         resumed = await stack.enter_async_context(again)
 
-        ordered = await site.commands.order("revoke", *order)
+        ordered = await replicas.commands.order("revoke", *order)
         await ended(resumed)
-        await site.marked(f"stopped {name}")
+        await replicas.marked(f"stopped {name}")
 
         async def is_refused() -> bool:
             return (await client.get(head, at=1)).status_code == 401
 
         # The call may be stopped by the one server a moment before the other hears of it.
-        await site.until(is_refused)
-        async with site.later(**theirs) as later:
+        await replicas.until(is_refused)
+        async with replicas.later(**theirs) as later:
 
             async def is_gone() -> bool:
                 return (await later.get(head, at=1)).status_code == 404
 
-            await site.until(is_gone)
-        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
+            await replicas.until(is_gone)
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])

@@ -11,8 +11,8 @@ import pytest
 from gatepost.policy.approvals.request import GrantTerms
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
-from tests.policy.revocation.site import TASKS, Site
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
+from tests.policy.servers import TASKS, RevocationReplicas
 from tests.runtime.replicas.cluster import WITHIN_S, Caller
 from tests.support.client import message
 
@@ -33,15 +33,15 @@ WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
 """The order, whom it reaches, and who must not notice."""
 
 
-def approver(site: Site, subject: str = "judy") -> TenantContext:
+def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantContext:
     """Somebody who has signed in to decide."""
     now = int(time.time())
     return TenantContext(
         tenant_id="acme",
-        issuer=site.issuer,
+        issuer=replicas.issuer,
         subject=subject,
         subject_kind="user",
-        resource=site.url,
+        resource=replicas.url,
         expires_at=now + 3600,
         issued_at=now,
         roles=frozenset({"approver"}),
@@ -64,9 +64,9 @@ async def waiting(service: ApprovalService) -> dict[str, str]:
 class Asked:
     """What one caller has asked people for: a call that waits, an approval, a grant, a task."""
 
-    def __init__(self, site: Site, client: Caller) -> None:
-        self.site, self.client = site, client
-        self.waits, self.approved, self.granted, self.held = (site.name() for _ in range(4))
+    def __init__(self, replicas: RevocationReplicas, client: Caller) -> None:
+        self.replicas, self.client = replicas, client
+        self.waits, self.approved, self.granted, self.held = (replicas.name() for _ in range(4))
         self.task = ""
         self.call: asyncio.Task[Any]
 
@@ -76,7 +76,7 @@ class Asked:
         """Ask for everything, at both replicas, and have some of it approved."""
         client = self.client
         for at, name in enumerate((self.waits, self.approved, self.granted)):
-            self.site.let_go(name)
+            self.replicas.let_go(name)
             assert await paid(client, name, at % 2) == PENDING
         ids = await waiting(service)
         await service.approve("acme", ids[self.approved], by)
@@ -95,7 +95,7 @@ class Asked:
         async def is_held() -> bool:
             return self.held in await waiting(service)
 
-        await self.site.until(is_held)
+        await self.replicas.until(is_held)
 
     async def is_there(self, service: ApprovalService) -> bool:
         """Whether all of it still is."""
@@ -121,77 +121,81 @@ class Asked:
 
 
 @pytest.mark.parametrize("who", WHO)
-async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(site: Site, who: str) -> None:
+async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
+    replicas: RevocationReplicas, who: str
+) -> None:
     """
     Requests, approvals, grants, tasks and held calls of whom an order reaches, at both replicas;
     whoever shares an id, a client or the person they act for with them keeps everything.
     """
     order, theirs, others = WHO[who]
     async with AsyncExitStack() as stack:
-        service = await stack.enter_async_context(site.service())
-        by = approver(site)
-        victim = Asked(site, await stack.enter_async_context(site.client(**theirs)))
-        bystander = Asked(site, await stack.enter_async_context(site.client(**others)))
+        service = await stack.enter_async_context(replicas.service())
+        by = approver(replicas)
+        victim = Asked(replicas, await stack.enter_async_context(replicas.client(**theirs)))
+        bystander = Asked(replicas, await stack.enter_async_context(replicas.client(**others)))
         for one in (victim, bystander):
             await one.open(service, by, stack)
 
-        ordered = await site.commands.order("revoke", *order, "--tenant", "acme")
-        await site.until(lambda: victim.is_gone(service))
+        ordered = await replicas.commands.order("revoke", *order, "--tenant", "acme")
+        await replicas.until(lambda: victim.is_gone(service))
         refused = await asyncio.wait_for(victim.call, WITHIN_S)
         assert refused.status_code == 401 or WITHDRAWN.encode() in refused.content
         assert await bystander.is_there(service)
 
-        await what_comes_later(site, victim, theirs)
-        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
+        await what_comes_later(replicas, victim, theirs)
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert await bystander.is_there(service)
         for name in (bystander.approved, bystander.granted):
             assert await paid(bystander.client, name, 1) == (200, f"paid {name}")
 
 
-async def what_comes_later(site: Site, victim: Asked, theirs: dict[str, Any]) -> None:
+async def what_comes_later(
+    replicas: RevocationReplicas, victim: Asked, theirs: dict[str, Any]
+) -> None:
     """Who signs in again has to ask again, at both replicas; nothing of it ever ran."""
-    async with site.later(**theirs) as client:
+    async with replicas.later(**theirs) as client:
         for at, name in enumerate((victim.approved, victim.granted)):
 
             async def asks(name: str = name, at: int = at) -> bool:
                 return await paid(client, name, at) == PENDING
 
-            await site.until(asks)
+            await replicas.until(asks)
         task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
         told = (task["status"], task.get("statusMessage"))
         assert told == ("failed", REVOKED) or WITHDRAWN in str(task["result"])
     for name in (victim.waits, victim.approved, victim.granted, victim.held):
-        assert site.marks(f"paid {name}") == 0
+        assert replicas.marks(f"paid {name}") == 0
 
 
-async def test_what_somebody_approved_goes_with_them(site: Site) -> None:
+async def test_what_somebody_approved_goes_with_them(replicas: RevocationReplicas) -> None:
     """
     An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
     is asked about again, at both replicas; what somebody else decided stands.
     """
     async with AsyncExitStack() as stack:
-        service = await stack.enter_async_context(site.service())
-        client = await stack.enter_async_context(site.client(sub="fred"))
-        mine, others = Asked(site, client), Asked(site, client)
-        await mine.open(service, approver(site, "mallory"), stack)
-        await others.open(service, approver(site), stack)
+        service = await stack.enter_async_context(replicas.service())
+        client = await stack.enter_async_context(replicas.client(sub="fred"))
+        mine, others = Asked(replicas, client), Asked(replicas, client)
+        await mine.open(service, approver(replicas, "mallory"), stack)
+        await others.open(service, approver(replicas), stack)
 
-        mallory = await stack.enter_async_context(site.client(sub="mallory"))
-        ordered = await site.commands.order(
-            "revoke", "--subject", "mallory", "--issuer", site.issuer
+        mallory = await stack.enter_async_context(replicas.client(sub="mallory"))
+        ordered = await replicas.commands.order(
+            "revoke", "--subject", "mallory", "--issuer", replicas.issuer
         )
         for at in (0, 1):
             # Until a replica has heard of it the approval is good, and the call would be made.
             async def knows(at: int = at) -> bool:
                 return not await is_served(mallory, at)
 
-            await site.until(knows)
+            await replicas.until(knows)
             for name in (mine.approved, mine.granted):
                 assert await paid(client, name, at) == PENDING
         assert await others.is_there(service)
         ids = await waiting(service)
-        await service.approve("acme", ids[mine.approved], approver(site))
+        await service.approve("acme", ids[mine.approved], approver(replicas))
         for name in (mine.approved, others.approved, others.granted):
             assert await paid(client, name, 0) == (200, f"paid {name}")
-        assert site.marks(f"paid {mine.granted}") == 0
-        await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
+        assert replicas.marks(f"paid {mine.granted}") == 0
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])

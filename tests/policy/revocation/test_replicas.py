@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.policy.revocation.site import TASKS, Belongings, Site, ended, stopped
+from tests.policy.servers import TASKS, OpenRequests, RevocationReplicas, ended, stopped
 from tests.runtime.replicas.cluster import Caller
 from tests.support.tokens import ABSENT
 
@@ -45,7 +45,7 @@ async def is_served(client: Caller, at: int) -> bool:
 @pytest.mark.parametrize("relay", ["relay", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", ORDERS)
 async def test_everything_of_who_is_shut_out_ends_everywhere(
-    site: Site, order: str, relay: str
+    replicas: RevocationReplicas, order: str, relay: str
 ) -> None:
     """
     Tokens that were seen before, streams, calls, sessions, tasks: at the replica that is told and
@@ -56,31 +56,35 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
     async with AsyncExitStack() as stack:
         victims = []
         for at in (0, 1):
-            client = await stack.enter_async_context(site.client(**theirs))
-            victims.append(Belongings(site, client, at))
-        bystander = Belongings(site, await stack.enter_async_context(site.client(**others)), 1)
+            client = await stack.enter_async_context(replicas.client(**theirs))
+            victims.append(OpenRequests(replicas, client, at))
+        bystander = OpenRequests(
+            replicas, await stack.enter_async_context(replicas.client(**others)), 1
+        )
         await asyncio.gather(*(one.open(stack) for one in (*victims, bystander)))
 
-        with site.without_relay(really=relay == "none"):
-            ordered = await site.commands.order(*command)
-            await everything_ends(site, victims, shut=shut)
+        with replicas.without_relay(really=relay == "none"):
+            ordered = await replicas.commands.order(*command)
+            await everything_ends(replicas, victims, shut=shut)
         if shut:
-            await site.commands.order("tenant", "resume", "globex")
-        await what_comes_later(site, victims, theirs, shut=shut)
+            await replicas.commands.order("tenant", "resume", "globex")
+        await what_comes_later(replicas, victims, theirs, shut=shut)
         if not shut:
-            await site.commands.order("revoke", "--undo", ordered.out.split()[-1])
+            await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
         assert not any(call.done() for call in bystander.calls.values())
         await bystander.let_go()
         assert {status for status, _ in (await bystander.answers()).values()} == {200}
 
 
-async def everything_ends(site: Site, victims: list[Belongings], *, shut: bool) -> None:
+async def everything_ends(
+    replicas: RevocationReplicas, victims: list[OpenRequests], *, shut: bool
+) -> None:
     """What each has begun, and what each could begin."""
     for victim in victims:
         await ended(victim.listener)
         await ended(victim.getter)
         assert await victim.answers() == (SHUT if shut else REVOKED)
-        assert stopped(site, victim)
+        assert stopped(replicas, victim)
     for at in (0, 1):
         await refused(victims[1 - at].client, at, shut=shut)
 
@@ -98,15 +102,15 @@ async def refused(client: Caller, at: int, *, shut: bool) -> None:
 
 
 async def what_comes_later(
-    site: Site, victims: list[Belongings], theirs: dict[str, Any], *, shut: bool
+    replicas: RevocationReplicas, victims: list[OpenRequests], theirs: dict[str, Any], *, shut: bool
 ) -> None:
     """Who signs in again is served, and finds its tasks ended and what was revoked of sessions."""
-    async with site.later(**theirs) as client:
+    async with replicas.later(**theirs) as client:
 
         async def served() -> bool:
             return await is_served(client, 0) and await is_served(client, 1)
 
-        await site.until(served)
+        await replicas.until(served)
         for victim in victims:
             pinged = await client.within(victim.session, "ping", at=1 - victim.at)
             assert pinged.status_code == (200 if shut else 404)

@@ -17,17 +17,17 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.approvals.deployment import (
+from tests.policy.replicas import (
     ACME,
     BOB,
     CAROL,
-    Deployment,
-    Patient,
-    Replica,
-    kind,
-    said,
+    ApprovalDeployment,
+    ApprovalReplica,
+    WaitingClient,
+    failure_kind,
+    run_until,
+    text_of,
 )
-from tests.policy.idempotency.deployment import come
 from tests.policy.revocation.test_reach import NOW, REACHED, order
 from tests.support.endpoint import a_caller
 
@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "POLL_S", 0.02)
 
 
-class Watched(Deployment):
+class Watched(ApprovalDeployment):
     """Two replicas that know of the same cut-offs."""
 
     def __init__(self, **settings: object) -> None:
@@ -176,7 +176,7 @@ async def begun(
     return request, running
 
 
-async def state_of(replica: Replica, request: ApprovalRequest) -> str:
+async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
     found = await replica.service.get(ACME, request.id)
     assert found is not None
     return found.state
@@ -231,11 +231,11 @@ async def test_an_approval_does_not_outlive_who_gave_it(deployment: Watched) -> 
     await here.service.approve(ACME, request.id, BOB)
     deployment.learn(order(subject="bob"))
 
-    assert kind(await there.call(caller=ALICE, what="a")) == "approval_pending"
+    assert failure_kind(await there.call(caller=ALICE, what="a")) == "approval_pending"
     assert await state_of(here, request) == "withdrawn"
     [again] = await here.service.waiting(ACME)
     await there.service.approve(ACME, again.id, CAROL)
-    assert said(await here.call(caller=ALICE, what="a")) == "a 0 1"
+    assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
 async def test_a_grant_does_not_outlive_who_gave_it(deployment: Watched) -> None:
@@ -243,11 +243,11 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: Watched) -> None
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
     await here.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
-    assert said(await there.call(caller=ALICE, what="b")) == "b 0 1"
+    assert text_of(await there.call(caller=ALICE, what="b")) == "b 0 1"
     cut = order(subject="bob")
     deployment.learn(cut)
 
-    assert kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
+    assert failure_kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
     assert await here.service.grants(ACME) == []
     assert await deployment.shut(cut) == 1 + 1  # and the approval, whose call was never made
     assert [one.what for one in deployment.changes].count("grant_revoked") == 1
@@ -262,7 +262,7 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Watc
 
     assert await deployment.shut(order(subject="bob")) == 0
     deployment.gate.set()
-    assert said(await running) == "a 0 1"
+    assert text_of(await running) == "a 0 1"
     assert await state_of(there, request) == "used"
 
 
@@ -279,9 +279,9 @@ async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Watch
 
     assert await deployment.shut(cut) == 0
     fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
-    assert "was stopped while its tool ran" in said(await there.call(caller=fresh, what="a"))
+    assert "was stopped while its tool ran" in text_of(await there.call(caller=fresh, what="a"))
     assert deployment.effects["a"] == 1
-    assert kind(await there.call(caller=fresh, what="a")) == "approval_pending"
+    assert failure_kind(await there.call(caller=fresh, what="a")) == "approval_pending"
 
 
 @pytest.mark.parametrize("edits", [False, True])
@@ -289,8 +289,8 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
     """The request waits on as it came, and needs two others; what they made of it is gone too."""
     deployment = Watched(rules=TWO)
     here, there = deployment.replicas
-    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=Patient()))
-    await come(asked_for(deployment))
+    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    await run_until(asked_for(deployment))
     [request] = await here.service.waiting(ACME)
     edited = b'{"what": "theirs"}' if edits else None
     seen = (await here.service.approve(ACME, request.id, BOB, edited=edited)).digest
@@ -302,7 +302,7 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
     left = await there.service.approve(ACME, request.id, CAROL)
     assert (left.state, left.given, left.edited) == ("waiting", 1, None)
     await here.service.approve(ACME, request.id, DAVE)
-    assert said(await asked) == "a 0 1"
+    assert text_of(await asked) == "a 0 1"
     assert [one.what for one in deployment.changes].count("void") == 1
 
 
@@ -313,7 +313,7 @@ async def test_a_rejection_outlives_who_gave_it(deployment: Watched) -> None:
     await here.service.reject(ACME, request.id, BOB, "Never.")
 
     assert await deployment.shut(order(subject="bob")) == 0
-    assert "Never." in said(await there.call(caller=ALICE, what="a"))
+    assert "Never." in text_of(await there.call(caller=ALICE, what="a"))
 
 
 async def test_the_command_line_is_nobody_whom_a_cut_off_names(deployment: Watched) -> None:
@@ -324,21 +324,21 @@ async def test_the_command_line_is_nobody_whom_a_cut_off_names(deployment: Watch
         await here.service.approve(ACME, request.id, Operator("bob"), grant=terms)
 
     assert await deployment.shut(order(subject="bob")) == 0
-    assert said(await here.call(caller=ALICE, what="a")) == "a 0 1"
+    assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
 async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: Watched) -> None:
     """A held call of somebody else's is answered, where who would have decided does not matter."""
     here, there = deployment.replicas
-    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=Patient()))
-    await come(asked_for(deployment))
+    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    await run_until(asked_for(deployment))
     [request] = await there.service.waiting(ACME)
     # Only the other replica has read it yet.
     revoked = deployment.replica(is_revoked=lambda caller: caller.subject == "alice")
     with pytest.raises(Undecidable, match="was withdrawn"):
         await revoked.service.approve(ACME, request.id, CAROL)
 
-    assert said(await asked) == WITHDRAWN
+    assert text_of(await asked) == WITHDRAWN
 
 
 async def test_an_outage_only_delays_it(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.policy.waiting.panel import Paid, Panel
+from tests.policy.waiting.decision_stage import DecisionStage, Paid
 
 
 @pytest.fixture(autouse=True)
@@ -25,5 +25,5 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def panel() -> Panel:
-    return Panel()
+def decisions() -> DecisionStage:
+    return DecisionStage()

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
+from tests.policy.waiting.decision_stage import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Verdict,
+    with_decisions,
+)
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, Header, a_caller, message
 from tests.support.endpoint_streams import OpenExchange
 
@@ -16,8 +23,8 @@ VERDICTS: list[tuple[Verdict, str]] = [
 
 
 @pytest.fixture
-def client(panel: Panel) -> EndpointClient:
-    return house_of(panel, EndpointClient)
+def client(decisions: DecisionStage) -> EndpointClient:
+    return with_decisions(decisions, EndpointClient)
 
 
 def call(
@@ -42,12 +49,12 @@ def text(answer: Any) -> str:
 @pytest.mark.requirement("A7", "A8", "PR-01")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_progress_says_what_is_waited_for(
-    client: EndpointClient, panel: Panel, verdict: Verdict, words: str
+    client: EndpointClient, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
     """By its token it hears of it again and again, then of the work, and all of that grows."""
     live = call(client, progressToken="p")
     first, second = (await live.event())[1], (await live.event())[1]
-    (await panel.only()).decide(verdict)
+    (await decisions.only()).decide(verdict)
     rest = await live.rest()
     told = [first, second, *rest[:-1]]
     steps = [one["params"]["progress"] for one in told]
@@ -65,11 +72,11 @@ async def test_a7_progress_says_what_is_waited_for(
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("capabilities", [{}, {"sampling": {}}, {"elicitation": {"form": {}}}])
 async def test_a7_without_a_token_it_sees_that_the_call_lives(
-    client: EndpointClient, panel: Panel, capabilities: Any
+    client: EndpointClient, decisions: DecisionStage, capabilities: Any
 ) -> None:
     """The answer begins at once, with comments that every reader of events skips."""
     live = await call(client, capabilities=capabilities).opened()
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     await live.took(3)
     request.decide("approved")
@@ -80,9 +87,9 @@ async def test_a7_without_a_token_it_sees_that_the_call_lives(
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_calls_that_ask_nobody_answer_as_ever(panel: Panel) -> None:
+async def test_a7_calls_that_ask_nobody_answer_as_ever(decisions: DecisionStage) -> None:
     """Only what may have to wait is a stream."""
-    client = house_of(panel, EndpointClient)
+    client = with_decisions(decisions, EndpointClient)
     response = await client.call("spend")
 
     assert response.headers["content-type"] == "application/json"
@@ -90,7 +97,7 @@ async def test_a7_calls_that_ask_nobody_answer_as_ever(panel: Panel) -> None:
 
 @pytest.mark.requirement("A7", "A8")
 async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """The call fails and says that its request still waits; with a fresh token it is found."""
     client.caller, client.runner.grace_s = a_caller(expires_at=0), 0.05
@@ -99,7 +106,7 @@ async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
     assert answer["result"]["isError"]
     assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
     assert text(answer).endswith("Try again in 7 seconds.")
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     client.caller = a_caller()
     assert text((await client.call("pay")).json) == "paid 1"
 
@@ -107,23 +114,23 @@ async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
 @pytest.mark.requirement("A7")
 @pytest.mark.usefixtures("hasty")
 async def test_a7_who_reads_no_events_waits_for_a_moment(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """Nothing could show it that the call lives, and a silent minute is the end of connections."""
     live = call(client, events=False, progressToken="p")
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
-    assert (await panel.only()).watchers == 0
+    assert (await decisions.only()).watchers == 0
 
 
 @pytest.mark.requirement("A7", "T-11")
 async def test_t_11_who_hangs_up_leaves_its_request_behind(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """Nobody waits on its behalf; the same call finds what was decided meanwhile."""
     live = call(client)
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     live.hang_up()
     await live.over()
@@ -136,11 +143,11 @@ async def test_t_11_who_hangs_up_leaves_its_request_behind(
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """A person's five minutes are longer than most restarts of a database."""
     live = call(client)
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     request.hiccup()
     await request.watched_by(0)
@@ -152,11 +159,11 @@ async def test_a7_a_store_that_is_away_for_a_moment_ends_no_waiting(
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """A stop does not wait for a person, and the request is kept."""
     live = call(client)
-    await (await panel.only()).watched_by(1)
+    await (await decisions.only()).watched_by(1)
     client.streams.close()
     (answer,) = await live.rest()
 
@@ -165,12 +172,14 @@ async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
 
 
 @pytest.mark.requirement("A7", "O12")
-async def test_a7_a_retry_key_is_not_spent_on_waiting(client: EndpointClient, panel: Panel) -> None:
+async def test_a7_a_retry_key_is_not_spent_on_waiting(
+    client: EndpointClient, decisions: DecisionStage
+) -> None:
     """It goes with the call that is made again, which is done once."""
     key = ("idempotency-key", "k-1")
     client.caller, client.runner.grace_s = a_caller(expires_at=0), 0.05
     (waits,) = await call(client, key).rest()
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     client.caller = a_caller()
     params = {"name": "pay", "arguments": {}}
     done = [await client.ask("tools/call", params, idempotency_key="k-1") for _ in range(2)]

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
+from tests.policy.waiting.decision_stage import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Verdict,
+    with_decisions,
+)
 from tests.support.asking_tools import ask_again, go_on, questions
 from tests.support.endpoint import EndpointClient, Response
 
@@ -15,8 +22,8 @@ ACCEPT = {"action": "accept"}
 
 
 @pytest.fixture
-def client(panel: Panel) -> EndpointClient:
-    return house_of(panel, EndpointClient)
+def client(decisions: DecisionStage) -> EndpointClient:
+    return with_decisions(decisions, EndpointClient)
 
 
 def key_of(response: Response) -> str:
@@ -52,7 +59,7 @@ async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT) 
 
 @pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
 async def test_a7_the_page_is_the_answer_and_nothing_waits(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """It names what waits and where; the call is over, and what it asked for is not."""
     asked = questions(await begin(client))
@@ -60,7 +67,7 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     (question,) = asked.values()
     assert question["method"] == "elicitation/create"
     assert question["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
-    assert (await panel.only()).watchers == 0
+    assert (await decisions.only()).watchers == 0
     assert Paid.amounts == []
 
 
@@ -71,11 +78,16 @@ async def test_a7_the_page_is_the_answer_and_nothing_waits(
     [("approved", "paid 1"), ("rejected", "It was rejected."), ("expired", "It was expired.")],
 )
 async def test_a7_the_next_round_brings_what_was_decided(
-    client: EndpointClient, panel: Panel, verdict: Verdict, words: str, *, while_held: bool
+    client: EndpointClient,
+    decisions: DecisionStage,
+    verdict: Verdict,
+    words: str,
+    *,
+    while_held: bool,
 ) -> None:
     """Whether it was decided before the client came back, or while it was kept waiting."""
     before = await begin(client)
-    request = await panel.only()
+    request = await decisions.only()
     if while_held:
         work = asyncio.create_task(again(client, before))
         await request.watched_by(1)
@@ -109,23 +121,23 @@ async def test_a7_what_the_client_answers_is_no_approval(
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a7_who_declines_waits_no_longer(
-    client: EndpointClient, panel: Panel, action: str
+    client: EndpointClient, decisions: DecisionStage, action: str
 ) -> None:
     """The call fails and says that its request still waits, which the same call finds again."""
     response = await again(client, await begin(client), {"action": action})
 
     assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     assert answer_of(await begin(client))["content"][0]["text"] == "paid 1"
 
 
 @pytest.mark.requirement("A7", "E-12")
 async def test_a7_a_no_at_the_client_undoes_no_approval(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """What was approved before it said so is done."""
     before = await begin(client)
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     await again(client, before, {"action": "decline"})
 
     assert Paid.amounts == [1]
@@ -142,7 +154,7 @@ async def test_m_11_what_is_no_answer_is_refused(client: EndpointClient, answer:
 
 @pytest.mark.requirement("M-06", "M-07")
 async def test_m_07_a_state_is_good_for_its_call_alone(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """With other arguments it is refused, and an invented one is."""
     before = await begin(client)
@@ -151,16 +163,16 @@ async def test_m_07_a_state_is_good_for_its_call_alone(
     forged = await ask_again(client, "pay", capabilities=PAGES, requestState="x" * 80)
 
     assert other.error == forged.error == (400, -32602)
-    assert len(panel.requests) == 1
+    assert len(decisions.requests) == 1
 
 
 @pytest.mark.requirement("PR-01", "A7")
 async def test_pr_01_who_asked_to_know_hears_that_it_waits(
-    client: EndpointClient, panel: Panel
+    client: EndpointClient, decisions: DecisionStage
 ) -> None:
     """Progress grows over the waiting and the work together."""
     before = await begin(client)
-    request = await panel.only()
+    request = await decisions.only()
     state = answer_of(before)["requestState"]
     work = asyncio.create_task(
         ask_again(

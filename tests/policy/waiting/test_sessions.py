@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Verdict, house_of
+from tests.policy.waiting.decision_stage import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Verdict,
+    with_decisions,
+)
 from tests.support.endpoint import a_caller, message
 from tests.support.endpoint_streams import EndpointPair, OpenExchange
 
@@ -17,8 +24,10 @@ VERDICTS: list[tuple[Verdict, str]] = [
 ]
 
 
-async def opened(panel: Panel, version: str = "2025-11-25", **declared: Any) -> EndpointPair:
-    return await house_of(panel, EndpointPair, version=version).open(**declared)
+async def opened(
+    decisions: DecisionStage, version: str = "2025-11-25", **declared: Any
+) -> EndpointPair:
+    return await with_decisions(decisions, EndpointPair, version=version).open(**declared)
 
 
 def quiet(house: EndpointPair, identity: Any = 7) -> OpenExchange:
@@ -35,13 +44,13 @@ def text(answer: Any) -> str:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_progress_says_what_is_waited_for(
-    panel: Panel, version: str, verdict: Verdict, words: str
+    decisions: DecisionStage, version: str, verdict: Verdict, words: str
 ) -> None:
     """Then of the work, and all of it grows; the answer comes on the same stream."""
-    house = await opened(panel, version)
+    house = await opened(decisions, version)
     live = house.call(house.one, "pay")
     first = (await live.event())[1]
-    (await panel.only()).decide(verdict)
+    (await decisions.only()).decide(verdict)
     rest = await live.rest()
     steps = [one["params"]["progress"] for one in (first, *rest[:-1])]
 
@@ -54,24 +63,24 @@ async def test_a7_progress_says_what_is_waited_for(
 @pytest.mark.requirement("A7")
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a7_without_a_token_the_stream_shows_that_it_lives(
-    panel: Panel, version: str
+    decisions: DecisionStage, version: str
 ) -> None:
     """Its head comes at once, and a comment now and then."""
-    house = await opened(panel, version)
+    house = await opened(decisions, version)
     live = await quiet(house).opened()
     await live.took(3)
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
 
     assert [text(one) for one in await live.rest()] == ["paid 1"]
 
 
 @pytest.mark.requirement("A7", "E-05", "E-15")
-async def test_a7_a_client_that_opens_pages_is_shown_one(panel: Panel) -> None:
+async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStage) -> None:
     """When it was decided, the client hears that the page is of no more use."""
-    house = await opened(panel, **PAGES)
+    house = await opened(decisions, **PAGES)
     live = quiet(house)
     asked = (await live.event())[1]
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     rest = await live.rest()
 
     assert asked["method"] == "elicitation/create"
@@ -96,12 +105,14 @@ async def test_a7_a_client_that_opens_pages_is_shown_one(panel: Panel) -> None:
         {"result": "yes"},
     ],
 )
-async def test_a7_what_the_client_answers_is_no_approval(panel: Panel, member: Any) -> None:
+async def test_a7_what_the_client_answers_is_no_approval(
+    decisions: DecisionStage, member: Any
+) -> None:
     """Nor does a client that fails at opening the page fail the call: it waits all the same."""
-    house = await opened(panel, **PAGES)
+    house = await opened(decisions, **PAGES)
     live = quiet(house)
     asked = (await live.event())[1]
-    request = await panel.only()
+    request = await decisions.only()
     before = live.taken
     assert await house.answer(house.two, asked["id"], **member) == 202
     await live.took(before + 3)
@@ -113,9 +124,9 @@ async def test_a7_what_the_client_answers_is_no_approval(panel: Panel, member: A
 
 @pytest.mark.requirement("A7", "E-12")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a7_who_declines_waits_no_longer(panel: Panel, action: str) -> None:
+async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action: str) -> None:
     """The call fails and says that its request still waits, which the same call finds again."""
-    house = await opened(panel, **PAGES)
+    house = await opened(decisions, **PAGES)
     live = quiet(house)
     asked = (await live.event())[1]
     await house.answer(house.two, asked["id"], result={"action": action})
@@ -123,7 +134,7 @@ async def test_a7_who_declines_waits_no_longer(panel: Panel, action: str) -> Non
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     paid = await house.one.within(
         house.session, message("tools/call", {"name": "pay", "arguments": {}})
     )
@@ -136,28 +147,28 @@ async def test_a7_who_declines_waits_no_longer(panel: Panel, action: str) -> Non
     [("2025-06-18", PAGES), ("2025-03-26", PAGES), ("2025-11-25", {"elicitation": {}})],
 )
 async def test_e_01_who_opens_no_pages_is_shown_none(
-    panel: Panel, version: str, declared: Any
+    decisions: DecisionStage, version: str, declared: Any
 ) -> None:
     """It reads of the page in its progress."""
-    house = await opened(panel, version, **declared)
+    house = await opened(decisions, version, **declared)
     live = house.call(house.one, "pay")
     first = (await live.event())[1]
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
 
     assert first["method"] == "notifications/progress"
     assert {one.get("method") for one in await live.rest()} <= {"notifications/progress", None}
 
 
 @pytest.mark.requirement("A7", "S-10")
-async def test_a7_a_broken_connection_loses_nothing(panel: Panel) -> None:
+async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) -> None:
     """The call waits on; its client fetches the answer, or calls again, and finds the request."""
-    house = await opened(panel)
+    house = await opened(decisions)
     live = house.call(house.one, "pay")
     last, _ = await live.event()
     live.hang_up()
     again = house.call(house.two, "pay", identity=8)
     await again.event()
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(2)
     resumed = house.resume(house.two, last)
     request.decide("rejected")
@@ -168,12 +179,12 @@ async def test_a7_a_broken_connection_loses_nothing(panel: Panel) -> None:
 
 
 @pytest.mark.requirement("CX-01", "A7")
-async def test_cx_01_who_takes_its_call_back_waits_no_longer(panel: Panel) -> None:
+async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: DecisionStage) -> None:
     """Told to either process; the request stays."""
-    house = await opened(panel, **PAGES)
+    house = await opened(decisions, **PAGES)
     live = quiet(house)
     await live.event()
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     await house.cancel(house.two, 7)
     await live.over()
@@ -183,9 +194,9 @@ async def test_cx_01_who_takes_its_call_back_waits_no_longer(panel: Panel) -> No
 
 @pytest.mark.requirement("A7", "DE-09")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_what_cannot_be_told_waits_for_a_moment(panel: Panel) -> None:
+async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStage) -> None:
     """A batch, and an answer that can be no stream, end with what to do."""
-    house = await opened(panel, "2025-03-26")
+    house = await opened(decisions, "2025-03-26")
     call = message("tools/call", {"name": "pay", "arguments": {}})
     ping = message("ping", identity=8)
     batch = await house.one.within(house.session, b"[" + call + b"," + ping + b"]")
@@ -199,9 +210,9 @@ async def test_a7_what_cannot_be_told_waits_for_a_moment(panel: Panel) -> None:
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_nobody_waits_for_longer_than_its_token_lasts(panel: Panel) -> None:
+async def test_a7_nobody_waits_for_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
     """The call fails and says that its request still waits."""
-    house = await opened(panel)
+    house = await opened(decisions)
     house.become(a_caller(expires_at=0))
     house.one.runner.grace_s = 0.05
     (answer,) = await quiet(house).rest()
@@ -212,9 +223,11 @@ async def test_a7_nobody_waits_for_longer_than_its_token_lasts(panel: Panel) -> 
 
 @pytest.mark.requirement("A7")
 @pytest.mark.usefixtures("hasty")
-async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(panel: Panel) -> None:
+async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
+    decisions: DecisionStage,
+) -> None:
     """There is no room to show that the call lives."""
-    house = await opened(panel)
+    house = await opened(decisions)
     house.one.streams.most = 0
     live = quiet(house)
     await live.over()
@@ -222,12 +235,12 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(panel: Panel)
     assert live.headers["content-type"] == "application/json"
 
 
-async def test_a_server_that_stops_sends_its_callers_elsewhere(panel: Panel) -> None:
+async def test_a_server_that_stops_sends_its_callers_elsewhere(decisions: DecisionStage) -> None:
     """A stop does not wait for a person, and the request is kept."""
-    house = await opened(panel)
+    house = await opened(decisions)
     live = house.call(house.one, "pay")
     await live.event()
-    await (await panel.only()).watched_by(1)
+    await (await decisions.only()).watched_by(1)
     house.one.streams.close()
 
     assert PAGE in text((await live.rest())[-1])

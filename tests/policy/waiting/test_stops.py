@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, house_of
+from tests.support.endpoint import TaskClient
+from tests.policy.waiting.decision_stage import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
 from tests.policy.waiting.test_tasks import Site, Visitor, waiting
 from tests.support.asking_tools import ask_again
@@ -29,18 +30,18 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(approval_wait, "HOLD_S", HOUR_S)
 
 
-async def plain(panel: Panel) -> Calling:
-    client = house_of(panel, EndpointClient)
+async def plain(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
     return client, _asked(client, {})
 
 
-async def with_progress(panel: Panel) -> Calling:
-    client = house_of(panel, EndpointClient)
+async def with_progress(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
     return client, _asked(client, {}, meta={"progressToken": "p"})
 
 
-async def without_events(panel: Panel) -> Calling:
-    client = house_of(panel, EndpointClient)
+async def without_events(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
     params = {"name": "pay", "arguments": {}}
     declared = {META + "clientCapabilities": {}}
 
@@ -51,8 +52,8 @@ async def without_events(panel: Panel) -> Calling:
     return client, ask()
 
 
-async def second_round(panel: Panel) -> Calling:
-    client = house_of(panel, EndpointClient)
+async def second_round(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
     first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
     (key,) = first["inputRequests"]
     more = {"inputResponses": {key: ACCEPT}, "requestState": first["requestState"]}
@@ -63,9 +64,9 @@ async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
     return answer_of(await ask_again(client, "pay", capabilities=capabilities, **more))
 
 
-def in_session(version: str, **declared: Any) -> Callable[[Panel], Awaitable[Calling]]:
-    async def begin(panel: Panel) -> Calling:
-        house = await house_of(panel, EndpointPair, version=version).open(**declared)
+def in_session(version: str, **declared: Any) -> Callable[[DecisionStage], Awaitable[Calling]]:
+    async def begin(decisions: DecisionStage) -> Calling:
+        house = await with_decisions(decisions, EndpointPair, version=version).open(**declared)
         live = house.post(house.one, CALL)
 
         async def last() -> Any:
@@ -76,9 +77,9 @@ def in_session(version: str, **declared: Any) -> Callable[[Panel], Awaitable[Cal
     return begin
 
 
-def alone(batch: bool) -> Callable[[Panel], Awaitable[Calling]]:
-    async def begin(panel: Panel) -> Calling:
-        house = await house_of(panel, EndpointPair, version="2025-03-26").open()
+def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
+    async def begin(decisions: DecisionStage) -> Calling:
+        house = await with_decisions(decisions, EndpointPair, version="2025-03-26").open()
         body = b"[" + CALL + b"]" if batch else CALL
         accept = ("accept", "application/json")
 
@@ -107,11 +108,11 @@ WAYS = {
 
 @pytest.mark.requirement("A7", "N23")
 @pytest.mark.parametrize("way", WAYS)
-async def test_a7_a_stop_answers_whoever_waits(panel: Panel, way: str) -> None:
+async def test_a7_a_stop_answers_whoever_waits(decisions: DecisionStage, way: str) -> None:
     """It says that nothing was done, where to look, and when to come back; the request stays."""
-    client, result = await WAYS[way](panel)
+    client, result = await WAYS[way](decisions)
     call = asyncio.ensure_future(result)
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     client.streams.close()
     async with asyncio.timeout(WITHIN_S):
@@ -126,12 +127,12 @@ async def test_a7_a_stop_answers_whoever_waits(panel: Panel, way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("when", ["before", "together", "unheard"])
 async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
-    panel: Panel, way: str, when: str
+    decisions: DecisionStage, way: str, when: str
 ) -> None:
     """What the call has heard of is done; what it has not is found by the next one."""
-    client, result = await WAYS[way](panel)
+    client, result = await WAYS[way](decisions)
     call = asyncio.ensure_future(result)
-    request = await panel.only()
+    request = await decisions.only()
     await request.watched_by(1)
     if when != "unheard":
         request.decide("approved")
@@ -161,10 +162,10 @@ async def handed_over(client: TaskClient, task_id: str) -> None:
 @pytest.mark.parametrize("kind", [TaskClient, Visitor])
 @pytest.mark.parametrize("late", [True, False])
 async def test_a7_a_stop_hands_over_what_waits(
-    panel: Panel, kind: type[TaskClient], *, late: bool
+    decisions: DecisionStage, kind: type[TaskClient], *, late: bool
 ) -> None:
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
-    site = Site(panel, kind)
+    site = Site(decisions, kind)
     if late:
         site.first.keeper.drain(HOUR_S)
     task_id = (await site.first.start("pay"))["taskId"]
@@ -176,8 +177,8 @@ async def test_a7_a_stop_hands_over_what_waits(
     async with asyncio.timeout(WITHIN_S):
         await site.first.keeper.aclose()
     await site.second.keeper.sweep()
-    await (await panel.only()).watched_by(1)
-    (await panel.only()).decide("approved")
+    await (await decisions.only()).watched_by(1)
+    (await decisions.only()).decide("approved")
     ended = await site.second.until(task_id)
 
     assert (ended["status"], Paid.amounts) == ("completed", [1])
@@ -185,12 +186,12 @@ async def test_a7_a_stop_hands_over_what_waits(
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
-async def test_a7_a_task_that_was_approved_has_the_drain(panel: Panel) -> None:
+async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
     """It has begun, so that it ends here, like any other work."""
-    site = Site(panel, TaskClient)
+    site = Site(decisions, TaskClient)
     task_id = (await site.first.start("pay_slowly"))["taskId"]
     await waiting(site, task_id)
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
     site.first.keeper.drain(HOUR_S)
     Paid.go_on.set()

@@ -11,8 +11,18 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
-from tests.policy.waiting.panel import MESSAGE, PAGE, Paid, Panel, Request, Verdict, house_of, pack
-from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
+from tests.support.endpoint import TASKS, TaskClient
+from tests.policy.waiting.decision_stage import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Request,
+    Verdict,
+    pack,
+    with_decisions,
+)
+from tests.support.endpoint import JSON, META, VERSION, message
 from tests.support.stores import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
@@ -27,13 +37,14 @@ class Visitor(TaskClient):
 
 
 class Site:
-    """Two replicas with one panel, each with its own cable to the store."""
+    """Two replicas with one stage, each with its own cable to the store."""
 
-    def __init__(self, panel: Panel, kind: type[TaskClient]) -> None:
+    def __init__(self, decisions: DecisionStage, kind: type[TaskClient]) -> None:
         records, relay = MemoryRecords(), MemoryRelay()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
-            house_of(panel, kind, records=cable, relay=relay, terms=TERMS) for cable in self.cables
+            with_decisions(decisions, kind, records=cable, relay=relay, terms=TERMS)
+            for cable in self.cables
         )
 
     async def crash(self) -> None:
@@ -56,8 +67,8 @@ class Site:
 
 
 @pytest.fixture(params=[TaskClient, Visitor])
-async def site(request: pytest.FixtureRequest, panel: Panel) -> AsyncIterator[Site]:
-    site = Site(panel, request.param)
+async def site(request: pytest.FixtureRequest, decisions: DecisionStage) -> AsyncIterator[Site]:
+    site = Site(decisions, request.param)
     yield site
     await site.aclose()
 
@@ -88,12 +99,12 @@ VERDICTS: list[tuple[Verdict, str]] = [
 @pytest.mark.requirement("A7", "A8", "K-02", "K-09")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_the_task_says_what_it_waits_for(
-    site: Site, panel: Panel, verdict: Verdict, words: str
+    site: Site, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
     """In its status, and as a page to a client that opens pages; it ends with the decision."""
     task = await site.first.start("pay")
     shown = await waiting(site, task["taskId"])
-    (await panel.only()).decide(verdict)
+    (await decisions.only()).decide(verdict)
     ended = await site.second.until(task["taskId"])
 
     assert shown["statusMessage"] == f"{MESSAGE} {PAGE}"
@@ -110,10 +121,10 @@ async def test_a7_the_task_says_what_it_waits_for(
     ("action", "ends"), [("accept", False), ("decline", True), ("cancel", True)]
 )
 async def test_a7_what_its_client_answers_is_no_approval(
-    panel: Panel, action: str, *, ends: bool
+    decisions: DecisionStage, action: str, *, ends: bool
 ) -> None:
     """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
-    site = Site(panel, Visitor)
+    site = Site(decisions, Visitor)
     task_id = (await site.first.start("pay"))["taskId"]
     (key,) = (await waiting(site, task_id))["inputRequests"]
     await site.second.answer(task_id, **{key: {"action": action}})
@@ -125,7 +136,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
         answered = await site.first.until(task_id, "working")
         assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"
     assert Paid.amounts == []
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     again = await site.first.call_with("pay") if ends else await site.first.until(task_id)
 
     assert "paid 1" in str(again if not ends else again.body)
@@ -133,14 +144,14 @@ async def test_a7_what_its_client_answers_is_no_approval(
 
 
 @pytest.mark.requirement("K-07", "A7")
-async def test_a7_a_waiting_task_survives_its_servers(site: Site, panel: Panel) -> None:
+async def test_a7_a_waiting_task_survives_its_servers(site: Site, decisions: DecisionStage) -> None:
     """
     Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
     as that takes, and meets its request.
     """
     task_id = (await site.first.start("pay"))["taskId"]
     await waiting(site, task_id)
-    request = await panel.only()
+    request = await decisions.only()
     for _ in range(5):
         await site.crash()
         await kept(site, task_id, lambda record: b'"untouched":true' in record.call)
@@ -155,12 +166,12 @@ async def test_a7_a_waiting_task_survives_its_servers(site: Site, panel: Panel) 
 @pytest.mark.requirement("K-07", "K-10", "A7")
 @pytest.mark.parametrize("taken_up", [True, False])
 async def test_a7_what_was_approved_and_begun_is_not_begun_again(
-    site: Site, panel: Panel, *, taken_up: bool
+    site: Site, decisions: DecisionStage, *, taken_up: bool
 ) -> None:
     """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
     task_id = (await site.first.start("pay_slowly"))["taskId"]
     await waiting(site, task_id)
-    request = await panel.only()
+    request = await decisions.only()
     if taken_up:
         request.verdict = "approved"  # nobody hears of it: who takes the task up finds it
         await site.crash()
@@ -175,19 +186,21 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
 
 
 @pytest.mark.requirement("K-13", "A7")
-async def test_k_13_a_cancelled_task_does_not_begin(site: Site, panel: Panel) -> None:
+async def test_k_13_a_cancelled_task_does_not_begin(site: Site, decisions: DecisionStage) -> None:
     """Whoever took its call back was told so before somebody approved it."""
     task_id = (await site.first.start("pay"))["taskId"]
     await waiting(site, task_id)
     await site.second.about("cancel", task_id)
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
 
     assert (await site.first.until(task_id))["status"] == "cancelled"
     assert Paid.amounts == []
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(site: Site, panel: Panel) -> None:
+async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
+    site: Site, decisions: DecisionStage
+) -> None:
     """However long after its own time somebody decides."""
     task_id = (await site.first.start("pay"))["taskId"]
     shown = await waiting(site, task_id)
@@ -198,7 +211,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(site: Site, panel
         assert record is not None
         before = record.expires_at
         await kept(site, task_id, lambda now, before=before: now.expires_at > before)
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
 
     assert text(await site.first.until(task_id)) == "paid 1"
 
@@ -213,27 +226,27 @@ async def kept(site: Site, task_id: str, condition: Callable[[TaskRecord], objec
 
 
 @pytest.mark.requirement("K-01", "K-02")
-async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(panel: Panel) -> None:
+async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: DecisionStage) -> None:
     """Also where no tool wants to be one; a call that need not wait is none."""
-    asks, asks_not = house_of(panel, TaskClient), TaskClient(pack.tools.values())
+    asks, asks_not = with_decisions(decisions, TaskClient), TaskClient(pack.tools.values())
     for client, declared in ((asks, True), (asks_not, False)):
         discovered = (await client.ask("server/discover")).json["result"]
         assert (TASKS in discovered["capabilities"]["extensions"]) is declared
     (request := Request(PAGE)).decide("approved")
-    panel.requests[b"{}"] = request
+    decisions.requests[b"{}"] = request
 
     assert (await asks.call_with("pay")).json["result"]["resultType"] == "complete"
 
 
 @pytest.mark.requirement("K-02")
 async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
+    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
     monkeypatch.setattr(methods, "PATIENCE_S", 0.0)
-    client = house_of(panel, TaskClient)
+    client = with_decisions(decisions, TaskClient)
     (request := Request(PAGE)).decide("approved")
-    panel.requests[b"{}"] = request
+    decisions.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
     await asyncio.wait_for(Paid.begun.wait(), 20)
     Paid.go_on.set()
@@ -243,10 +256,10 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
 
 @pytest.mark.requirement("A7", "T-11")
 async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
-    panel: Panel, monkeypatch: pytest.MonkeyPatch
+    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its task was never promised; the request for a decision stays for the next call."""
-    client = house_of(panel, TaskClient)
+    client = with_decisions(decisions, TaskClient)
 
     async def create(*args: Any) -> None:
         await asyncio.Event().wait()
@@ -257,11 +270,11 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
     body = message("tools/call", params)
     work = asyncio.create_task(client.send(body, [JSON, *headers], hang_up=hang_up))
-    await panel.only()
+    await decisions.only()
     hang_up.set()
 
     assert (await asyncio.wait_for(work, 5)).status == 0
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     assert Paid.amounts == []
 
 

@@ -13,8 +13,16 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.policy.waiting.panel import MESSAGE, PAGE, RETRY_AFTER_S, Paid, Panel, house_of
-from tests.support.endpoint import EndpointClient, TaskClient, a_caller
+from tests.support.endpoint import TaskClient
+from tests.policy.waiting.decision_stage import (
+    MESSAGE,
+    PAGE,
+    RETRY_AFTER_S,
+    DecisionStage,
+    Paid,
+    with_decisions,
+)
+from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 
 
@@ -30,13 +38,13 @@ def lends(client: EndpointClient) -> None:
 
 
 @pytest.mark.requirement("A7", "O8")
-async def test_o8_both_clocks_stand_still_while_a_person_decides(panel: Panel) -> None:
+async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: DecisionStage) -> None:
     """A tool that calls another may take its time before and after, and not the person's."""
-    house = await house_of(panel, EndpointPair).open()
+    house = await with_decisions(decisions, EndpointPair).open()
     lends(house.one)
     live = house.call(house.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     *told, answer = await live.rest()
     steps = [one["params"]["progress"] for one in told]
 
@@ -46,9 +54,9 @@ async def test_o8_both_clocks_stand_still_while_a_person_decides(panel: Panel) -
 
 
 @pytest.mark.requirement("A7", "K-10")
-async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None:
+async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
     """What it calls waits in its task; whoever takes that up must not run all of it again."""
-    client = house_of(panel, TaskClient)
+    client = with_decisions(decisions, TaskClient)
     lends(client)
     client.server.lengthy |= {"spend"}
     task_id = (await client.start("spend"))["taskId"]
@@ -56,7 +64,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None
     record = await client.records.of("acme").tasks.get(task_id)
     assert record is not None
     assert b'"untouched":true' not in record.call
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
 
     ended = await client.until(task_id)
     assert ended["result"]["content"][0]["text"] == "paid 2"
@@ -64,12 +72,14 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(panel: Panel) -> None
 
 
 @pytest.mark.requirement("A7")
-async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(panel: Panel) -> None:
+async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
+    decisions: DecisionStage,
+) -> None:
     """At once; nothing was done, and the same call meets the same request."""
-    client = house_of(panel, EndpointClient)
+    client = with_decisions(decisions, EndpointClient)
     call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
     waits: Any = (await client.runner.run(call)).failure
-    (await panel.only()).decide("approved")
+    (await decisions.only()).decide("approved")
     await client.runner.run(call)
 
     assert (waits.kind, waits.retry_after) == ("approval_pending", RETRY_AFTER_S)

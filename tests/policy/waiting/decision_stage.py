@@ -99,12 +99,12 @@ class Request:
         self._moved = asyncio.Event()
 
 
-def house_of(panel: "Panel", make: Callable[..., T], **more: Any) -> T:
-    """What *make* makes of the tools and the panel."""
-    return make(pack.tools.values(), stages=[panel], asking=panel.asks, **more)
+def with_decisions(decisions: "DecisionStage", make: Callable[..., T], **more: Any) -> T:
+    """What *make* makes of the tools and the stage."""
+    return make(pack.tools.values(), stages=[decisions], asking=decisions.asks, **more)
 
 
-class Panel:
+class DecisionStage:
     """Decides about payments; the same call meets the same request until that is decided."""
 
     asks = frozenset({"pay", "pay_slowly"})

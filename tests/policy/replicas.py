@@ -1,8 +1,9 @@
-"""Replicas of a runner whose calls need people, over shared stores; time is moved by hand."""
+"""Replicas of a runner over shared stores, with idempotency keys or with approvals."""
 
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,24 +21,178 @@ from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
-from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.stage import DAY_S, IdempotencyStage, RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.tools.api import Call, Retry
-from gatepost.tools.client import NOBODY, Client, SilentClient, Waiting
+from gatepost.tools.client import (
+    NOBODY,
+    Client,
+    InputNeeded,
+    InputRequest,
+    MissingCapability,
+    ProtocolError,
+    SilentClient,
+    Waiting,
+)
+from gatepost.tools.pack import ToolOptions
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
+from gatepost.tools.stage import Stage
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import Clock, a_caller
 
 WITHIN_S = 10
 LIMIT_S = 30.0
+
+
+class IdempotencyDeployment:
+    """
+    Several replicas; ``effects`` counts what was done, by the tool's argument `what`.
+
+    A tool named `…_held` waits for ``gate``, and says by ``entered`` that it runs.
+    """
+
+    def __init__(
+        self,
+        *,
+        records: Records | None = None,
+        relay: Relay | None = None,
+        stages: Sequence[Stage] = (),
+        limit_s: float = LIMIT_S,
+        max_result_bytes: int = 4_000_000,
+    ) -> None:
+        self.clock = Clock()
+        self.records = records or MemoryRecords()
+        self.relay = relay or MemoryRelay()
+        self.effects: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+        self.entered = asyncio.Event()
+        self.raises: BaseException | None = None
+        self.answers: Outcome | None = None
+        self.pack = Pack("house")
+        self.stages, self.limit_s, self.max_result_bytes = stages, limit_s, max_result_bytes
+        kinds: dict[str, ToolOptions] = {
+            "act": {},
+            "put": {"idempotent": True},
+            "look": {"read_only": True},
+            "form": {"read_only_form": lambda arguments: arguments["what"].startswith("GET")},
+        }
+        for name, options in kinds.items():
+            self._make(name, options)
+
+    def _make(self, name: str, options: ToolOptions) -> None:
+        async def act(ctx: CallContext, what: str = "", number: float = 0) -> Outcome:
+            return await self._act(what, held=False)
+
+        async def held(ctx: CallContext, what: str = "", number: float = 0) -> Outcome:
+            return await self._act(what, held=True)
+
+        for function, tool in ((act, name), (held, f"{name}_held")):
+            function.__doc__ = "Have an effect."
+            self.pack.tool(name=tool, **options)(function)
+
+    async def _act(self, what: str, *, held: bool) -> Outcome:
+        self.effects[what] += 1
+        if held:
+            self.entered.set()
+            await self.gate.wait()
+        if self.raises is not None:
+            raise self.raises
+        if self.answers is not None:
+            return self.answers
+        return Outcome(({"type": "text", "text": f"{what} {self.effects[what]}"},))
+
+    def replica(self, kept_s: float = DAY_S) -> "IdempotencyReplica":
+        return IdempotencyReplica(self, kept_s)
+
+
+class IdempotencyReplica:
+    """One process, as far as its runner and what it knows of idempotency keys go."""
+
+    def __init__(self, deployment: IdempotencyDeployment, kept_s: float = DAY_S) -> None:
+        self.runs = RunningCalls(deployment.records, deployment.relay, clock=deployment.clock)
+        limit_s, most = deployment.limit_s, deployment.max_result_bytes
+        once = IdempotencyStage(self.runs, timeout_s=limit_s, max_result_bytes=most, kept_s=kept_s)
+        self.runner = Runner(
+            Registry(deployment.pack.tools.values()),
+            context_for=context,
+            stages=(once, *deployment.stages),
+            timeout_s=limit_s,
+            max_result_bytes=most,
+            clock=deployment.clock,
+        )
+
+    async def call(
+        self,
+        key: str | None = "k",
+        *,
+        tool: str = "act",
+        arguments: bytes = b'{"what":"a"}',
+        kind: Any = "idempotency",
+        **caller: Any,
+    ) -> Outcome:
+        """One call; bounded, since a test that hangs says nothing."""
+        call = Call(
+            caller=a_caller(**caller),
+            name=tool,
+            arguments=arguments,
+            request_id="request-1",
+            retry=None if key is None else Retry(kind, key),
+        )
+        async with asyncio.timeout(WITHIN_S):
+            return await self.runner.run(call)
+
+
+def context(call: Call) -> CallContext:
+    space = TenantWorkspace(-1, call.caller.tenant_id)
+    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+
+
+def text_or_failure(outcome: Outcome) -> str:
+    """The text of an answer; the kind of a failure, and whether it says when to come back."""
+    if outcome.failure is not None:
+        return f"{outcome.failure.kind}{'+' if outcome.failure.retry_after else ''}"
+    return str(outcome.content[0]["text"])
+
+
+async def run_ready(number: int = 20) -> None:
+    """Let everything that is ready go on."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def run_until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Let everything go on until *condition* holds, not forever."""
+    async with asyncio.timeout(WITHIN_S):
+        while not await condition():
+            await run_ready(1)
+
+
+ASKED = {"q": InputRequest("elicitation/create", {"message": "?"})}
+LETS_GO: list[tuple[str, BaseException]] = [
+    ("asks its client", InputNeeded(ASKED)),
+    ("needs an abler client", MissingCapability({"elicitation": {}})),
+    ("upstream is away", ToolFailure("upstream_unavailable", "Away.", retry_after=3)),
+    ("upstream is busy", ToolFailure("rate_limit", "Busy.", retry_after=3)),
+]
+STAYS: list[tuple[str, BaseException, str]] = [
+    ("not found", ToolFailure("not_found", "No such."), "not_found"),
+    ("validation", ToolFailure("validation", "Odd.", field="what"), "validation"),
+    ("denied by its own rule", ToolFailure("denied", "No."), "denied"),
+    ("a timeout of its own making", ToolFailure("timeout", "Slow."), "timeout"),
+    ("unforeseen", RuntimeError("hunter2"), "internal"),
+    ("a cancelled future", asyncio.CancelledError(), "internal"),
+]
+PROTOCOL_ERROR = ProtocolError(7, "Upstream says no", {"why": "no"})
+
+
 ACME = "acme"
 ALICE = a_caller()
 BOB = a_caller(subject="bob", roles=frozenset({"approver"}), claims={"name": "Bob B."})
@@ -45,7 +200,7 @@ CAROL = a_caller(subject="carol", roles=frozenset({"approver"}))
 ROBOT = a_caller(subject="robot", subject_kind="client", client_id="robot")
 
 
-class Patient(SilentClient):
+class WaitingClient(SilentClient):
     """A client that can wait for as long as it takes."""
 
     def __init__(self) -> None:
@@ -56,7 +211,7 @@ class Patient(SilentClient):
         await waiting.over()
 
 
-class Deployment:
+class ApprovalDeployment:
     """What the replicas share; ``effects`` counts what was done, by the argument `what`."""
 
     def __init__(
@@ -110,11 +265,11 @@ class Deployment:
         *listeners: ApprovalListener,
         audit: ApprovalListener | None = None,
         is_revoked: IsRevoked | None = None,
-    ) -> "Replica":
+    ) -> "ApprovalReplica":
         notifier = ApprovalNotifier(
             self.relay, self.listen, *listeners, audit=audit, message_of=self.message_of
         )
-        return Replica(self, notifier, is_revoked or self.is_revoked)
+        return ApprovalReplica(self, notifier, is_revoked or self.is_revoked)
 
     def is_revoked(self, caller: TenantContext) -> bool:
         """See `IsRevoked`; a test may replace `revokes`."""
@@ -125,11 +280,11 @@ class Deployment:
         self.changes.append(change)
 
 
-class Replica:
+class ApprovalReplica:
     """One process, as far as its runner, its approvals and what it runs go."""
 
     def __init__(
-        self, deployment: Deployment, notifier: ApprovalNotifier, is_revoked: IsRevoked
+        self, deployment: ApprovalDeployment, notifier: ApprovalNotifier, is_revoked: IsRevoked
     ) -> None:
         tools = self.tools = deployment.pack.tools
         redaction = Redaction()
@@ -157,7 +312,7 @@ class Replica:
         self.stages = (IdempotencyStage(self.runs, **limits), approval)
         self.runner = Runner(
             Registry(tools.values()),
-            context_for=_context,
+            context_for=context,
             stages=self.stages,
             clock=deployment.clock,
             **limits,
@@ -191,22 +346,17 @@ class Replica:
         """The request that a call opened, which was answered as pending."""
         before = {one.id for one in await self.service.waiting(ACME)}
         outcome = await self.call(tool, **rest)
-        assert kind(outcome) == "approval_pending", outcome
+        assert failure_kind(outcome) == "approval_pending", outcome
         [opened] = [one for one in await self.service.waiting(ACME) if one.id not in before]
         return opened
 
 
-def _context(call: Call) -> CallContext:
-    space = TenantWorkspace(-1, call.caller.tenant_id)
-    return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
-
-
-def kind(outcome: Outcome) -> str:
+def failure_kind(outcome: Outcome) -> str:
     """Of its failure; "" where there is none."""
     return "" if outcome.failure is None else outcome.failure.kind
 
 
-def said(outcome: Outcome) -> str:
+def text_of(outcome: Outcome) -> str:
     """Its text, or its failure's message."""
     if outcome.failure is not None:
         return outcome.failure.message

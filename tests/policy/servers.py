@@ -1,0 +1,304 @@
+"""Replicas in other processes whose payments need a person, and what a caller opens there."""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+from click.testing import CliRunner
+
+from gatepost.cli.approvals import opened
+from gatepost.cli.configuration import settled
+from gatepost.cli.main import main
+from gatepost.policy.approvals.service import ApprovalService
+from tests.cli.command_process import CommandProcess
+from tests.policy import tools
+from tests.runtime.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
+from tests.support.client import Client, message
+from tests.support.commands import Replicas
+from tests.support.issuers import Idp
+from tests.support.stores import Valkey
+
+KEY = bytes(range(32))
+
+
+class WebhookMessage(msgspec.Struct):
+    """One POST that the listener got."""
+
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def event(self) -> Any:
+        """What it says, once its signature is found to be right (Standard Webhooks 1.0)."""
+        head = self.headers
+        signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + self.body
+        expected = base64.b64encode(hmac.digest(KEY, signed, hashlib.sha256)).decode()
+        assert head["webhook-signature"] == f"v1,{expected}"
+        assert head["content-type"] == "application/json"
+        return json.loads(self.body)
+
+
+class WebhookReceiver:
+    """A receiver that is away at first, for so many messages."""
+
+    def __init__(self) -> None:
+        self.got: list[WebhookMessage] = []
+        self.tried: list[WebhookMessage] = []
+        """Also those that it did not take."""
+        self.refusing = 1
+        self.refused = 0
+        listener = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["content-length"])
+                body = self.rfile.read(length)
+                if len(body) < length:
+                    return  # its sender was killed meanwhile
+                head = {name.lower(): value for name, value in self.headers.items()}
+                message = WebhookMessage(head, body)
+                listener.tried.append(message)
+                away = listener.refused < listener.refusing
+                if away:
+                    listener.refused += 1
+                else:
+                    listener.got.append(message)
+                self.send_response(503 if away else 204)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:  # its name there
+                """Nobody reads it."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    @property
+    def port(self) -> int:
+        return int(self.server.server_address[1])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self.server.shutdown()
+            thread.join(5)
+            self.server.server_close()
+
+    def events(self, approval: str) -> list[tuple[str, str]]:
+        """Type and state of what was told of one request, in the order of arrival."""
+        told = [message.event for message in self.got]
+        return [
+            (one["type"], one["data"]["state"]) for one in told if one["data"]["id"] == approval
+        ]
+
+
+class ApprovalServers(Replicas):
+    """Two replicas, an operator at the command line, and a receiver of webhooks."""
+
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+        self.listener = WebhookReceiver()
+        place = f"127.0.0.1:{self.listener.port}"
+        (folder / "hook").write_text(f"whsec_{base64.b64encode(KEY).decode()}")
+        super().__init__(
+            idp,
+            folder,
+            storage,
+            tools=Path(tools.__file__),
+            network={"allow_hosts": [place]},
+            approvals={
+                "timeout_s": 60,
+                "webhook": {"url": f"http://{place}/hook", "secret": "file:hook"},
+            },
+        )
+        self.clients = [Client(f"http://127.0.0.1:{port}/mcp") for port in self.ports]
+        for client in self.clients:
+            client.authority = f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.listener.running(), super().running():
+            yield
+
+    def rest(self, at: int, token: str, tool: str = "pay", **arguments: Any) -> tuple[int, Any]:
+        """A payment by REST at one replica: status and body."""
+        body = json.dumps(arguments).encode()
+        answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
+        return answer.status, json.loads(answer.body)
+
+    def mcp(self, at: int, token: str, **arguments: Any) -> Any:
+        """A payment by MCP at one replica: the document."""
+        return json.loads(self.clients[at].call(token, "pay", arguments).body)
+
+    def operator(self, *arguments: str) -> str:
+        """What `gatepost approvals …` prints, for the tenant acme."""
+        return self.attempt(0, *arguments)
+
+    def attempt(self, code: int, *arguments: str) -> str:
+        """The same for a command that ends with that exit code."""
+        command = ["approvals", *arguments, "--tenant", "acme"]
+        done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
+        assert done.exit_code == code, done.output
+        return done.stderr if code else done.stdout
+
+    def waiting(self) -> str:
+        """The id of the one request that waits."""
+        [_, line] = self.operator("list").splitlines()
+        return line.split()[0]
+
+    def paid(self, to: str) -> int:
+        """How often somebody was paid."""
+        marks = self.folder / "marks"
+        lines = marks.read_text().splitlines() if marks.exists() else []
+        return sum(line.split()[0] == to for line in lines)
+
+
+TASKS = {"extensions": {META + "tasks": {}}}
+ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
+LATER_S = 2
+"""A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
+
+
+class RevocationReplicas(Cluster):
+    """The replicas, and a process that runs commands in their folder."""
+
+    commands: CommandProcess
+
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
+        # This preset's tokens may say that they are a program's without naming a client.
+        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
+        self.relay = relay
+        self.issuer = idp.issuer("main")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Both replicas, the balancer and the process that runs commands."""
+        self.commands = CommandProcess(self.folder)
+        try:
+            with super().running():
+                yield
+        finally:
+            self.commands.kill()
+
+    @contextmanager
+    def without_relay(self, *, really: bool = True) -> Iterator[None]:
+        """Nothing travels between the replicas inside the block."""
+        if not really:
+            yield
+            return
+        self.relay.stop()
+        try:
+            yield
+        finally:
+            self.relay.start()
+
+    @asynccontextmanager
+    async def service(self) -> AsyncIterator[ApprovalService]:
+        """Where somebody who has signed in decides, beside both replicas."""
+        # The configuration names its key ring as a server sees it that runs there.
+        with contextlib.chdir(self.folder):
+            config, toolbox = settled(Path("gatepost.toml"))
+            async with opened(config, toolbox, "acme") as service:
+                yield service
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something that may be asked again and again is so."""
+        async with asyncio.timeout(WITHIN_S):
+            while not await condition():  # noqa: ASYNC110  # it is asked of other processes
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def later(self, **claims: Any) -> AsyncIterator[Caller]:
+        """Somebody who signs in anew, after what happened until now."""
+        async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
+            yield client
+
+
+class OpenRequests:
+    """One caller's warm token, streams, calls and task at one replica."""
+
+    def __init__(self, replicas: RevocationReplicas, client: Caller, at: int) -> None:
+        self.replicas, self.client, self.at = replicas, client, at
+        self.names = {kind: f"{kind}-{replicas.name()}" for kind in ("modern", "legacy", "rest")}
+        self.listener: Stream
+        self.getter: Stream
+        self.session = ""
+        self.task = ""
+        self.calls: dict[str, asyncio.Task[httpx2.Response]] = {}
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Begin everything, and see that it has begun."""
+        client, at = self.client, self.at
+        await client.ask("server/discover", at=at)
+        wanted = {"notifications": {"toolsListChanged": True}}
+        head = client.mirrors("subscriptions/listen", wanted)
+        body = client.modern("subscriptions/listen", wanted)
+        listening = client.stream("POST", body, head, at=at)
+        self.listener = await stack.enter_async_context(listening)
+        await self.listener.until("notifications/subscriptions/acknowledged")
+        self.session = await client.open("2025-11-25", at=at)
+        getting = client.stream("GET", headers={"Mcp-Session-Id": self.session}, at=at)
+        self.getter = await stack.enter_async_context(getting)
+        for kind, name in self.names.items():
+            self.calls[kind] = asyncio.create_task(self._call(kind, name))
+            stack.callback(self.calls[kind].cancel)
+        params = {"name": "rebuild", "arguments": {"name": self.names["modern"]}}
+        task = await client.ask("tools/call", params, at=at, capabilities=TASKS)
+        self.task = task["taskId"]
+        for name in self.names.values():
+            await self.replicas.marked(f"holding {name}")
+        await self.replicas.marked(f"rebuilding {self.names['modern']}")
+
+    async def _call(self, kind: str, name: str) -> httpx2.Response:
+        client, at = self.client, self.at
+        params = {"name": "hold", "arguments": {"name": name}}
+        if kind == "modern":
+            body = client.modern("tools/call", params).replace(b'"progressToken": 7', b'"x": 7')
+            head = client.mirrors("tools/call", params) | {"Accept": "application/json"}
+            return await client.send(body, head, at=at)
+        if kind == "legacy":
+            body, head = message("tools/call", params, 77), {"Mcp-Session-Id": self.session}
+            return await client.send(body, head, at=at)
+        url = client.url(at).replace("/mcp", "/tool/hold/call")
+        return await client.send(json.dumps({"name": name}).encode(), {}, url=url)
+
+    async def answers(self) -> dict[str, tuple[int, int | str]]:
+        """Status and error of each call, once it has been answered."""
+        told = {}
+        for kind, call in self.calls.items():
+            answer = await asyncio.wait_for(asyncio.shield(call), WITHIN_S)
+            error = answer.json().get("error", "")
+            told[kind] = (answer.status_code, error["code"] if isinstance(error, dict) else error)
+        return told
+
+    async def let_go(self) -> None:
+        """Let the calls and the task come to their ends."""
+        for name in self.names.values():
+            self.replicas.let_go(name)
+
+
+def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
+    """Whether the tools of its calls were stopped."""
+    return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
+
+
+async def ended(stream: Stream) -> None:
+    """Wait until the stream ends, whatever it says before."""
+    try:
+        while True:
+            await stream.next()
+    except AssertionError as end:
+        assert "the stream ended" in str(end)  # noqa: PT017  # its one way to end
