@@ -10,9 +10,8 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_tasks
-from tests.mcp.tasking import DECLARED, TaskClient
 from tests.policy.replicas import run_until
-from tests.support.endpoint import JSON, META, VERSION, Response, message
+from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 pack = Pack("documents")
 

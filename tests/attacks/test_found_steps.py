@@ -11,9 +11,8 @@ from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
-from tests.support.endpoint import TaskClient
 from tests.policy.replicas import run_ready, run_until
-from tests.support.endpoint import JSON, META, VERSION, Header, message
+from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
 
 WITHIN_S = 10
 MOST_STEPS = 60

@@ -12,9 +12,8 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.tasking import DECLARED, TaskClient
 from tests.policy.replicas import run_ready, run_until
-from tests.support.endpoint import JSON, META, VERSION, Response, message
+from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 WITHIN_S = 10
 MOST = 2

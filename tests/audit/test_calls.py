@@ -22,8 +22,8 @@ PASSWORD = "correct-horse-battery-staple"
 class Desk:
     """A server and what is on its record; each test has a tenant of its own."""
 
-    def __init__(self, site: Server, url: str) -> None:
-        self.site, self.url = site, url
+    def __init__(self, server: Server, url: str) -> None:
+        self.site, self.url = server, url
 
     def records(self, tenant: str) -> list[AuditRecord]:
         """All of a tenant's, read by somebody else than the server."""
@@ -48,8 +48,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         "scopes": {"obtainable": ["files:write"]},
         "audit": {"max_argument_bytes": 200},
     }
-    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as site:
-        yield Desk(site, url)
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as server:
+        yield Desk(server, url)
 
 
 Ask = Callable[[Server, str], object]
@@ -57,53 +57,53 @@ Ask = Callable[[Server, str], object]
 ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
     # what is asked, and what its record says
     "success": (
-        lambda site, token: site.client.call(token, "write", {"text": "hello"}),
+        lambda server, token: server.client.call(token, "write", {"text": "hello"}),
         {"kind": "call", "tool": "write", "outcome": "success", "arguments": '{"text": "hello"}'},
     ),
     "reading": (
-        lambda site, token: site.client.call(token, "look"),
+        lambda server, token: server.client.call(token, "look"),
         {"kind": "call", "tool": "look", "outcome": "success"},
     ),
     "failure": (
-        lambda site, token: site.client.call(token, "refuse", {"why": "rain"}),
+        lambda server, token: server.client.call(token, "refuse", {"why": "rain"}),
         {"kind": "call", "tool": "refuse", "outcome": "denied", "reason": "Not today: rain"},
     ),
     "crash": (
-        lambda site, token: site.client.call(token, "crash"),
+        lambda server, token: server.client.call(token, "crash"),
         {"kind": "call", "tool": "crash", "outcome": "internal"},
     ),
     "timeout": (
-        lambda site, token: site.client.call(token, "linger"),
+        lambda server, token: server.client.call(token, "linger"),
         {"kind": "call", "tool": "linger", "outcome": "timeout"},
     ),
     "unknown tool": (
-        lambda site, token: site.client.call(token, "nothing"),
+        lambda server, token: server.client.call(token, "nothing"),
         {"kind": "refusal", "tool": "", "outcome": "unknown", "reason": "nothing"},
     ),
     "too few scopes": (
-        lambda site, token: site.client.call(token, "scoped"),
+        lambda server, token: server.client.call(token, "scoped"),
         {"kind": "refusal", "tool": "scoped", "outcome": "insufficient_scope"},
     ),
     "wrong arguments": (
-        lambda site, token: site.client.call(token, "write", {"text": 7}),
+        lambda server, token: server.client.call(token, "write", {"text": 7}),
         {"kind": "refusal", "tool": "write", "outcome": "validation", "arguments": '{"text": 7}'},
     ),
     "resource": (
-        lambda site, token: site.client.ask(
+        lambda server, token: server.client.ask(
             token, "resources/read", {"uri": "audited://log/monday"}
         ),
         {"kind": "call", "offer": "document", "outcome": "success"},
     ),
     "REST": (
-        lambda site, token: Octopus(site, token).call("write", {"text": "hello"}),
+        lambda server, token: Octopus(server, token).call("write", {"text": "hello"}),
         {"kind": "call", "tool": "write", "outcome": "success"},
     ),
     "REST, unknown": (
-        lambda site, token: Octopus(site, token).call("nothing"),
+        lambda server, token: Octopus(server, token).call("nothing"),
         {"kind": "refusal", "outcome": "unknown"},
     ),
     "REST, of another tenant": (
-        lambda site, token: Octopus(site, token).call(
+        lambda server, token: Octopus(server, token).call(
             "write", {"text": "x"}, ("X-Octopus-Tenant-Id", "globex")
         ),
         {"kind": "tenant_mismatch", "outcome": "refused"},

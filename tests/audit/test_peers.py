@@ -36,8 +36,8 @@ def serving(folder: Path, **listen: Any) -> Iterator[Desk]:
         "tenancy": {"create_on_first_use": True},
         "listen": listen,
     }
-    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as site:
-        yield Desk(site, url)
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as server:
+        yield Desk(server, url)
 
 
 @pytest.fixture(scope="module")
@@ -59,36 +59,38 @@ def told(*values: str) -> Fields:
     return [("X-Forwarded-For", one) for one in values]
 
 
-def within_a_session(site: Server, token: str, fields: Fields) -> object:
-    session = [("Mcp-Session-Id", site.client.open(token))]
-    return site.client.send("POST", fields=[*session, *fields], body=old_call(*WRITE), token=token)
+def within_a_session(server: Server, token: str, fields: Fields) -> object:
+    session = [("Mcp-Session-Id", server.client.open(token))]
+    return server.client.send(
+        "POST", fields=[*session, *fields], body=old_call(*WRITE), token=token
+    )
 
 
-def with_progress(site: Server, token: str, fields: Fields) -> object:
+def with_progress(server: Server, token: str, fields: Fields) -> object:
     params = {"name": "write", "arguments": {"text": "x"}}
     own, body = modern("tools/call", params, progress=1)
-    return site.client.send("POST", fields=[*own, *fields], body=body, token=token)
+    return server.client.send("POST", fields=[*own, *fields], body=body, token=token)
 
 
 Way = Callable[[Server, str, Fields], object]
 WAYS: dict[str, Way] = {
-    "MCP": lambda site, token, fields: site.client.call(token, *WRITE, fields=fields),
-    "MCP, refused": lambda site, token, fields: site.client.call(token, "none", fields=fields),
-    "MCP, scopes": lambda site, token, fields: site.client.call(token, "scoped", fields=fields),
+    "MCP": lambda server, token, fields: server.client.call(token, *WRITE, fields=fields),
+    "MCP, refused": lambda server, token, fields: server.client.call(token, "none", fields=fields),
+    "MCP, scopes": lambda server, token, fields: server.client.call(token, "scoped", fields=fields),
     "MCP, as a stream": with_progress,
     "MCP, of a session": within_a_session,
-    "MCP, a resource": lambda site, token, fields: site.client.ask(
+    "MCP, a resource": lambda server, token, fields: server.client.ask(
         token, "resources/read", {"uri": "audited://log/monday"}, fields=fields
     ),
-    "MCP, one that calls another": lambda site, token, fields: site.client.call(
+    "MCP, one that calls another": lambda server, token, fields: server.client.call(
         token, "both", fields=fields
     ),
-    "REST": lambda site, token, fields: Octopus(site, token).call(*WRITE, *fields),
-    "REST, refused": lambda site, token, fields: Octopus(site, token).call("none", {}, *fields),
-    "REST, one that calls another": lambda site, token, fields: Octopus(site, token).call(
+    "REST": lambda server, token, fields: Octopus(server, token).call(*WRITE, *fields),
+    "REST, refused": lambda server, token, fields: Octopus(server, token).call("none", {}, *fields),
+    "REST, one that calls another": lambda server, token, fields: Octopus(server, token).call(
         "both", {}, *fields
     ),
-    "REST, of another tenant": lambda site, token, fields: Octopus(site, token).call(
+    "REST, of another tenant": lambda server, token, fields: Octopus(server, token).call(
         *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
     ),
 }
@@ -175,18 +177,18 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: Desk, name: str) ->
     assert peers(behind, tenant) == [on_record] * 2
 
 
-def mcp(site: Server, token: str, peer: str) -> bytes:
+def mcp(server: Server, token: str, peer: str) -> bytes:
     own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
-    return posted(site, token, site.client.path, body, [*own, *told(peer)])
+    return posted(server, token, server.client.path, body, [*own, *told(peer)])
 
 
-def rest(site: Server, token: str, peer: str) -> bytes:
-    return posted(site, token, "/tool/write/call", b'{"text": "x"}', told(peer))
+def rest(server: Server, token: str, peer: str) -> bytes:
+    return posted(server, token, "/tool/write/call", b'{"text": "x"}', told(peer))
 
 
-def posted(site: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
+def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
     head = [
-        ("Host", site.client.authority),
+        ("Host", server.client.authority),
         ("Authorization", f"Bearer {token}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),

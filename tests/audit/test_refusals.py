@@ -24,7 +24,7 @@ from tests.audit.test_outage import context
 from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy import toolset
+from tests.tenancy import tools
 
 CALLS = 60
 WITHIN_S = 20.0
@@ -141,12 +141,14 @@ async def test_calls_that_ran_are_never_counted_together(url: str) -> None:
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, str]]:
+def server(
+    idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Server, str]]:
     monkeypatch.setattr(refusals, "GATHERED_S", 0.5)
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [str(Path(toolset.__file__))]},
+        "tools": {"load": [str(Path(tools.__file__))]},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["a"]},
         "limits": {"burst": 10},
@@ -168,9 +170,9 @@ async def rows(url: str) -> list[AuditRecord]:
     return [read(row) for row in found]
 
 
-def test_a_token_without_scopes_fills_no_disk(site: tuple[Server, str]) -> None:
+def test_a_token_without_scopes_fills_no_disk(server: tuple[Server, str]) -> None:
     """Through the front door, by both protocols: a hundred refused calls are a dozen records."""
-    place, url = site
+    place, url = server
     token = place.token(org_id="acme")
     for _ in range(CALLS):
         place.client.call(token, "needs_a")
@@ -185,9 +187,9 @@ def test_a_token_without_scopes_fills_no_disk(site: tuple[Server, str]) -> None:
     assert {one.outcome for one in records} == {"insufficient_scope", "rate_limit"}
 
 
-def test_requests_for_another_tenant_are_counted(site: tuple[Server, str]) -> None:
+def test_requests_for_another_tenant_are_counted(server: tuple[Server, str]) -> None:
     """The first ones as they are, then one record with their number and the last claim."""
-    place, url = site
+    place, url = server
     agent = Octopus(place, place.token(org_id="acme"))
     for number in range(9):
         refused = agent.call("open", {}, ("X-Octopus-Tenant-Id", f"globex-{number}"))

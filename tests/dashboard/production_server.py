@@ -14,7 +14,6 @@ from urllib.parse import parse_qsl, urlencode
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.support.tokens import CertificateAuthority
 from tests.dashboard.server import CLIENT, SECRET
 from tests.support.asgi_server import serving
 from tests.support.browser import forms_of

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.tokens import CertificateAuthority
 from tests.dashboard.production_server import (
     BASE,
     WITHIN_S,

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.internet import PUBLIC, Internet, leads, says
-from tests.outbound.urls import NAMES, REBOUND, REFUSED, URL_TOOLS, UrlTool, spelt
 from tests.packs.servers import Agent, CallResult, PackServer, open_server
 from tests.support.cases import each
 

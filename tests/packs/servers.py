@@ -62,7 +62,7 @@ class Agent:
     def __init__(
         self, site: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
     ) -> None:
-        self.site, self.tenant, self.protocol = site, tenant, protocol
+        self.gatepost, self.tenant, self.protocol = site, tenant, protocol
         self._root = root
         self.token = site.token(org_id=tenant, scope=scopes)
 
@@ -73,7 +73,7 @@ class Agent:
 
     def call(self, tool: str, **arguments: Any) -> CallResult:
         if self.protocol == "mcp":
-            reply = self.site.client.call(self.token, tool, arguments)
+            reply = self.gatepost.client.call(self.token, tool, arguments)
             if "error" in (document := json.loads(reply.body)):
                 return CallResult(failure=document["error"]["message"])  # a rate limit
             answer = result(reply)
@@ -85,7 +85,7 @@ class Agent:
             return CallResult(
                 value["result"] if [*value] == ["result"] else value, text, result=answer
             )
-        told = Octopus(self.site, self.token).call(tool, arguments)
+        told = Octopus(self.gatepost, self.token).call(tool, arguments)
         if told.status != 200:
             return CallResult(failure=told.json["message"], kind=KINDS[told.status])
         value = told.json.get("result", told.json)
@@ -94,15 +94,15 @@ class Agent:
     def listed(self) -> list[str]:
         """The names of the tools it is shown."""
         if self.protocol == "mcp":
-            return self.site.client.listed(self.token)
-        return Octopus(self.site, self.token).names()
+            return self.gatepost.client.listed(self.token)
+        return Octopus(self.gatepost, self.token).names()
 
 
 class PackServer:
     """The running server, its packs, and where it keeps the tenants' files."""
 
     def __init__(self, site: Server, root: Path, packs: list[str]) -> None:
-        self.site, self.root, self.packs = site, root, packs
+        self.gatepost, self.root, self.packs = site, root, packs
         self._numbers = count(1)
         self._scopes = " ".join(scopes_of(packs))
 
@@ -112,7 +112,7 @@ class PackServer:
         """An agent of that tenant, or of a new one; it may do everything unless told."""
         scopes = self._scopes if scopes is None else scopes
         tenant = tenant or f"{protocol}-{next(self._numbers)}"
-        return Agent(self.site, self.root, tenant, protocol, scopes)
+        return Agent(self.gatepost, self.root, tenant, protocol, scopes)
 
 
 def scopes_of(packs: list[str]) -> list[str]:

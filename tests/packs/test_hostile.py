@@ -58,7 +58,7 @@ class Told:
         return kind()
 
 
-class Yard:
+class TenantFiles:
     """Two tenants and something outside, as bytes on the disk."""
 
     def __init__(self, folder: Path, resolver: str) -> None:
@@ -111,11 +111,11 @@ class Yard:
 
 
 @pytest.fixture(params=["kernel", "walk"])
-def yard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Yard]:
+def tenant_files(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TenantFiles]:
     """By either way of opening what a path names."""
     if request.param == "kernel" and not kernel_resolves():
         pytest.skip("this kernel has no openat2")
-    made = Yard(tmp_path, request.param)
+    made = TenantFiles(tmp_path, request.param)
     yield made
     made.spaces.close()
 
@@ -130,22 +130,24 @@ def shown(path: str) -> str:
 
 @pytest.mark.requirement("P14", "X1", "P3")
 @each("path", [*LEADS_OUT, *ODD], ids=shown)
-async def test_a_bad_path_is_refused_by_every_tool(yard: Yard, path: str) -> None:
+async def test_a_bad_path_is_refused_by_every_tool(tenant_files: TenantFiles, path: str) -> None:
     """Refused before anything is opened or made, inside or outside."""
-    before = yard.others()
+    before = tenant_files.others()
 
     for tool in TOOLS:
         if leads_astray(tool, path):
-            failed, text = await yard.call(tool, path)
+            failed, text = await tenant_files.call(tool, path)
             assert failed, (tool, text)
 
-    assert yard.others() == before
-    assert list(yard.home.iterdir()) == []
+    assert tenant_files.others() == before
+    assert list(tenant_files.home.iterdir()) == []
 
 
 @pytest.mark.requirement("X1", "P3", "P5", "P14")
 @pytest.mark.parametrize("path", RESPELT, ids=shown)
-async def test_another_spelling_is_the_same_file_for_every_tool(yard: Yard, path: str) -> None:
+async def test_another_spelling_is_the_same_file_for_every_tool(
+    tenant_files: TenantFiles, path: str
+) -> None:
     """`.` and empty names lead nowhere; what is answered is the plain path."""
     plain = RESPELT[path]
     in_vault = path.replace("/workspace/", "/vault/")
@@ -154,26 +156,28 @@ async def test_another_spelling_is_the_same_file_for_every_tool(yard: Yard, path
         ("workspace_write", path, plain),
         ("vault_write", in_vault, f"vault/{plain}.md"),
     ):
-        yard.cleared()
-        failed, text = await yard.call(write, name)
+        tenant_files.cleared()
+        failed, text = await tenant_files.call(write, name)
         assert not failed, text
-        assert [str(one.relative_to(yard.home)) for one in files_in(yard.home)] == [where]
+        assert [str(one.relative_to(tenant_files.home)) for one in files_in(tenant_files.home)] == [
+            where
+        ]
 
-    yard.cleared()
-    await yard.call("fs_write_text", plain)
-    await yard.call("vault_write", plain)
+    tenant_files.cleared()
+    await tenant_files.call("fs_write_text", plain)
+    await tenant_files.call("vault_write", plain)
     for tool, name in (
         ("fs_read_text", path),
         ("workspace_read", path),
         ("vault_read", in_vault),
         ("vault_read", f"{in_vault}.md"),
     ):
-        failed, text = await yard.call(tool, name)
+        failed, text = await tenant_files.call(tool, name)
         assert not failed, (tool, text)
         if tool == "vault_read":
             assert f'"path":"/vault/{plain}.md"' in text
-    assert not (await yard.call("fs_delete", path))[0]
-    assert not (yard.home / plain).exists()
+    assert not (await tenant_files.call("fs_delete", path))[0]
+    assert not (tenant_files.home / plain).exists()
 
 
 @pytest.mark.requirement("X1", "P3", "P5")
@@ -181,13 +185,15 @@ async def test_another_spelling_is_the_same_file_for_every_tool(yard: Yard, path
     "folder",
     ["a/b", "./a//b", "a/./b/", "a//b//", "./a/b/.", "/workspace/a//b", "/workspace//a/b"],
 )
-async def test_another_spelling_is_the_same_folder_for_every_tool(yard: Yard, folder: str) -> None:
+async def test_another_spelling_is_the_same_folder_for_every_tool(
+    tenant_files: TenantFiles, folder: str
+) -> None:
     """Also for a list, which says names relative to it."""
-    await yard.call("fs_write_text", "a/b/c")
-    await yard.call("vault_write", "a/b/c")
-    listed = await yard.call("fs_list", folder)
-    found = await yard.call("workspace_list", folder)
-    notes = await yard.call("vault_list", folder.replace("/workspace/", "/vault/"))
+    await tenant_files.call("fs_write_text", "a/b/c")
+    await tenant_files.call("vault_write", "a/b/c")
+    listed = await tenant_files.call("fs_list", folder)
+    found = await tenant_files.call("workspace_list", folder)
+    notes = await tenant_files.call("vault_list", folder.replace("/workspace/", "/vault/"))
 
     assert (listed[0], found[0], notes[0]) == (False, False, False)
     assert '\\"c\\"' in listed[1] or '["c"]' in listed[1]
@@ -199,33 +205,35 @@ async def test_another_spelling_is_the_same_folder_for_every_tool(yard: Yard, fo
 @pytest.mark.parametrize(
     "folder", [".", "./", ".//", "./.", "/workspace", "/workspace/", "/workspace//"]
 )
-async def test_every_spelling_of_the_root_lists_it(yard: Yard, folder: str) -> None:
+async def test_every_spelling_of_the_root_lists_it(tenant_files: TenantFiles, folder: str) -> None:
     """And none of them deletes it."""
-    await yard.call("fs_write_text", "kept")
-    failed, text = await yard.call("workspace_list", folder)
+    await tenant_files.call("fs_write_text", "kept")
+    failed, text = await tenant_files.call("workspace_list", folder)
 
     assert not failed
     assert '"path":"/workspace/kept"' in text
-    assert (await yard.call("fs_delete", folder))[0]
-    assert (yard.home / "kept").exists()
+    assert (await tenant_files.call("fs_delete", folder))[0]
+    assert (tenant_files.home / "kept").exists()
 
 
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("path", HARMLESS, ids=shown)
-async def test_what_means_something_elsewhere_is_a_name_here(yard: Yard, path: str) -> None:
+async def test_what_means_something_elsewhere_is_a_name_here(
+    tenant_files: TenantFiles, path: str
+) -> None:
     """Nothing decodes, expands or translates: it is written, read and deleted in its place."""
-    before = yard.others()
+    before = tenant_files.others()
 
     for tool in TOOLS:
-        await yard.call(tool, path)
-    await yard.call("fs_write_text", path)
+        await tenant_files.call(tool, path)
+    await tenant_files.call("fs_write_text", path)
     # A name with a leading dot is Obsidian's own, or git's.
-    assert (yard.home / "vault" / f"{path}.md").is_file() != path.startswith(".")
-    shutil.rmtree(yard.home / "vault", ignore_errors=True)
+    assert (tenant_files.home / "vault" / f"{path}.md").is_file() != path.startswith(".")
+    shutil.rmtree(tenant_files.home / "vault", ignore_errors=True)
 
-    assert [one.read_text() for one in yard.home.rglob("*") if one.is_file()] == ["x"]
-    assert (yard.home / path).read_text() == "x"
-    assert {k: v for k, v in yard.others().items() if k in before} == before
+    assert [one.read_text() for one in tenant_files.home.rglob("*") if one.is_file()] == ["x"]
+    assert (tenant_files.home / path).read_text() == "x"
+    assert {k: v for k, v in tenant_files.others().items() if k in before} == before
 
 
 def link(target: str) -> Callable[[Path, Path], None]:
@@ -294,18 +302,18 @@ PLANTED: dict[str, Callable[[Path, Path], None]] = {
 @pytest.mark.parametrize("planted", PLANTED)
 @pytest.mark.parametrize("below", ["", "/secret.txt", "/globex/secret.txt", "/etc/passwd", "/new"])
 async def test_nothing_that_stands_in_a_workspace_leads_out(
-    yard: Yard, planted: str, below: str
+    tenant_files: TenantFiles, planted: str, below: str
 ) -> None:
     """Links in every place, hard links, pipes, sockets, odd bytes: each tool, each time anew."""
-    before = yard.others()
+    before = tenant_files.others()
 
     for tool in TOOLS:
-        spot = yard.cleared() / "spot"
+        spot = tenant_files.cleared() / "spot"
         if tool.startswith("vault_"):
-            spot = yard.home / "vault" / ("spot" if below or "list" in tool else "spot.md")
+            spot = tenant_files.home / "vault" / ("spot" if below or "list" in tool else "spot.md")
             spot.parent.mkdir()
-        PLANTED[planted](spot, yard.folder)
-        failed, text = await yard.call(tool, f"spot{below}")
+        PLANTED[planted](spot, tenant_files.folder)
+        failed, text = await tenant_files.call(tool, f"spot{below}")
         if "list" in tool and planted != "name of odd bytes":
             assert failed, (tool, text)
         if "read" in tool:
@@ -314,22 +322,24 @@ async def test_nothing_that_stands_in_a_workspace_leads_out(
             # What is written replaces the link, and does not go through it.
             assert not spot.is_symlink()
 
-    assert yard.others() == before
+    assert tenant_files.others() == before
 
 
 @pytest.mark.requirement("P14")
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("tool", TOOLS)
-async def test_half_characters_name_nothing(yard: Yard, tool: str, half: str) -> None:
+async def test_half_characters_name_nothing(
+    tenant_files: TenantFiles, tool: str, half: str
+) -> None:
     """They would be bytes that are no UTF-8 where Python meets the file system."""
     params = {"name": tool, "arguments": arguments(tool, "@@")}
-    session = await yard.client.open()
+    session = await tenant_files.client.open()
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 
-    response = await yard.client.within(session, body.replace("@@", half).encode())
+    response = await tenant_files.client.within(session, body.replace("@@", half).encode())
 
     assert "error" in response.json or response.json["result"]["isError"]
-    assert list(yard.home.iterdir()) == []
+    assert list(tenant_files.home.iterdir()) == []
 
 
 @pytest.mark.requirement("P14")
@@ -373,13 +383,13 @@ PIECES = st.sampled_from(
         st.text(max_size=30),
     )
 )
-async def test_no_text_at_all_leads_out(yard: Yard, path: str) -> None:
+async def test_no_text_at_all_leads_out(tenant_files: TenantFiles, path: str) -> None:
     """Whatever the path: nothing of others is shown, changed, or added to."""
-    (yard.cleared() / "link").symlink_to("../globex")
-    before = yard.others()
+    (tenant_files.cleared() / "link").symlink_to("../globex")
+    before = tenant_files.others()
     if any("\ud800" <= character <= "\udfff" for character in path):
         return
     for tool in TOOLS:
-        await yard.call(tool, path)
+        await tenant_files.call(tool, path)
 
-    assert yard.others() == before
+    assert tenant_files.others() == before

@@ -24,7 +24,13 @@ from gatepost.cli.main import main
 from gatepost.policy.approvals.service import ApprovalService
 from tests.cli.command_process import CommandProcess
 from tests.policy import tools
-from tests.runtime.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
+from tests.runtime.replicas.balanced_replicas import (
+    META,
+    WITHIN_S,
+    BalancedReplicas,
+    ReplicaClient,
+    ReplicaStream,
+)
 from tests.support.client import Client, message
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
@@ -172,7 +178,7 @@ LATER_S = 2
 """A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
 
 
-class RevocationReplicas(Cluster):
+class RevocationReplicas(BalancedReplicas):
     """The replicas, and a process that runs commands in their folder."""
 
     commands: CommandProcess
@@ -221,7 +227,7 @@ class RevocationReplicas(Cluster):
                 await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def later(self, **claims: Any) -> AsyncIterator[Caller]:
+    async def later(self, **claims: Any) -> AsyncIterator[ReplicaClient]:
         """Somebody who signs in anew, after what happened until now."""
         async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
             yield client
@@ -230,11 +236,11 @@ class RevocationReplicas(Cluster):
 class OpenRequests:
     """One caller's warm token, streams, calls and task at one replica."""
 
-    def __init__(self, replicas: RevocationReplicas, client: Caller, at: int) -> None:
+    def __init__(self, replicas: RevocationReplicas, client: ReplicaClient, at: int) -> None:
         self.replicas, self.client, self.at = replicas, client, at
         self.names = {kind: f"{kind}-{replicas.name()}" for kind in ("modern", "legacy", "rest")}
-        self.listener: Stream
-        self.getter: Stream
+        self.listener: ReplicaStream
+        self.getter: ReplicaStream
         self.session = ""
         self.task = ""
         self.calls: dict[str, asyncio.Task[httpx2.Response]] = {}
@@ -295,7 +301,7 @@ def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
     return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
 
 
-async def ended(stream: Stream) -> None:
+async def ended(stream: ReplicaStream) -> None:
     """Wait until the stream ends, whatever it says before."""
     try:
         while True:

@@ -16,21 +16,21 @@ pytestmark = pytest.mark.requirement("O7")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    with Idp() as idp, secure(idp, tmp_path_factory.mktemp("secure")) as site:
-        yield site
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with Idp() as idp, secure(idp, tmp_path_factory.mktemp("secure")) as server:
+        yield server
 
 
-def shown(site: Secure, **versions: ssl.TLSVersion) -> bytes:
+def shown(server: Secure, **versions: ssl.TLSVersion) -> bytes:
     """The certificate that a client gets to see; one that knows no name for the server, too."""
     seen = set()
     for name in ("localhost", None):
-        tls = ssl.create_default_context(cafile=str(site.company.bundle))
+        tls = ssl.create_default_context(cafile=str(server.company.bundle))
         tls.check_hostname = name is not None
         for limit, version in versions.items():
             setattr(tls, limit, version)
         with (
-            socket.create_connection(("127.0.0.1", site.site.client.port), WITHIN_S) as plain,
+            socket.create_connection(("127.0.0.1", server.site.client.port), WITHIN_S) as plain,
             tls.wrap_socket(plain, server_hostname=name) as connection,
         ):
             seen.add(connection.getpeercert(binary_form=True) or b"")
@@ -38,45 +38,45 @@ def shown(site: Secure, **versions: ssl.TLSVersion) -> bytes:
     return one
 
 
-def test_a_renewed_certificate_is_shown_from_the_reload_on(site: Secure) -> None:
+def test_a_renewed_certificate_is_shown_from_the_reload_on(server: Secure) -> None:
     """To whoever connects, in either version; open connections go on, and again with the next."""
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
-        seen = [shown(site)]
+        seen = [shown(server)]
         for _ in range(2):
-            site.company.certify("localhost")
-            assert shown(site) == seen[-1], "it is taken up by a reload, and not half written"
-            site.site.hang_up()
-            seen.append(shown(site))
-            assert shown(site, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
+            server.company.certify("localhost")
+            assert shown(server) == seen[-1], "it is taken up by a reload, and not half written"
+            server.site.hang_up()
+            seen.append(shown(server))
+            assert shown(server, maximum_version=ssl.TLSVersion.TLSv1_2) == seen[-1]
         assert len(set(seen)) == 3
         assert kept.said() == "acme"
 
 
 BROKEN = {
-    "a key that does not fit": lambda folder, site: folder.write_bytes(other_key(site)),
-    "no key": lambda folder, site: folder.unlink(),
-    "half a key": lambda folder, site: folder.write_bytes(folder.read_bytes()[:60]),
+    "a key that does not fit": lambda folder, server: folder.write_bytes(other_key(server)),
+    "no key": lambda folder, server: folder.unlink(),
+    "half a key": lambda folder, server: folder.write_bytes(folder.read_bytes()[:60]),
 }
 
 
-def other_key(site: Secure) -> bytes:
-    return Path(site.company.certify("other")[1]).read_bytes()
+def other_key(server: Secure) -> bytes:
+    return Path(server.company.certify("other")[1]).read_bytes()
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_certificate_that_cannot_be_used_changes_nothing(site: Secure, case: str) -> None:
+def test_a_certificate_that_cannot_be_used_changes_nothing(server: Secure, case: str) -> None:
     """The reload is refused with a sentence, and the one before is shown still."""
-    before, key = shown(site), Path(site.site.configured["listen"]["tls_key"])
+    before, key = shown(server), Path(server.site.configured["listen"]["tls_key"])
     good = key.read_bytes()
-    BROKEN[case](key, site)
+    BROKEN[case](key, server)
     try:
-        site.site.hang_up(REFUSED)
-        assert shown(site) == before
-        assert "config.E014" in site.site.process.output
-        metadata = f"{site.site.client.path}{WELL_KNOWN}"
-        site.site.client.tls = site.tls
-        assert site.site.client.send("GET", metadata).status == 200
+        server.site.hang_up(REFUSED)
+        assert shown(server) == before
+        assert "config.E014" in server.site.process.output
+        metadata = f"{server.site.client.path}{WELL_KNOWN}"
+        server.site.client.tls = server.tls
+        assert server.site.client.send("GET", metadata).status == 200
     finally:
         key.write_bytes(good)
-        site.site.hang_up()
+        server.site.hang_up()

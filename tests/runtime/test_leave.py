@@ -68,9 +68,9 @@ def idp() -> Iterator[Idp]:
         yield idp
 
 
-def ready(site: ServerProcess) -> tuple[int, str]:
+def ready(server: ServerProcess) -> tuple[int, str]:
     """What `/readyz` says on a connection of its own."""
-    with closing(http.client.HTTPConnection("127.0.0.1", site.client.port, timeout=10)) as asked:
+    with closing(http.client.HTTPConnection("127.0.0.1", server.client.port, timeout=10)) as asked:
         asked.request("GET", "/readyz")
         answer = asked.getresponse()
         return answer.status, json.loads(answer.read())["status"]
@@ -80,9 +80,9 @@ def signalled(process: Gatepost, number: int = signal.SIGTERM) -> None:
     process.process.send_signal(number)
 
 
-def accepts(site: ServerProcess) -> bool:
+def accepts(server: ServerProcess) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", site.client.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", server.client.port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -93,43 +93,43 @@ def test_a_balancer_hears_of_a_stop_first(
     tmp_path: Path, idp: Idp, valkey: str, workers: int
 ) -> None:
     """`/readyz` is 503 while calls and new connections go on; a second signal ends the wait."""
-    with start(tmp_path, idp, NEVER_S, valkey if workers > 1 else "") as site:
-        token = site.token()
-        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
-        signalled(site.process)
+    with start(tmp_path, idp, NEVER_S, valkey if workers > 1 else "") as server:
+        token = server.token()
+        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
+        signalled(server.process)
         for _ in range(10 * workers):  # whichever worker takes it
-            eventually(lambda: ready(site) == (503, "stopping"), within=WITHIN_S)
-        assert site.status(token) == 200, "it serves what still comes"
+            eventually(lambda: ready(server) == (503, "stopping"), within=WITHIN_S)
+        assert server.status(token) == 200, "it serves what still comes"
 
         later = time.monotonic() + ONE_SIGNAL_S
         eventually(lambda: time.monotonic() > later, within=WITHIN_S)
-        signalled(site.process)
-        assert site.process.process.wait(WITHIN_S) == 0
+        signalled(server.process)
+        assert server.process.process.wait(WITHIN_S) == 0
 
 
 def test_the_wait_ends_by_itself(tmp_path: Path, idp: Idp) -> None:
     """After `leave_s` the socket closes."""
-    with start(tmp_path, idp, 0.5) as site:
-        signalled(site.process)
-        eventually(lambda: not accepts(site), within=WITHIN_S)
+    with start(tmp_path, idp, 0.5) as server:
+        signalled(server.process)
+        eventually(lambda: not accepts(server), within=WITHIN_S)
 
 
 def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
     """What a balancer sends on a connection that it keeps is answered, as long as a call runs."""
-    with start(tmp_path, idp, 0) as site:
-        token, heard = site.token(), []
+    with start(tmp_path, idp, 0) as server:
+        token, heard = server.token(), []
         running = threading.Thread(
-            target=lambda: heard.append(site.client.call(token, "held")), daemon=True
+            target=lambda: heard.append(server.client.call(token, "held")), daemon=True
         )
-        eventually(lambda: ready(site)[0] == 200, within=WITHIN_S)
-        with socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S) as kept:
-            asked = f"GET /readyz HTTP/1.1\r\nHost: {site.client.authority}\r\n\r\n".encode()
+        eventually(lambda: ready(server)[0] == 200, within=WITHIN_S)
+        with socket.create_connection(("127.0.0.1", server.client.port), timeout=WITHIN_S) as kept:
+            asked = f"GET /readyz HTTP/1.1\r\nHost: {server.client.authority}\r\n\r\n".encode()
             kept.sendall(asked)
             assert read_answer(kept).status == 200
             running.start()
             eventually((tmp_path / "began").exists, within=WITHIN_S)
-            signalled(site.process)
-            eventually(lambda: not accepts(site), within=WITHIN_S)
+            signalled(server.process)
+            eventually(lambda: not accepts(server), within=WITHIN_S)
 
             kept.sendall(asked)
             answer = read_answer(kept)
@@ -142,16 +142,16 @@ def test_idle_connections_end_last(tmp_path: Path, idp: Idp) -> None:
 
 def test_signals_that_come_at_once_are_one(tmp_path: Path, idp: Idp, valkey: str) -> None:
     """A terminal sends its signal to all processes of a group, and the first passes it on."""
-    with start(tmp_path, idp, 0, valkey) as site:
-        token, heard = site.token(), []
+    with start(tmp_path, idp, 0, valkey) as server:
+        token, heard = server.token(), []
         running = threading.Thread(
-            target=lambda: heard.append(site.client.call(token, "held")), daemon=True
+            target=lambda: heard.append(server.client.call(token, "held")), daemon=True
         )
         running.start()
         eventually((tmp_path / "began").exists, within=WITHIN_S)
         for _ in range(3):
-            signalled(site.process, signal.SIGINT)
-        eventually(lambda: not accepts(site), within=WITHIN_S)
+            signalled(server.process, signal.SIGINT)
+        eventually(lambda: not accepts(server), within=WITHIN_S)
         (tmp_path / "go-on").touch()
         running.join(WITHIN_S)
         assert result(heard[0])["content"][0]["text"] == "done"

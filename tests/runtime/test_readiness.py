@@ -31,8 +31,8 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyset, "INTERVAL_S", 0.05)
 
 
-def readyz(site: Server) -> tuple[int, dict[str, Any]]:
-    found = site.client.send("GET", "/readyz")
+def readyz(server: Server) -> tuple[int, dict[str, Any]]:
+    found = server.client.send("GET", "/readyz")
     return found.status, json.loads(found.body)
 
 
@@ -40,35 +40,35 @@ def test_an_issuer_whose_keys_never_came(idp: Idp) -> None:
     """Not ready, and says why, until the issuer answers; nobody has to call for that."""
     trusted = issuer_settings(idp, tenants=TABLE)
     idp.replace("/main/jwks", answer(503))
-    with running_server(idp, [trusted]) as site:
-        status, told = readyz(site)
-        assert site.client.call(site.token(org_id="acme")).status == 503
+    with running_server(idp, [trusted]) as server:
+        status, told = readyz(server)
+        assert server.client.call(server.token(org_id="acme")).status == 503
         assert (status, told["status"], told["missing"]) == (503, "unavailable", ["issuer_keys"])
-        eventually(lambda: readyz(site)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
+        eventually(lambda: readyz(server)[1]["issuers"][0]["keys"] == "status", within=WITHIN_S)
 
         idp.replace("/main/jwks", None)
-        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
-        assert "missing" not in readyz(site)[1]
-        assert site.client.call(site.token(org_id="acme")).status == 200
+        eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
+        assert "missing" not in readyz(server)[1]
+        assert server.client.call(server.token(org_id="acme")).status == 200
 
 
 def test_an_issuer_that_is_down_later(idp: Idp) -> None:
     """Its keys are at hand, so its callers are served and the process is ready."""
-    with running_server(idp, [issuer_settings(idp, tenants=TABLE)]) as site:
-        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)]) as server:
+        eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
         idp.replace("/main/jwks", answer(503))
 
-        assert site.client.call(site.token(org_id="acme")).status == 200
-        assert readyz(site)[0] == 200
+        assert server.client.call(server.token(org_id="acme")).status == 200
+        assert readyz(server)[0] == 200
 
 
 def test_one_issuer_of_several(idp: Idp) -> None:
     """The callers of the other one are served; the probe names the one that is out."""
     out = issuer_settings(idp, "out", tenants={"globex": "globex"})
     idp.replace("/out/jwks", answer(503))
-    with running_server(idp, [issuer_settings(idp, tenants=TABLE), out]) as site:
-        eventually(lambda: readyz(site)[0] == 200, within=WITHIN_S)
-        states = {one["issuer"]: one["keys"] for one in readyz(site)[1]["issuers"]}
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE), out]) as server:
+        eventually(lambda: readyz(server)[0] == 200, within=WITHIN_S)
+        states = {one["issuer"]: one["keys"] for one in readyz(server)[1]["issuers"]}
 
         assert states[idp.issuer("main")] == "ready"
         assert states[out["issuer"]] != "ready"
@@ -116,20 +116,20 @@ def test_an_outage_of_the_shared_store(idp: Idp, tmp_path: Path) -> None:
         storage = {"database": f"sqlite:///{tmp_path}/gatepost.db", "shared": valkey.url()}
         with running_server(
             idp, [issuer_settings(idp, tenants=TABLE)], storage=storage, limits=limits
-        ) as site:
-            token = site.token(org_id="acme")
-            assert site.client.call(token).status == 200
+        ) as server:
+            token = server.token(org_id="acme")
+            assert server.client.call(token).status == 200
             valkey.stop()
-            served = [site.client.call(token).status for _ in range(5)]
+            served = [server.client.call(token).status for _ in range(5)]
             eventually(
-                lambda: readyz(site)[1]["stores"]["shared"] == "unavailable", within=WITHIN_S
+                lambda: readyz(server)[1]["stores"]["shared"] == "unavailable", within=WITHIN_S
             )
-            status, _ = readyz(site)
+            status, _ = readyz(server)
             during = events(logs).count("limits_counted_here")
             valkey.start()
             eventually(
                 lambda: (
-                    site.client.call(token).status == 200
+                    server.client.call(token).status == 200
                     and "limits_counted_together" in events(logs)
                 ),
                 within=WITHIN_S,

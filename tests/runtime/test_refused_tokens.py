@@ -48,22 +48,24 @@ class Case(NamedTuple):
 
 
 def made(**changes: Any) -> Make:
-    return lambda site: site.token(**changes)
+    return lambda server: server.token(**changes)
 
 
-def stranger(site: Server) -> str:
-    return TokenFactory(f"https://{CHOSEN}.example", site.client.resource).token()
+def stranger(server: Server) -> str:
+    return TokenFactory(f"https://{CHOSEN}.example", server.client.resource).token()
 
 
-def twisted(site: Server) -> str:
-    return site.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN)
+def twisted(server: Server) -> str:
+    return server.token(sign=f.signer(f.rsa_key("another"), "RS256"), org_id=CHOSEN)
 
 
 NOW = int(time.time())
 OPENING = {"setting": "issuers.tenants"}
 CASES = [
-    Case("unknown_kind", lambda site: f"opaque-{CHOSEN}", "", "issuers.introspection", named=False),
-    Case("malformed_token", lambda site: site.token().rpartition(".")[0] + ".", named=False),
+    Case(
+        "unknown_kind", lambda server: f"opaque-{CHOSEN}", "", "issuers.introspection", named=False
+    ),
+    Case("malformed_token", lambda server: server.token().rpartition(".")[0] + ".", named=False),
     Case("unknown_issuer", stranger, "iss", "issuers.issuer", named=False),
     Case("refused_algorithm", made(header={"alg": "HS256"}), "alg", named=False),
     Case("algorithm_not_allowed", made(header={"alg": "ES256"}), "alg", "issuers.algorithms"),
@@ -96,10 +98,10 @@ BASELINE = {"scopes": {"baseline": ["files:write"]}}
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Server]:
-    with Idp() as idp, running_server(idp, settings(idp), **BASELINE) as site:
-        site.client.call(site.token())
-        yield site
+def server() -> Iterator[Server]:
+    with Idp() as idp, running_server(idp, settings(idp), **BASELINE) as server:
+        server.client.call(server.token())
+        yield server
 
 
 def told(log: str, event: str) -> list[dict[str, Any]]:
@@ -107,46 +109,46 @@ def told(log: str, event: str) -> list[dict[str, Any]]:
     return [one for one in events if one["event"] == event]
 
 
-def counted(site: Server, reason: str) -> int:
+def counted(server: Server, reason: str) -> int:
     """How often the metric has counted the reason."""
     [label] = TOKENS_REFUSED.labels
     place = cast("FixedLabel", label).values.index(reason)
-    return site.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
+    return server.services.meter._slot[OFFSETS[TOKENS_REFUSED.name] + place]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
 def test_the_log_names_reason_claim_and_rule(
-    site: Server, case: Case, monkeypatch: pytest.MonkeyPatch
+    server: Server, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And issuer and tenant as far as they are proved; nothing that the caller has chosen."""
     monkeypatch.setattr(refused_tokens, "MOST_PER_PEER", 10**6)
     monkeypatch.setattr(refused_tokens, "MOST_EVENTS", 10**6)
-    before = counted(site, case.reason)
+    before = counted(server, case.reason)
 
     with overheard("json") as log:
-        answer = site.client.call(case.make(site))
+        answer = server.client.call(case.make(server))
 
     [event] = told(log.getvalue(), "token_refused")
     assert event["reason"] == case.reason
     assert event.get("claim", "") == case.claim
     assert event.get("setting", "") == case.setting
     assert event.get("tenant") == case.tenant
-    assert event.get("issuer") == (site.idp.issuer("main") if case.named else None)
+    assert event.get("issuer") == (server.idp.issuer("main") if case.named else None)
     assert event["rule"].endswith(".")
     assert event["request_id"] == dict(answer.headers)["x-request-id"]
     assert event["peer"] == "127.0.0.1"
     assert CHOSEN not in json.dumps(event)
-    assert counted(site, case.reason) == before + 1
+    assert counted(server, case.reason) == before + 1
     assert case.reason not in str(answer) or case.reason in PUBLIC
 
 
-def test_what_is_proved_is_on_its_tenants_record(site: Server) -> None:
+def test_what_is_proved_is_on_its_tenants_record(server: Server) -> None:
     """The dashboard of every replica tells it; a token that nothing proves is on nobody's."""
-    refusals_of = site.services.refusals
+    refusals_of = server.services.refusals
     refusals_of._window_ends = 0.0
-    site.client.call(site.token(exp=NOW + 10**7))
-    site.client.call(twisted(site))
-    trail, loop = AuditSearch(site.services.records), site.loop
+    server.client.call(server.token(exp=NOW + 10**7))
+    server.client.call(twisted(server))
+    trail, loop = AuditSearch(server.services.records), server.loop
     assert loop is not None
 
     def outcomes() -> set[str]:
@@ -157,20 +159,20 @@ def test_what_is_proved_is_on_its_tenants_record(site: Server) -> None:
     assert "bad_signature" not in outcomes()
 
 
-def test_a_request_without_a_token_is_no_refused_token(site: Server) -> None:
+def test_a_request_without_a_token_is_no_refused_token(server: Server) -> None:
     """Every client begins with one."""
     with overheard("json") as log:
-        assert site.client.call(None).status == 401
+        assert server.client.call(None).status == 401
 
     assert not told(log.getvalue(), "token_refused")
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.reason for case in CASES])
-def test_the_doctor_names_the_same(site: Server, case: Case, tmp_path: Path) -> None:
+def test_the_doctor_names_the_same(server: Server, case: Case, tmp_path: Path) -> None:
     """By the gate of the same configuration, with the setting to change and without the token."""
-    token = case.make(site)
+    token = case.make(server)
 
-    done = examined(site, tmp_path, token)
+    done = examined(server, tmp_path, token)
 
     assert done.exit_code == 1, done.output
     lines = dict(line.split(":", 1) for line in done.output.splitlines() if ":" in line)
@@ -183,34 +185,34 @@ def test_the_doctor_names_the_same(site: Server, case: Case, tmp_path: Path) -> 
     assert token not in done.output
 
 
-def test_the_doctor_says_whose_a_good_token_is(site: Server, tmp_path: Path) -> None:
+def test_the_doctor_says_whose_a_good_token_is(server: Server, tmp_path: Path) -> None:
     """And that it is good, read from standard input."""
-    done = examined(site, tmp_path, site.token())
+    done = examined(server, tmp_path, server.token())
 
     assert done.exit_code == 0, done.output
     assert "The token is accepted." in done.output
     assert "acme" in done.output
 
 
-def test_the_doctor_knows_what_was_taken_back(site: Server, tmp_path: Path) -> None:
+def test_the_doctor_knows_what_was_taken_back(server: Server, tmp_path: Path) -> None:
     """As running servers know it, by their database."""
-    token = site.token()
-    assert "were not checked" in examined(site, tmp_path, token).output
-    path = configured(site, tmp_path)
+    token = server.token()
+    assert "were not checked" in examined(server, tmp_path, token).output
+    path = configured(server, tmp_path)
 
     done = CliRunner().invoke(revoke, ["--config", str(path), "--tenant", "acme"])
 
     assert done.exit_code == 0, done.output
-    judged = examined(site, tmp_path, token)
+    judged = examined(server, tmp_path, token)
     assert judged.exit_code == 1, judged.output
     assert "reason:  revoked" in judged.output
     assert "tenant:  acme" in judged.output
 
 
-def configured(site: Server, folder: Path) -> Path:
+def configured(server: Server, folder: Path) -> Path:
     """The configuration of the site in a file, with a database of its own."""
-    port = site.client.resource.split(":")[2].split("/")[0]
-    [table] = settings(site.idp)
+    port = server.client.resource.split(":")[2].split("/")[0]
+    [table] = settings(server.idp)
     path = folder / "gatepost.toml"
     path.write_text(
         f'resource = "http://127.0.0.1:{port}/mcp"\nmode = "development"\n'
@@ -222,9 +224,9 @@ def configured(site: Server, folder: Path) -> Path:
     return path
 
 
-def examined(site: Server, folder: Path, token: str) -> Any:
+def examined(server: Server, folder: Path, token: str) -> Any:
     """What the doctor says of the token, which it reads from its standard input."""
-    path = configured(site, folder)
+    path = configured(server, folder)
     return CliRunner().invoke(command, ["--config", str(path), "--token", "-"], input=token + "\n")
 
 

@@ -48,7 +48,7 @@ class Town:
         return f"KEY_{next(NUMBERS)}"
 
     def logs(self) -> str:
-        return "".join(site.log() for site in self.sites)
+        return "".join(server.log() for server in self.sites)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
@@ -188,14 +188,14 @@ def test_use_is_logged_by_name(town: Town) -> None:
     """Which secret a call used, and never what it is."""
     name = town.fresh()
     town.premises.set(name, VALUE, "acme")
-    agent, site = town.agent("acme"), town.sites[0]
-    before = len(site.log())
+    agent, server = town.agent("acme"), town.sites[0]
+    before = len(server.log())
     with capture_logs() as events:
         agent.call("unlock", token=f"secret:{name}")
         agent.call("unlock", token=VALUE)
         agent.call("unlock", token=[VALUE])
 
-    eventually(lambda: site.log()[before:].count("/mcp") >= 3, within=20)
+    eventually(lambda: server.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
     assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
     assert VALUE not in town.logs() + str(events)
@@ -242,8 +242,8 @@ def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
     ring = json.loads(town.premises.ring.read_text())
     key = ring["keys"][-1]["secret"]
     agent = town.agent("globex")
-    for site in town.sites:
-        site.services.keyring.reread()
+    for server in town.sites:
+        server.services.keyring.reread()
     eventually(lambda: key not in agent.call("say", text=key).text, within=10)
     assert agent.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
 
@@ -285,8 +285,8 @@ def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol
     (key,) = [line.split()[3] for line in listed.splitlines() if line.startswith(f"{name} ")]
     for _ in range(2):
         town.premises.rotate(keep=1)
-    for site in town.sites:
-        site.services.keyring.reread()
+    for server in town.sites:
+        server.services.keyring.reread()
 
     reply = town.agent("acme", protocol).call("unlock", token=f"secret:{name}")
 

@@ -17,7 +17,7 @@ SECRET = "s3cret-of-acme-0001"
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     with (
         Idp() as idp,
         running_server(
@@ -25,28 +25,28 @@ def site() -> Iterator[Server]:
             [issuer_settings(idp, tenants={"acme": "acme"})],
             tools={"packs": ["demo", "filesystem"]},
             telemetry={"tenant_label": True},
-        ) as site,
+        ) as server,
     ):
-        yield site
+        yield server
 
 
-def page(site: Server) -> Page:
+def page(server: Server) -> Page:
     """Return the current metrics."""
-    return page_of(site.shared_metrics)
+    return page_of(server.shared_metrics)
 
 
-def scraped(site: Server) -> Page:
+def scraped(server: Server) -> Page:
     """Return the metrics as a scrape gets them, including everything that ended before it."""
-    return gathered(site.shared_metrics)
+    return gathered(server.shared_metrics)
 
 
-def grows(site: Server, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
+def grows(server: Server, by: float, work: Callable[[], object], name: str, **labels: str) -> None:
     """Assert that *work* increases this sample by so much."""
     # Another test's calls, that were answered a moment ago, are in it.
-    before = scraped(site).value(name, **labels)
+    before = scraped(server).value(name, **labels)
     work()
-    eventually(lambda: page(site).value(name, **labels) >= before + by, within=20)
-    assert page(site).value(name, **labels) == before + by
+    eventually(lambda: page(server).value(name, **labels) >= before + by, within=20)
+    assert page(server).value(name, **labels) == before + by
 
 
 CALLS = {
@@ -68,30 +68,30 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_call_is_counted_however_it_ends(site: Server, case: str) -> None:
+def test_a_call_is_counted_however_it_ends(server: Server, case: str) -> None:
     """A call counts under its tool and outcome, over MCP and over REST."""
     tool, arguments, labels = CALLS[case]
-    token = site.token(org_id="acme", scope="files:read")
+    token = server.token(org_id="acme", scope="files:read")
 
     def both() -> None:
-        site.client.call(token, tool, arguments)
+        server.client.call(token, tool, arguments)
         if case != "hostile":  # no path can hold it
-            Octopus(site, token).call(tool, arguments)
+            Octopus(server, token).call(tool, arguments)
 
     times = 1 if case == "hostile" else 2
-    grows(site, times, both, "gatepost_tool_calls_total", **labels)
-    seconds = page(site).value("gatepost_tool_call_seconds_sum", tool=labels["tool"])
+    grows(server, times, both, "gatepost_tool_calls_total", **labels)
+    seconds = page(server).value("gatepost_tool_call_seconds_sum", tool=labels["tool"])
     assert seconds > 0
-    assert page(site).labels("tool") <= {"echo", "fs_read_text", "fs_write_text", "unknown"}
+    assert page(server).labels("tool") <= {"echo", "fs_read_text", "fs_write_text", "unknown"}
 
 
-def test_calls_are_counted_by_tenant_with_tenant_label(site: Server) -> None:
+def test_calls_are_counted_by_tenant_with_tenant_label(server: Server) -> None:
     """The label is the id in the configuration."""
-    token = site.token(org_id="acme")
+    token = server.token(org_id="acme")
     labels = {"tenant": "acme", "outcome": "success"}
 
-    grows(site, 1, lambda: site.client.call(token, "echo", {"text": "x"}), TENANTS, **labels)
-    assert page(site).labels("tenant") == {"acme"}
+    grows(server, 1, lambda: server.client.call(token, "echo", {"text": "x"}), TENANTS, **labels)
+    assert page(server).labels("tenant") == {"acme"}
 
 
 TENANTS = "gatepost_tenant_calls_total"
@@ -105,27 +105,27 @@ REFUSALS: dict[str, tuple[str | None, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_a_refusal_of_the_gate_is_counted_by_reason(site: Server, reason: str) -> None:
+def test_a_refusal_of_the_gate_is_counted_by_reason(server: Server, reason: str) -> None:
     """The label is a reason of a fixed list, and nothing from the token."""
     token, claims = REFUSALS[reason]
     if claims:
         changed = {"exp": 1_000} if "exp" in claims else claims
-        token = site.token(org_id="acme", **changed)
+        token = server.token(org_id="acme", **changed)
 
     def call() -> None:
-        assert site.client.call(token).status == 401
+        assert server.client.call(token).status == 401
 
-    grows(site, 1, call, "gatepost_refusals_total", reason=reason)
+    grows(server, 1, call, "gatepost_refusals_total", reason=reason)
 
 
-def test_a_refusal_of_the_edge_is_counted_by_code(site: Server) -> None:
+def test_a_refusal_of_the_edge_is_counted_by_code(server: Server) -> None:
     """For example a foreign origin."""
 
     def call() -> None:
         fields = [("Origin", "https://evil.example")]
-        assert site.client.call(site.token(), fields=fields).status == 403
+        assert server.client.call(server.token(), fields=fields).status == 403
 
-    grows(site, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
+    grows(server, 1, call, "gatepost_refusals_total", reason="forbidden_origin")
 
 
 ROUTES = {
@@ -139,29 +139,29 @@ ROUTES = {
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_request_is_counted_under_its_route(site: Server, route: str) -> None:
+def test_a_request_is_counted_under_its_route(server: Server, route: str) -> None:
     """The path, which a client can choose freely, is no label."""
     method, path, status = ROUTES[route]
 
     def ask() -> None:
-        site.client.send(method, path)
+        server.client.send(method, path)
 
     name = "gatepost_http_requests_total"
-    grows(site, 1, ask, name, route=route, status=status)
-    assert page(site).value("gatepost_http_request_seconds_count", route=route) >= 1
-    assert "wp-login" not in page(site).text
+    grows(server, 1, ask, name, route=route, status=status)
+    assert page(server).value("gatepost_http_request_seconds_count", route=route) >= 1
+    assert "wp-login" not in page(server).text
 
 
-def test_a_thousand_made_up_names_add_no_label(site: Server) -> None:
+def test_a_thousand_made_up_names_add_no_label(server: Server) -> None:
     """Unknown names of tools, paths, methods, revisions and tenants add no label value."""
-    token = site.token(org_id="acme")
-    before = set(page(site).samples)
+    token = server.token(org_id="acme")
+    before = set(page(server).samples)
     for number in range(100):
-        site.client.call(token, f"no_such_{number}")
-        site.client.send("GET", f"/made-up/{number}", token=token)
-        site.client.ask(token, f"made/up-{number}")
-        Octopus(site, token).call(f"no_such_{number}", {})
-    metrics = scraped(site)
+        server.client.call(token, f"no_such_{number}")
+        server.client.send("GET", f"/made-up/{number}", token=token)
+        server.client.ask(token, f"made/up-{number}")
+        Octopus(server, token).call(f"no_such_{number}", {})
+    metrics = scraped(server)
     text = metrics.text
 
     assert "no_such" not in text
@@ -170,21 +170,23 @@ def test_a_thousand_made_up_names_add_no_label(site: Server) -> None:
     assert len(set(metrics.samples) - before) < 200
 
 
-def test_metrics_contain_nothing_of_a_caller(site: Server) -> None:
+def test_metrics_contain_nothing_of_a_caller(server: Server) -> None:
     """There is no subject, token, argument, or tenant that is not configured."""
-    token = site.token(org_id="acme", sub="alice-4711")
-    site.client.call(token, "echo", {"text": SECRET})
-    text = scraped(site).text
+    token = server.token(org_id="acme", sub="alice-4711")
+    server.client.call(token, "echo", {"text": SECRET})
+    text = scraped(server).text
 
     assert not any(word in text for word in ("alice-4711", SECRET, token, MODERN))
 
 
-def test_sampled_metrics_have_values(site: Server) -> None:
+def test_sampled_metrics_have_values(server: Server) -> None:
     """Stores, issuers, keys and the process are sampled soon after the start."""
-    site.client.call(site.token(org_id="acme"))
-    eventually(lambda: page(site).value("gatepost_loop_lag_seconds_count") >= 1, within=20)
-    eventually(lambda: page(site).value("gatepost_key_fetches_total", result="fetched"), within=20)
-    metrics = page(site)
+    server.client.call(server.token(org_id="acme"))
+    eventually(lambda: page(server).value("gatepost_loop_lag_seconds_count") >= 1, within=20)
+    eventually(
+        lambda: page(server).value("gatepost_key_fetches_total", result="fetched"), within=20
+    )
+    metrics = page(server)
 
     assert metrics.value("gatepost_store_up", store="database") == 1
     assert metrics.value("gatepost_workers") == 1
@@ -206,8 +208,8 @@ LIMITED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def limited() -> Iterator[Server]:
     """A server with low limits and a tool that needs approval."""
-    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED) as site:
-        yield site
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **LIMITED) as server:
+        yield server
 
 
 def test_a_refusal_by_a_limit_is_counted_by_limit(limited: Server) -> None:

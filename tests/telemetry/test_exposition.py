@@ -146,7 +146,7 @@ def test_concurrent_scrapes_share_one_page() -> None:
 class Workers(NamedTuple):
     """Two workers, and the port of their metrics."""
 
-    site: ServerProcess
+    server: ServerProcess
     port: int
 
     def page(self, calls: int) -> Page:
@@ -178,19 +178,19 @@ def workers(
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
     with server_process(
         idp, folder, issuers, "--workers", "2", env=env, keys=ring, storage=storage
-    ) as site:
-        yield Workers(site, port)
+    ) as server:
+        yield Workers(server, port)
 
 
 def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
     workers: Workers,
 ) -> None:
     """Any worker answers for all; a successor continues a killed worker's counts."""
-    site, port = workers
-    token = site.token()
+    server, port = workers
+    token = server.token()
     pids = []
     for _ in range(400):
-        pids.append(site.pid(token))
+        pids.append(server.pid(token))
         if len(set(pids)) == 2:
             break
     assert len(set(pids)) == 2
@@ -199,12 +199,12 @@ def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
     assert before.value(CALLS, **ECHOED) == len(pids)
 
     os.kill(pids[0], signal.SIGKILL)
-    site.process.wait_for("a worker ended by itself and is replaced")
+    server.process.wait_for("a worker ended by itself and is replaced")
     answered = len(pids)
     for _ in range(20):
         # The connection may be one that the killed process had taken.
         with contextlib.suppress(ConnectionError):
-            site.pid(token)
+            server.pid(token)
             answered += 1
     after = workers.page(answered)
 
@@ -215,10 +215,10 @@ def test_a_scrape_covers_every_worker_and_keeps_the_counts_of_a_killed_one(
 
 def test_the_endpoint_serves_no_metrics_and_the_metrics_no_endpoint(workers: Workers) -> None:
     """The endpoint has no `/metrics`, and the address of the metrics has no tools."""
-    site, port = workers
+    server, port = workers
 
-    assert site.client.send("GET", "/metrics").status == 401
-    assert site.client.send("GET", "/metrics", token=site.token()).status == 404
+    assert server.client.send("GET", "/metrics").status == 401
+    assert server.client.send("GET", "/metrics", token=server.token()).status == 404
     assert fetch(port, "/mcp", "POST")[0] == 404
 
 

@@ -53,14 +53,14 @@ def serving(idp: Idp, folder: Path) -> Iterator[Site]:
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
     with server_process(
         idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
-    ) as site:
-        yield Site(site, port)
+    ) as server:
+        yield Site(server, port)
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving(idp, tmp_path_factory.mktemp("site")) as site:
-        yield site
+def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(idp, tmp_path_factory.mktemp("site")) as server:
+        yield server
 
 
 def connected_client(port: int, sent: bytes = b"") -> socket.socket:
@@ -84,41 +84,41 @@ CLIENTS = {
 }
 
 
-def counted(site: Site) -> float:
+def counted(server: Site) -> float:
     """Return how many calls of the tool were counted."""
-    return scrape(site.port).value("gatepost_tool_calls_total", **CALLS)
+    return scrape(server.port).value("gatepost_tool_calls_total", **CALLS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_many_clients_of_metrics_are_bounded_and_block_nothing(site: Site, client: str) -> None:
+def test_many_clients_of_metrics_are_bounded_and_block_nothing(server: Site, client: str) -> None:
     """Calls and scrapes are answered meanwhile, and the number of open connections is bounded."""
-    token = site.post.token()
-    site.made += 1
-    site.post.pid(token)
-    eventually(lambda: counted(site) == site.made, within=WITHIN_S)
-    before = site.open_files()
+    token = server.post.token()
+    server.made += 1
+    server.post.pid(token)
+    eventually(lambda: counted(server) == server.made, within=WITHIN_S)
+    before = server.open_files()
     with ExitStack() as clients:
         for _ in range(MANY):
-            clients.enter_context(connected_client(site.port, CLIENTS[client]))
-        assert site.post.status(token) == 200
-        site.made += 1
-        site.post.pid(token)
+            clients.enter_context(connected_client(server.port, CLIENTS[client]))
+        assert server.post.status(token) == 200
+        server.made += 1
+        server.post.pid(token)
         # An answer of a moment ago is the answer still.
-        eventually(lambda: counted(site) == site.made, within=WITHIN_S)
+        eventually(lambda: counted(server) == server.made, within=WITHIN_S)
         most = before + MOST_CONNECTIONS + OTHERS
-        eventually(lambda: site.open_files() <= most, within=WITHIN_S)
-        assert site.post.status(token) == 200
+        eventually(lambda: server.open_files() <= most, within=WITHIN_S)
+        assert server.post.status(token) == 200
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_stop_does_not_wait_for_clients_of_metrics(idp: Idp, tmp_path: Path, client: str) -> None:
     """The server exits with 0 while they are connected, and logs no error."""
-    with serving(idp, tmp_path) as site, ExitStack() as clients:
+    with serving(idp, tmp_path) as server, ExitStack() as clients:
         for _ in range(10):
-            clients.enter_context(connected_client(site.port, CLIENTS[client]))
-        assert fetch(site.port, "/health")[0] == 200
-        assert site.post.process.stop(timeout_s=WITHIN_S) == 0
-    assert '"level":"error"' not in site.post.process.output
+            clients.enter_context(connected_client(server.port, CLIENTS[client]))
+        assert fetch(server.port, "/health")[0] == 200
+        assert server.post.process.stop(timeout_s=WITHIN_S) == 0
+    assert '"level":"error"' not in server.post.process.output
 
 
 @pytest.fixture(scope="module")

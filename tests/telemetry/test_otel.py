@@ -27,12 +27,12 @@ PRIVATE = "argument-of-alice-4711"
 
 
 class Site(NamedTuple):
-    house: Server
+    gatepost: Server
     collector: Collector
 
     @property
     def token(self) -> str:
-        token: str = self.house.token(org_id="acme", sub="alice-4711", scope="files:read")
+        token: str = self.gatepost.token(org_id="acme", sub="alice-4711", scope="files:read")
         return token
 
 
@@ -58,7 +58,7 @@ def idp_with_key() -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="module")
-def site(idp_with_key: Idp) -> Iterator[Site]:
+def server(idp_with_key: Idp) -> Iterator[Site]:
     idp = idp_with_key
     with (
         Collector() as collector,
@@ -68,15 +68,15 @@ def site(idp_with_key: Idp) -> Iterator[Site]:
 
 
 @pytest.fixture(autouse=True)
-def only_this_test(site: Site) -> None:
+def only_this_test(server: Site) -> None:
     """Let the collector return only spans of this test."""
-    site.collector.since_ns = time.time_ns()
+    server.collector.since_ns = time.time_ns()
 
 
-def test_a_call_is_one_span_with_the_names_of_the_convention(site: Site) -> None:
+def test_a_call_is_one_span_with_the_names_of_the_convention(server: Site) -> None:
     """The span has method, tool, revision and outcome, and the resource names the service."""
-    site.house.client.call(site.token, "echo", {"text": PRIVATE})
-    span = site.collector.span("tools/call echo")
+    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
+    span = server.collector.span("tools/call echo")
     attributes = attributes_of(span.attributes)
 
     assert attributes["mcp.method.name"] == "tools/call"
@@ -87,8 +87,8 @@ def test_a_call_is_one_span_with_the_names_of_the_convention(site: Site) -> None
     assert span.kind == span.SPAN_KIND_SERVER
     assert span.end_time_unix_nano > span.start_time_unix_nano
     assert span.parent_span_id == b""
-    assert site.collector.resources[-1]["service.name"] == "gate-of-tests"
-    assert site.collector.headers[-1]["X-Api-Key"] == KEY
+    assert server.collector.resources[-1]["service.name"] == "gate-of-tests"
+    assert server.collector.headers[-1]["X-Api-Key"] == KEY
 
 
 FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
@@ -114,11 +114,11 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", FAILED)
-def test_a_failed_call_has_its_kind_of_failure(site: Site, case: str) -> None:
+def test_a_failed_call_has_its_kind_of_failure(server: Site, case: str) -> None:
     """The span has the kind of failure, and no name that only the client knows."""
     tool, arguments, name, wanted = FAILED[case]
-    site.house.client.call(site.token, tool, arguments)
-    span = site.collector.span(
+    server.gatepost.client.call(server.token, tool, arguments)
+    span = server.collector.span(
         name,
         error__type=wanted["error.type"],
         **{key.replace(".", "__"): value for key, value in wanted.items() if key != "error.type"},
@@ -129,24 +129,24 @@ def test_a_failed_call_has_its_kind_of_failure(site: Site, case: str) -> None:
     assert list(span.events) == []
 
 
-def test_a_call_by_rest_is_a_span_too(site: Site) -> None:
+def test_a_call_by_rest_is_a_span_too(server: Site) -> None:
     """It has the route and the status."""
-    Octopus(site.house, site.token).call("echo", {"text": PRIVATE})
-    span = site.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
+    Octopus(server.gatepost, server.token).call("echo", {"text": PRIVATE})
+    span = server.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
 
     assert attributes_of(span.attributes)["http.response.status_code"] == "200"
 
 
-def test_a_context_of_a_caller_becomes_a_link(site: Site) -> None:
+def test_a_context_of_a_caller_becomes_a_link(server: Site) -> None:
     """Contexts from `_meta` and from the header become links of a new trace."""
     meta = {"traceparent": PARENT, "tracestate": "vendor=theirs"}
-    site.house.client.ask(
-        site.token,
+    server.gatepost.client.ask(
+        server.token,
         "tools/call",
         {"name": "whoami", "arguments": {}, "_meta": meta},
         fields=[("traceparent", PARENT.replace(SPAN, "1" * 16))],
     )
-    span = site.collector.span("tools/call whoami")
+    span = server.collector.span("tools/call whoami")
 
     assert span.trace_id.hex() != TRACE
     assert [(link.trace_id.hex(), link.span_id.hex()) for link in span.links] == [
@@ -158,34 +158,34 @@ def test_a_context_of_a_caller_becomes_a_link(site: Site) -> None:
 
 @pytest.mark.requirement("J-17")
 @pytest.mark.parametrize("parent", ["nonsense", 42, None, {"a": 1}, PARENT.upper()])
-def test_a_malformed_context_changes_nothing(site: Site, parent: Any) -> None:
+def test_a_malformed_context_changes_nothing(server: Site, parent: Any) -> None:
     """A malformed context changes neither the answer nor the span."""
     params = {"name": "echo", "arguments": {"text": "x"}, "_meta": {"traceparent": parent}}
-    answer = site.house.client.ask(site.token, "tools/call", params)
+    answer = server.gatepost.client.ask(server.token, "tools/call", params)
 
     assert result(answer)["isError"] is False
-    site.collector.span("tools/call echo")
+    server.collector.span("tools/call echo")
 
 
-def test_log_events_arrive_with_their_span_and_without_secrets(site: Site) -> None:
+def test_log_events_arrive_with_their_span_and_without_secrets(server: Site) -> None:
     """Exported log records are redacted like the log."""
     logging.getLogger("gatepost.test").warning("Bearer abcdefgh12345678 was refused by %s", "us")
     eventually(
-        lambda: [one for one in site.collector.records if "by us" in one.body.string_value],
+        lambda: [one for one in server.collector.records if "by us" in one.body.string_value],
         within=10,
     )
 
-    assert not any(b"abcdefgh12345678" in body for body in site.collector.raw)
+    assert not any(b"abcdefgh12345678" in body for body in server.collector.raw)
 
 
-def test_audit_records_arrive_without_the_caller(site: Site) -> None:
+def test_audit_records_arrive_without_the_caller(server: Site) -> None:
     """They have kind, number, tool and outcome."""
-    site.house.client.call(site.token, "echo", {"text": PRIVATE})
+    server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
 
     def records() -> list[dict[str, str]]:
         return [
             attributes_of(one.attributes)
-            for one in site.collector.records
+            for one in server.collector.records
             if one.event_name == "gatepost.audit"
         ]
 
@@ -194,14 +194,14 @@ def test_audit_records_arrive_without_the_caller(site: Site) -> None:
     assert "gatepost.tenant" not in records()[-1]
 
 
-def test_nothing_private_of_a_caller_is_exported(site: Site) -> None:
+def test_nothing_private_of_a_caller_is_exported(server: Site) -> None:
     """The collector gets no token, argument, subject, tenant or name that only the client knows."""
-    token = site.token
-    site.house.client.call(token, "echo", {"text": PRIVATE})
-    site.house.client.call(token, "ghp_no_such_tool", {})
-    site.house.client.ask(token, f"made/{PRIVATE}", {})
-    site.collector.span("_OTHER")
-    sent = b"".join(site.collector.raw)
+    token = server.token
+    server.gatepost.client.call(token, "echo", {"text": PRIVATE})
+    server.gatepost.client.call(token, "ghp_no_such_tool", {})
+    server.gatepost.client.ask(token, f"made/{PRIVATE}", {})
+    server.collector.span("_OTHER")
+    sent = b"".join(server.collector.raw)
 
     for private in (token, PRIVATE, "alice-4711", "ghp_no_such_tool", "acme", KEY):
         assert private.encode() not in sent
@@ -288,9 +288,11 @@ def test_a_server_without_a_collector_has_no_tracer() -> None:
     """It has no tracer and does not listen to the audit writer."""
     with (
         Idp() as idp,
-        running_server(idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}) as site,
+        running_server(
+            idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}
+        ) as server,
     ):
-        exporter = site.services.exporter
+        exporter = server.services.exporter
 
         assert isinstance(exporter, NoExporter)
         assert exporter.tracer is None

@@ -31,15 +31,15 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-def ready(site: Server) -> tuple[int, object]:
+def ready(server: Server) -> tuple[int, object]:
     """Return the status of `/readyz`, and what it says about the database."""
-    answer = site.client.send("GET", "/readyz")
+    answer = server.client.send("GET", "/readyz")
     return answer.status, json.loads(answer.body)["stores"]["database"]
 
 
-def up(site: Server) -> float:
+def up(server: Server) -> float:
     """Return the metric of the database."""
-    return page_of(site.shared_metrics).value(UP, store="database")
+    return page_of(server.shared_metrics).value(UP, store="database")
 
 
 @pytest.mark.parametrize(("on_failure", "status"), [("refuse", 503), ("go_on", 200)])
@@ -55,18 +55,18 @@ def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
     }
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, **settings
-    ) as site:
-        token = site.token(org_id="acme")
-        eventually(lambda: site.client.call(token).status == 200, within=WITHIN_S)
-        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
-        eventually(lambda: up(site) == 1, within=WITHIN_S)
+    ) as server:
+        token = server.token(org_id="acme")
+        eventually(lambda: server.client.call(token).status == 200, within=WITHIN_S)
+        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: up(server) == 1, within=WITHIN_S)
         with locked(file):
-            site.client.call(token)
-            eventually(lambda: ready(site) == (503, "unavailable"), within=WITHIN_S)
-            assert site.client.call(token).status == status
-            eventually(lambda: up(site) == 0, within=WITHIN_S)
-            assert ready(site) == (503, "unavailable")
+            server.client.call(token)
+            eventually(lambda: ready(server) == (503, "unavailable"), within=WITHIN_S)
+            assert server.client.call(token).status == status
+            eventually(lambda: up(server) == 0, within=WITHIN_S)
+            assert ready(server) == (503, "unavailable")
 
-        eventually(lambda: ready(site) == (200, "ok"), within=WITHIN_S)
-        eventually(lambda: up(site) == 1, within=WITHIN_S)
-        eventually(lambda: site.client.call(token).status == 200, within=WITHIN_S)
+        eventually(lambda: ready(server) == (200, "ok"), within=WITHIN_S)
+        eventually(lambda: up(server) == 1, within=WITHIN_S)
+        eventually(lambda: server.client.call(token).status == 200, within=WITHIN_S)

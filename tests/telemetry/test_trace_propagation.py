@@ -76,14 +76,14 @@ class TraceServer(ThreadingHTTPServer):
 
 
 class Site(NamedTuple):
-    house: Server
+    gatepost: Server
     collector: Collector
     configured: TraceServer
     other: TraceServer
 
     def ask(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
         params = {"name": tool, "arguments": arguments, "_meta": meta}
-        answer = self.house.client.ask(self.house.token(org_id="acme"), "tools/call", params)
+        answer = self.gatepost.client.ask(self.gatepost.token(org_id="acme"), "tools/call", params)
         return result(answer)
 
 
@@ -145,7 +145,7 @@ def test_a_caller_that_sent_a_context_gets_ours(site: Site) -> None:
         "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
         "requestState": first["requestState"],
     }
-    answer = site.house.client.ask(site.house.token(org_id="acme"), "tools/call", params)
+    answer = site.gatepost.client.ask(site.gatepost.token(org_id="acme"), "tools/call", params)
     assert result(answer)["content"][0]["text"] == "Ada"
 
 

@@ -27,25 +27,25 @@ def hashed(issuer: str, value: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def open_house(idp: Idp) -> Iterator[Server]:
+def open_server(idp: Idp) -> Iterator[Server]:
     """One issuer whose tokens may bring any tenant."""
-    with running_server(idp, [issuer_settings(idp)], tenancy=OPEN) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], tenancy=OPEN) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def closed_house(idp: Idp) -> Iterator[Server]:
+def closed_server(idp: Idp) -> Iterator[Server]:
     """One issuer whose table names the only tenants there are."""
     table = {"acme": "acme", "org_AbC": "globex", "ACME": "shouting"}
-    with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp, tenants=table)], tenancy=OPEN) as server:
+        yield server
 
 
 @pytest.mark.requirement("A6", "C29")
 @pytest.mark.parametrize("value", ["acme", "0", "a-b_c", "x" * 63])
-def test_an_organisation_within_the_grammar_is_the_tenant(open_house: Server, value: str) -> None:
+def test_an_organisation_within_the_grammar_is_the_tenant(open_server: Server, value: str) -> None:
     """Nothing has to be configured for ids that are tenant ids already."""
-    assert open_house.tenant_of(open_house.token(org_id=value)) == value
+    assert open_server.tenant_of(open_server.token(org_id=value)) == value
 
 
 OUTSIDE = [
@@ -56,28 +56,28 @@ OUTSIDE = [
 
 @pytest.mark.requirement("A6", "C29")
 @each("value", OUTSIDE)
-def test_any_other_organisation_gets_an_id_of_its_own(open_house: Server, value: str) -> None:
+def test_any_other_organisation_gets_an_id_of_its_own(open_server: Server, value: str) -> None:
     """An id names a folder: it is neither lower-cased, cut nor cleaned into somebody else's."""
-    token = open_house.token(org_id=value)
+    token = open_server.token(org_id=value)
 
-    assert open_house.tenant_of(token) == hashed(open_house.idp.issuer("main"), value)
+    assert open_server.tenant_of(token) == hashed(open_server.idp.issuer("main"), value)
 
 
-def test_no_two_organisations_meet_in_one_tenant(open_house: Server) -> None:
+def test_no_two_organisations_meet_in_one_tenant(open_server: Server) -> None:
     """Spellings that a file system or a careless comparison takes for the same stay apart."""
     values = ["acme", *OUTSIDE]
-    found = {open_house.tenant_of(open_house.token(org_id=value)) for value in values}
+    found = {open_server.tenant_of(open_server.token(org_id=value)) for value in values}
 
     assert len(found) == len(values)
 
 
 def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
-    open_house: Server,
+    open_server: Server,
 ) -> None:
     """Whoever names itself like somebody's hashed id is hashed again."""
-    victim = hashed(open_house.idp.issuer("main"), "Acme")
+    victim = hashed(open_server.idp.issuer("main"), "Acme")
 
-    assert open_house.tenant_of(open_house.token(org_id=victim)) != victim
+    assert open_server.tenant_of(open_server.token(org_id=victim)) != victim
 
 
 @pytest.mark.requirement("C29")
@@ -87,12 +87,12 @@ def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
      "x" * 5000],
     ids=repr,
 )  # fmt: skip
-@each("site", ["open_house", "closed_house"])
+@each("server", ["open_server", "closed_server"])
 def test_what_is_no_name_names_no_tenant(
-    request: pytest.FixtureRequest, site: str, value: Any
+    request: pytest.FixtureRequest, server: str, value: Any
 ) -> None:
     """There is no default tenant, and nothing is guessed."""
-    home: Server = request.getfixturevalue(site)
+    home: Server = request.getfixturevalue(server)
 
     assert home.tenant_of(home.token(org_id=value)) is None
 
@@ -103,28 +103,28 @@ def test_what_is_no_name_names_no_tenant(
     [("acme", "acme"), ("org_AbC", "globex"), ("ACME", "shouting"), ("Acme", None),
      ("globex", None), ("initech", None), ("org_abc", None), ("acme ", None)],
 )  # fmt: skip
-def test_a_table_is_the_whole_truth(closed_house: Server, value: str, tenant: str | None) -> None:
+def test_a_table_is_the_whole_truth(closed_server: Server, value: str, tenant: str | None) -> None:
     """Exact values only, also where other tenants could be created on first use."""
-    assert closed_house.tenant_of(closed_house.token(org_id=value)) == tenant
+    assert closed_server.tenant_of(closed_server.token(org_id=value)) == tenant
 
 
 @pytest.mark.requirement("C29")
 def test_a_tenant_nobody_named_is_unknown(idp: Idp) -> None:
     """Without `create_on_first_use`, only tenants of some setting exist."""
     known = {"create_on_first_use": False, "tenants": ["acme"]}
-    with running_server(idp, [issuer_settings(idp)], tenancy=known) as site:
-        assert site.tenant_of(site.token(org_id="acme")) == "acme"
-        assert site.tenant_of(site.token(org_id="globex")) is None
-        assert site.tenant_of(site.token(org_id="Acme")) is None
+    with running_server(idp, [issuer_settings(idp)], tenancy=known) as server:
+        assert server.tenant_of(server.token(org_id="acme")) == "acme"
+        assert server.tenant_of(server.token(org_id="globex")) is None
+        assert server.tenant_of(server.token(org_id="Acme")) is None
 
 
 def test_the_mapped_name_is_never_shown_to_the_rule_again(idp: Idp) -> None:
     """A table that swaps two names swaps them once."""
     with running_server(
         idp, [issuer_settings(idp, tenants={"acme": "globex", "globex": "acme"})]
-    ) as site:
-        assert site.tenant_of(site.token(org_id="acme")) == "globex"
-        assert site.tenant_of(site.token(org_id="globex")) == "acme"
+    ) as server:
+        assert server.tenant_of(server.token(org_id="acme")) == "globex"
+        assert server.tenant_of(server.token(org_id="globex")) == "acme"
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,8 @@ def two_issuers(idp: Idp) -> Iterator[Server]:
             idp, "b", tenants={"globex": "globex", "acme": "acme-of-b", "both": "shared"}
         ),
     ]
-    with running_server(idp, issuers, tenancy=OPEN) as site:
-        yield site
+    with running_server(idp, issuers, tenancy=OPEN) as server:
+        yield server
 
 
 @pytest.mark.requirement("A6", "C11")
@@ -158,10 +158,10 @@ def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
 def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> None:
     """Issuer B claims A's tenant: refused; B's own tenants are created."""
     issuers = [issuer_settings(idp, "a", tenant={"value": "acme"}), issuer_settings(idp, "b")]
-    with running_server(idp, issuers, tenancy=OPEN) as site:
-        assert site.tenant_of(site.token("a", org_id="anything")) == "acme"
-        assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
-        assert site.tenant_of(site.token("b", org_id="acme")) is None
+    with running_server(idp, issuers, tenancy=OPEN) as server:
+        assert server.tenant_of(server.token("a", org_id="anything")) == "acme"
+        assert server.tenant_of(server.token("b", org_id="globex")) == "globex"
+        assert server.tenant_of(server.token("b", org_id="acme")) is None
 
 
 @pytest.mark.requirement("A6", "C29")
@@ -171,19 +171,19 @@ def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
         issuer_settings(idp, "a", tenant={"value": "acme"}, enabled=False),
         issuer_settings(idp, "b"),
     ]
-    with running_server(idp, issuers, tenancy=OPEN) as site:
-        assert site.tenant_of(site.token("a")) is None
-        assert site.tenant_of(site.token("b", org_id="acme")) is None
-        assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
+    with running_server(idp, issuers, tenancy=OPEN) as server:
+        assert server.tenant_of(server.token("a")) is None
+        assert server.tenant_of(server.token("b", org_id="acme")) is None
+        assert server.tenant_of(server.token("b", org_id="globex")) == "globex"
 
 
 @pytest.mark.requirement("A6", "C29")
 def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
     """A configuration that `check` refuses is not served generously by whoever skips `check`."""
     issuers = [issuer_settings(idp, "a"), issuer_settings(idp, "b")]
-    with running_server(idp, issuers, tenancy=OPEN, checked=False) as site:
-        assert site.tenant_of(site.token("a", org_id="acme")) is None
-        assert site.tenant_of(site.token("b", org_id="acme")) is None
+    with running_server(idp, issuers, tenancy=OPEN, checked=False) as server:
+        assert server.tenant_of(server.token("a", org_id="acme")) is None
+        assert server.tenant_of(server.token("b", org_id="acme")) is None
 
 
 def test_check_demands_tables_where_several_issuers_map_claims(idp: Idp) -> None:

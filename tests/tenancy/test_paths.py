@@ -29,9 +29,9 @@ def tables(idp: Idp) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
-    with running_server(idp, tables(idp), TEMPLATE) as site:
-        yield site
+def server(idp: Idp) -> Iterator[Server]:
+    with running_server(idp, tables(idp), TEMPLATE) as server:
+        yield server
 
 
 def path(tenant: str) -> str:
@@ -45,31 +45,31 @@ def metadata_paths(tenant: str) -> list[str]:
 
 @pytest.mark.requirement("A-01", "A-04", "A-05", "A4")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
-def test_each_tenant_has_a_document_of_its_own(site: Server, tenant: str, name: str) -> None:
+def test_each_tenant_has_a_document_of_its_own(server: Server, tenant: str, name: str) -> None:
     """Its resource, its issuer and nobody else's, the same bytes at both places."""
-    under, inserted = [site.client.send("GET", where) for where in metadata_paths(tenant)]
+    under, inserted = [server.client.send("GET", where) for where in metadata_paths(tenant)]
     document = json.loads(under.body)
 
     assert (under.status, under.body) == (200, inserted.body)
     assert looks(under) == looks(inserted)
-    assert document["resource"] == f"{site.client.origin}{path(tenant)}"
-    assert document["authorization_servers"] == [site.idp.issuer(name)]
+    assert document["resource"] == f"{server.client.origin}{path(tenant)}"
+    assert document["authorization_servers"] == [server.idp.issuer(name)]
 
 
 @pytest.mark.requirement("A4")
-def test_the_root_has_no_document_where_each_tenant_has_its_own(site: Server) -> None:
+def test_the_root_has_no_document_where_each_tenant_has_its_own(server: Server) -> None:
     """It would have to choose one, and so is refused like any path that is not there."""
-    root, other = site.client.send("GET", WELL_KNOWN), site.client.send("GET", "/nothing")
+    root, other = server.client.send("GET", WELL_KNOWN), server.client.send("GET", "/nothing")
 
     assert (root.status, looks(root)) == (401, looks(other))
 
 
 @pytest.mark.requirement("A-02", "A-03", "A3")
 @pytest.mark.parametrize("tenant", ["acme", "globex"])
-def test_the_challenge_names_the_tenants_own_document(site: Server, tenant: str) -> None:
+def test_the_challenge_names_the_tenants_own_document(server: Server, tenant: str) -> None:
     """A client of this tenant finds this tenant's issuer, at an address that answers."""
-    answer = site.client.call(None, path=path(tenant))
-    named = f"{site.client.origin}{path(tenant)}{WELL_KNOWN}"
+    answer = server.client.call(None, path=path(tenant))
+    named = f"{server.client.origin}{path(tenant)}{WELL_KNOWN}"
 
     assert answer.status == 401
     assert challenge_of(answer) == f'Bearer resource_metadata="{named}", error="invalid_token"'
@@ -77,26 +77,26 @@ def test_the_challenge_names_the_tenants_own_document(site: Server, tenant: str)
 
 @pytest.mark.requirement("A5", "A-13")
 @pytest.mark.parametrize(("tenant", "name"), [("acme", "a"), ("globex", "g")])
-def test_a_token_opens_its_tenants_resource(site: Server, tenant: str, name: str) -> None:
+def test_a_token_opens_its_tenants_resource(server: Server, tenant: str, name: str) -> None:
     """Issuer, audience and path say the same."""
-    caller = site.client.whoami(site.token(name, tenant=tenant), path=path(tenant))
+    caller = server.client.whoami(server.token(name, tenant=tenant), path=path(tenant))
 
     assert caller["tenant"] == tenant
-    assert caller["resource"] == f"{site.client.origin}{path(tenant)}"
+    assert caller["resource"] == f"{server.client.origin}{path(tenant)}"
 
 
 @pytest.mark.requirement("A5", "A-13", "A-15", "C14", "C29")
 @pytest.mark.parametrize("tenant", ["globex", "nobody"])
-def test_a_token_of_one_tenant_opens_no_other(site: Server, tenant: str) -> None:
+def test_a_token_of_one_tenant_opens_no_other(server: Server, tenant: str) -> None:
     """By its audience it is refused, and with a bent audience by its tenant."""
-    origin, elsewhere = site.client.origin, path(tenant)
+    origin, elsewhere = server.client.origin, path(tenant)
     bent = [f"{origin}{path('acme')}", f"{origin}{elsewhere}", f"{origin}/t/{{tenant}}/mcp"]
-    with site.nothing_runs():
+    with server.nothing_runs():
         answers = [
-            site.client.call(site.token("a", tenant="acme"), path=elsewhere),
-            site.client.call(site.token("a", aud=bent[1]), path=elsewhere),
-            site.client.call(site.token("a", aud=bent), path=elsewhere),
-            site.client.call(site.token("a", aud=bent, org_id=tenant), path=elsewhere),
+            server.client.call(server.token("a", tenant="acme"), path=elsewhere),
+            server.client.call(server.token("a", aud=bent[1]), path=elsewhere),
+            server.client.call(server.token("a", aud=bent), path=elsewhere),
+            server.client.call(server.token("a", aud=bent, org_id=tenant), path=elsewhere),
         ]
 
     assert {answer.status for answer in answers} == {401}
@@ -105,21 +105,21 @@ def test_a_token_of_one_tenant_opens_no_other(site: Server, tenant: str) -> None
 
 @pytest.mark.requirement("A5", "C14")
 @pytest.mark.parametrize("aud", ["/t/{tenant}/mcp", "/t/acme", "/t/", "", "/mcp", "/t/Acme/mcp"])
-def test_no_other_address_of_ours_is_this_resource(site: Server, aud: str) -> None:
+def test_no_other_address_of_ours_is_this_resource(server: Server, aud: str) -> None:
     """Neither the template nor a parent nor the origin stands for a tenant's resource."""
-    token = site.token("a", aud=f"{site.client.origin}{aud}")
+    token = server.token("a", aud=f"{server.client.origin}{aud}")
 
-    with site.nothing_runs():
-        assert site.client.call(token, path=path("acme")).status == 401
+    with server.nothing_runs():
+        assert server.client.call(token, path=path("acme")).status == 401
 
 
-def test_a_verdict_holds_for_the_resource_it_was_made_for(site: Server) -> None:
+def test_a_verdict_holds_for_the_resource_it_was_made_for(server: Server) -> None:
     """A token accepted a moment ago at its own resource is still refused at the neighbour's."""
-    token = site.token("a", tenant="acme")
-    site.client.whoami(token, path=path("acme"))
+    token = server.token("a", tenant="acme")
+    server.client.whoami(token, path=path("acme"))
 
-    assert site.client.call(token, path=path("globex")).status == 401
-    assert site.client.call(token, path=path("acme")).status == 200
+    assert server.client.call(token, path=path("globex")).status == 401
+    assert server.client.call(token, path=path("acme")).status == 200
 
 
 METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
@@ -129,14 +129,14 @@ METHODS = ["GET", "HEAD", "OPTIONS", "POST", "DELETE"]
 @each("method", METHODS)
 @each("signed_in", [False, True])
 def test_the_document_of_an_unknown_tenant_is_like_any_unknown_path(
-    site: Server, place: int, method: str, signed_in: bool
+    server: Server, place: int, method: str, signed_in: bool
 ) -> None:
     """Whoever tries names learns no more than from a path that nothing is served at."""
-    token = site.token("a", tenant="acme") if signed_in else None
+    token = server.token("a", tenant="acme") if signed_in else None
     unknown = metadata_paths("nobody")[place]
     # The same place with no tenant that could exist, and one that no route knows.
     others = [metadata_paths("Nobody")[place], unknown.replace("/t/", "/x/")]
-    seen = [looks(site.client.send(method, where, token=token)) for where in (unknown, *others)]
+    seen = [looks(server.client.send(method, where, token=token)) for where in (unknown, *others)]
 
     assert seen[0][0] == 401
     assert seen[0] == seen[1] == seen[2]
@@ -152,7 +152,7 @@ ASKED = {
 @each("who", ASKED)
 @each("method", ["POST", "GET", "DELETE", "PUT"])
 def test_the_endpoint_does_not_tell_which_tenants_there_are(
-    site: Server, who: str, method: str
+    server: Server, who: str, method: str
 ) -> None:
     """
     A known and an unknown tenant's endpoints answer alike: only the name the asker wrote differs.
@@ -162,12 +162,12 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
     nothing else may tell it, and nothing lists the names.
     """
     credential = ASKED[who]
-    token = site.token("g", tenant="globex") if credential == "globex" else credential
+    token = server.token("g", tenant="globex") if credential == "globex" else credential
     seen = []
     for tenant in HERE:
         # With GET and the like too: the gate comes before the verb.
         body = message("ping") if method == "POST" else b""
-        answer = site.client.send(method, path(tenant), body=body, token=token)
+        answer = server.client.send(method, path(tenant), body=body, token=token)
         seen.append(looks(answer, tenant=tenant))
 
     assert seen[0][0] == 401
@@ -175,18 +175,18 @@ def test_the_endpoint_does_not_tell_which_tenants_there_are(
 
 
 @pytest.mark.parametrize("where", ["/", "/readyz", "/health", "/nowhere"])
-def test_nothing_public_lists_the_tenants(site: Server, where: str) -> None:
+def test_nothing_public_lists_the_tenants(server: Server, where: str) -> None:
     """Neither their ids nor their issuers, which are named like them as often as not."""
-    answer = site.client.send("GET", where)
+    answer = server.client.send("GET", where)
     text = f"{answer.headers}{answer.body!r}"
 
-    assert not [name for name in ("acme", "globex", site.idp.base) if name in text]
+    assert not [name for name in ("acme", "globex", server.idp.base) if name in text]
 
 
-def test_the_probe_still_says_how_many_issuers_can_be_checked(site: Server) -> None:
+def test_the_probe_still_says_how_many_issuers_can_be_checked(server: Server) -> None:
     """An operator sees an outage without the names."""
-    site.client.whoami(site.token("a", tenant="acme"), path=path("acme"))
-    told = json.loads(site.client.send("GET", "/readyz").body)
+    server.client.whoami(server.token("a", tenant="acme"), path=path("acme"))
+    told = json.loads(server.client.send("GET", "/readyz").body)
 
     assert told["status"] == "ok"
     assert sum(told["issuers"].values()) == 2
@@ -207,14 +207,14 @@ HOSTILE = [
 
 @pytest.mark.requirement("W15", "C14")
 @each("target", HOSTILE, ids=lambda target: target[:40])
-def test_no_other_spelling_of_a_path_reaches_a_tenant(site: Server, target: str) -> None:
+def test_no_other_spelling_of_a_path_reaches_a_tenant(server: Server, target: str) -> None:
     """With a good token and without, what is no tenant's resource is any unknown path."""
-    with site.nothing_runs():
-        bare = site.client.call(None, path=target)
-        answer = site.client.call(site.token("a", tenant="acme"), path=target)
+    with server.nothing_runs():
+        bare = server.client.call(None, path=target)
+        answer = server.client.call(server.token("a", tenant="acme"), path=target)
 
     assert (bare.status, answer.status) == (401, 401)
-    assert looks(bare) == looks(site.client.call(None, path="/nowhere"))
+    assert looks(bare) == looks(server.client.call(None, path="/nowhere"))
     assert "resource_metadata" not in challenge_of(answer)
 
 
@@ -237,9 +237,9 @@ DOCUMENTS = [
 
 @pytest.mark.requirement("W15", "A-05")
 @each("target", DOCUMENTS)
-def test_a_document_has_two_addresses_and_no_third(site: Server, target: str) -> None:
+def test_a_document_has_two_addresses_and_no_third(server: Server, target: str) -> None:
     """A cache in front must not be made to keep a document under another name."""
-    assert looks(site.client.send("GET", target)) == looks(site.client.send("GET", "/nowhere"))
+    assert looks(server.client.send("GET", target)) == looks(server.client.send("GET", "/nowhere"))
 
 
 def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
@@ -249,12 +249,12 @@ def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
     `check` says so, since whoever wants a closed list writes the table.
     """
     free = {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp, "free")], TEMPLATE, tenancy=free) as site:
+    with running_server(idp, [issuer_settings(idp, "free")], TEMPLATE, tenancy=free) as server:
         first, second = [
-            looks(site.client.send("GET", metadata_paths(name)[0]), tenant=name)
+            looks(server.client.send("GET", metadata_paths(name)[0]), tenant=name)
             for name in ("acme", "none")
         ]
-        caller = site.client.whoami(site.token("free", tenant="acme"), path=path("acme"))
+        caller = server.client.whoami(server.token("free", tenant="acme"), path=path("acme"))
 
     assert first == second
     assert (first[0], caller["tenant"]) == (200, "acme")
@@ -268,11 +268,11 @@ def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:
         assert "authz.E006" in check_errors(tables(idp), bad), bad
 
 
-def test_a_hidden_tool_of_a_tenants_resource_has_no_other_words(site: Server) -> None:
+def test_a_hidden_tool_of_a_tenants_resource_has_no_other_words(server: Server) -> None:
     """An unknown tool reads the same at each tenant's resource."""
     seen = [
         failure(
-            site.client.call(site.token(name, tenant=tenant), "no_such_tool", path=path(tenant))
+            server.client.call(server.token(name, tenant=tenant), "no_such_tool", path=path(tenant))
         )
         for tenant, name in (("acme", "a"), ("globex", "g"))
     ]

@@ -99,8 +99,8 @@ def secure(
     listen = {"tls_certificate": certificate, "tls_key": key}
     tree = settings(free_port(), company, idp, out, **listen)
     context = ssl.create_default_context(cafile=str(company.bundle))
-    with serving(tmp_path_factory.mktemp("secure"), tree, idp, context) as site:
-        yield site
+    with serving(tmp_path_factory.mktemp("secure"), tree, idp, context) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +112,8 @@ def behind(
 ) -> Iterator[Production]:
     """Behind a proxy on this machine that ends TLS."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["127.0.0.1/32"])
-    with serving(tmp_path_factory.mktemp("behind"), tree, idp) as site:
-        yield site
+    with serving(tmp_path_factory.mktemp("behind"), tree, idp) as server:
+        yield server
 
 
 @pytest.mark.requirement("O7", "A-15")
@@ -210,8 +210,8 @@ def test_a_stranger_cannot_vouch_for_https(
 ) -> None:
     """The header counts from the configured proxies only."""
     tree = settings(free_port(), company, idp, out, trusted_proxies=["10.0.0.0/8"])
-    with serving(tmp_path, tree, idp) as site:
-        assert {one.status for one in site.answers(("X-Forwarded-Proto", "https"))} == {400}
+    with serving(tmp_path, tree, idp) as server:
+        assert {one.status for one in server.answers(("X-Forwarded-Proto", "https"))} == {400}
 
 
 @pytest.mark.requirement("O3", "O7")

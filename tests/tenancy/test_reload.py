@@ -23,104 +23,104 @@ def second(idp: Idp, **settings: object) -> Settings:
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
-    with server_process(idp, tmp_path, [main(idp), second(idp)]) as site:
-        yield site
+def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
+    with server_process(idp, tmp_path, [main(idp), second(idp)]) as server:
+        yield server
 
 
-def listed(site: ServerProcess) -> list[str]:
+def listed(server: ServerProcess) -> list[str]:
     """The issuers in the metadata document."""
-    document = json.loads(site.client.send("GET", f"{site.client.path}{WELL_KNOWN}").body)
+    document = json.loads(server.client.send("GET", f"{server.client.path}{WELL_KNOWN}").body)
     servers: list[str] = document["authorization_servers"]
     return servers
 
 
 @pytest.mark.requirement("N18")
-def test_an_issuer_comes_goes_and_comes_back(site: ServerProcess, idp: Idp) -> None:
+def test_an_issuer_comes_goes_and_comes_back(server: ServerProcess, idp: Idp) -> None:
     """Removed, disabled, added again: each holds at the next request, and others never notice."""
-    token, other = site.token("second", org_id="two"), site.token()
+    token, other = server.token("second", org_id="two"), server.token()
     third = issuer_settings(idp, "third", tenants={"three": "three"})
-    newcomer = site.token("third", org_id="three")
+    newcomer = server.token("third", org_id="three")
     # Twice, so that the verdict is a remembered one.
-    assert [site.status(token), site.status(token), site.status(other)] == [200, 200, 200]
-    assert site.status(newcomer) == 401
+    assert [server.status(token), server.status(token), server.status(other)] == [200, 200, 200]
+    assert server.status(newcomer) == 401
 
-    site.reload(issuers=[main(idp)])
-    assert [site.status(token), site.status(other)] == [401, 200]
-    assert listed(site) == [idp.issuer("main")]
+    server.reload(issuers=[main(idp)])
+    assert [server.status(token), server.status(other)] == [401, 200]
+    assert listed(server) == [idp.issuer("main")]
 
-    site.reload(issuers=[main(idp), second(idp), third])
-    assert [site.status(token), site.status(newcomer), site.status(other)] == [200, 200, 200]
+    server.reload(issuers=[main(idp), second(idp), third])
+    assert [server.status(token), server.status(newcomer), server.status(other)] == [200, 200, 200]
 
-    site.reload(issuers=[main(idp), second(idp, enabled=False), third])
-    assert [site.status(token), site.status(newcomer), site.status(other)] == [401, 200, 200]
-    assert listed(site) == [idp.issuer("main"), idp.issuer("third")]
+    server.reload(issuers=[main(idp), second(idp, enabled=False), third])
+    assert [server.status(token), server.status(newcomer), server.status(other)] == [401, 200, 200]
+    assert listed(server) == [idp.issuer("main"), idp.issuer("third")]
 
 
 @pytest.mark.requirement("N18")
-def test_a_verdict_does_not_outlive_the_tenant_table(site: ServerProcess, idp: Idp) -> None:
+def test_a_verdict_does_not_outlive_the_tenant_table(server: ServerProcess, idp: Idp) -> None:
     """The same token names another tenant, then none, as the table changes."""
-    token = site.token()
-    assert site.client.whoami(token)["tenant"] == "acme"
+    token = server.token()
+    assert server.client.whoami(token)["tenant"] == "acme"
 
-    site.reload(issuers=[issuer_settings(idp, tenants={"acme": "renamed"})])
-    assert site.client.whoami(token)["tenant"] == "renamed"
+    server.reload(issuers=[issuer_settings(idp, tenants={"acme": "renamed"})])
+    assert server.client.whoami(token)["tenant"] == "renamed"
 
-    site.reload(issuers=[issuer_settings(idp, tenants={"globex": "globex"})])
-    assert site.status(token) == 401
+    server.reload(issuers=[issuer_settings(idp, tenants={"globex": "globex"})])
+    assert server.status(token) == 401
 
 
 @pytest.mark.requirement("N18")
-def test_a_verdict_does_not_outlive_roles_and_scope_rules(site: ServerProcess, idp: Idp) -> None:
+def test_a_verdict_does_not_outlive_roles_and_scope_rules(server: ServerProcess, idp: Idp) -> None:
     """Implied scopes, baseline and roles are judged by the rules in force."""
-    token = site.token(roles=["boss"])
+    token = server.token(roles=["boss"])
     rule = {"admin": {"claim": "roles", "value": "boss"}}
-    assert site.client.whoami(token)["roles"] == []
+    assert server.client.whoami(token)["roles"] == []
 
-    site.reload(issuers=[main(idp, roles=rule)], scopes={"implied": {"files:write": ["extra"]}})
-    caller = site.client.whoami(token)
+    server.reload(issuers=[main(idp, roles=rule)], scopes={"implied": {"files:write": ["extra"]}})
+    caller = server.client.whoami(token)
     assert (caller["roles"], caller["scopes"]) == (["admin"], ["extra", "files:write"])
 
-    site.reload(scopes={"baseline": ["mcp:use"]})
-    assert site.status(token) == 403
+    server.reload(scopes={"baseline": ["mcp:use"]})
+    assert server.status(token) == 403
 
 
 @pytest.mark.requirement("N18", "A-28")
-def test_a_suspension_holds_at_once_also_in_open_sessions(site: ServerProcess) -> None:
+def test_a_suspension_holds_at_once_also_in_open_sessions(server: ServerProcess) -> None:
     """In both eras, for one message and for a batch; the neighbour goes on, and it ends."""
-    token, neighbour = site.token(), site.token(org_id="globex")
-    session = site.client.open(token, "2025-03-26")
+    token, neighbour = server.token(), server.token(org_id="globex")
+    session = server.client.open(token, "2025-03-26")
     call = old_call("whoami")
-    assert site.client.within(token, session, call).status == 200
+    assert server.client.within(token, session, call).status == 200
 
-    site.reload(tenancy={"suspended": ["acme"]})
+    server.reload(tenancy={"suspended": ["acme"]})
     answers = [
-        site.client.call(token, "whoami"),
-        site.client.within(token, session, call),
-        site.client.within(token, session, b"[" + call + b"]"),
+        server.client.call(token, "whoami"),
+        server.client.within(token, session, call),
+        server.client.within(token, session, b"[" + call + b"]"),
     ]
     assert [answer.status for answer in answers] == [200, 200, 200]
     assert [failure(answer)["code"] for answer in answers] == [-31001] * 3
-    assert site.status(neighbour) == 200
+    assert server.status(neighbour) == 200
 
-    site.reload(tenancy={})
-    assert site.client.within(token, session, call).status == 200
+    server.reload(tenancy={})
+    assert server.client.within(token, session, call).status == 200
 
 
-def test_tools_come_and_go(site: ServerProcess) -> None:
+def test_tools_come_and_go(server: ServerProcess) -> None:
     """Files are read again; a tool that is gone is unknown."""
-    token = site.token()
-    assert "pid" in site.client.listed(token)
+    token = server.token()
+    assert "pid" in server.client.listed(token)
 
-    extra = site.add_tool("extra")
-    site.reload(tools={"packs": [], "load": [extra]})
-    assert site.client.listed(token) == ["extra"]
-    assert result(site.client.call(token, "extra"))
-    assert failure(site.client.call(token, "pid"))["code"] == -32602
+    extra = server.add_tool("extra")
+    server.reload(tools={"packs": [], "load": [extra]})
+    assert server.client.listed(token) == ["extra"]
+    assert result(server.client.call(token, "extra"))
+    assert failure(server.client.call(token, "pid"))["code"] == -32602
 
-    (site.folder / "extra.py").write_text((site.folder / "pid.py").read_text())
-    site.hang_up()
-    assert site.client.listed(token) == ["pid"]
+    (server.folder / "extra.py").write_text((server.folder / "pid.py").read_text())
+    server.hang_up()
+    assert server.client.listed(token) == ["pid"]
 
 
 @pytest.mark.requirement("N18")
@@ -134,21 +134,21 @@ def test_tools_come_and_go(site: ServerProcess) -> None:
     ],
 )
 def test_a_broken_file_changes_nothing_and_says_so(
-    site: ServerProcess, changes: Settings, names: str
+    server: ServerProcess, changes: Settings, names: str
 ) -> None:
     """Whole or not at all: what was in force stays, and the log names the mistake."""
-    token = site.token()
-    site.write({"challenge": {"error_without_credentials": False}} | changes)
-    site.hang_up(REFUSED)
+    token = server.token()
+    server.write({"challenge": {"error_without_credentials": False}} | changes)
+    server.hang_up(REFUSED)
 
-    assert site.status(token) == 200
-    assert 'error="invalid_token"' in (site.client.call(None).field("www-authenticate") or "")
-    assert names in site.process.output
+    assert server.status(token) == 200
+    assert 'error="invalid_token"' in (server.client.call(None).field("www-authenticate") or "")
+    assert names in server.process.output
 
 
-def test_a_file_that_is_no_toml_changes_nothing(site: ServerProcess) -> None:
+def test_a_file_that_is_no_toml_changes_nothing(server: ServerProcess) -> None:
     """An editor caught half-way."""
-    (site.folder / "gatepost.toml").write_text('resource = "http')
-    site.hang_up(REFUSED)
+    (server.folder / "gatepost.toml").write_text('resource = "http')
+    server.hang_up(REFUSED)
 
-    assert site.status(site.token()) == 200
+    assert server.status(server.token()) == 200

@@ -26,7 +26,7 @@ TABLE = {"acme": "acme", "globex": "globex"}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """Issuer main has rules; plain has none; grouped reads groups."""
     grouped = {"approver": {"claim": "groups", "value": "g-approvers"}}
     issuers = [
@@ -34,8 +34,8 @@ def site(idp: Idp) -> Iterator[Server]:
         issuer_settings(idp, "plain", tenant={"value": "plain"}),
         issuer_settings(idp, "grouped", tenant={"value": "grouped"}, roles=grouped),
     ]
-    with running_server(idp, issuers, tenancy={"suspended": ["globex"]}) as site:
-        yield site
+    with running_server(idp, issuers, tenancy={"suspended": ["globex"]}) as server:
+        yield server
 
 
 HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
@@ -60,18 +60,18 @@ HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.requirement("A6", "C22")
 @each(("claims", "roles"), HOLDERS)
 def test_a_role_is_held_by_rule_only(
-    site: Server, claims: dict[str, Any], roles: list[str]
+    server: Server, claims: dict[str, Any], roles: list[str]
 ) -> None:
     """The configured claim with exactly the configured value, as text or in a list."""
-    assert site.client.whoami(site.token(**claims))["roles"] == roles
+    assert server.client.whoami(server.token(**claims))["roles"] == roles
 
 
 @pytest.mark.requirement("A6")
-def test_nobody_has_a_role_of_an_issuer_without_rules(site: Server) -> None:
+def test_nobody_has_a_role_of_an_issuer_without_rules(server: Server) -> None:
     """A rule of one issuer says nothing about another's tokens."""
     claims = {"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}
 
-    assert site.client.whoami(site.token("plain", **claims))["roles"] == []
+    assert server.client.whoami(server.token("plain", **claims))["roles"] == []
 
 
 @pytest.mark.requirement("C31")
@@ -81,22 +81,22 @@ def test_nobody_has_a_role_of_an_issuer_without_rules(site: Server) -> None:
      {"hasgroups": True}, {"hasgroups": "true", "groups": ["g-approvers"]}],
 )  # fmt: skip
 def test_groups_that_the_token_leaves_out_are_not_guessed(
-    site: Server, claims: dict[str, Any]
+    server: Server, claims: dict[str, Any]
 ) -> None:
     """Too many groups to fit: refused where a rule needs them, accepted where none does."""
-    with site.nothing_runs():
-        assert site.tenant_of(site.token("grouped", **claims)) is None
-    assert site.tenant_of(site.token("plain", **claims)) == "plain"
+    with server.nothing_runs():
+        assert server.tenant_of(server.token("grouped", **claims)) is None
+    assert server.tenant_of(server.token("plain", **claims)) == "plain"
 
 
 @pytest.mark.requirement("C31")
-def test_groups_that_are_there_decide(site: Server) -> None:
+def test_groups_that_are_there_decide(server: Server) -> None:
     """The rule is met or not; both open the door."""
-    assert site.client.whoami(site.token("grouped", groups=["g-approvers"]))["roles"] == [
+    assert server.client.whoami(server.token("grouped", groups=["g-approvers"]))["roles"] == [
         "approver"
     ]
-    assert site.client.whoami(site.token("grouped", groups=["g-others"]))["roles"] == []
-    assert site.client.whoami(site.token("grouped"))["roles"] == []
+    assert server.client.whoami(server.token("grouped", groups=["g-others"]))["roles"] == []
+    assert server.client.whoami(server.token("grouped"))["roles"] == []
 
 
 def test_check_knows_the_roles(idp: Idp) -> None:
@@ -115,11 +115,11 @@ SUSPENDED = -31001
 
 @pytest.mark.requirement("A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "tools/call"])
-def test_a_suspended_tenant_is_told_after_it_signed_in(site: Server, method: str) -> None:
+def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: str) -> None:
     """Its token is good, so a new one would not help: no 401 and no 403, and nothing runs."""
     params = {"name": "witness", "arguments": {}} if method == "tools/call" else None
-    with site.nothing_runs():
-        answer = site.client.ask(site.token(org_id="globex"), method, params)
+    with server.nothing_runs():
+        answer = server.client.ask(server.token(org_id="globex"), method, params)
 
     assert answer.status == 200
     assert failure(answer)["code"] == SUSPENDED
@@ -128,11 +128,11 @@ def test_a_suspended_tenant_is_told_after_it_signed_in(site: Server, method: str
 
 
 @pytest.mark.requirement("A-28")
-def test_a_suspended_tenant_opens_no_session(site: Server) -> None:
+def test_a_suspended_tenant_opens_no_session(server: Server) -> None:
     """The handshake of the older era is answered in the same way."""
     asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
-    answer = site.client.send(
-        "POST", body=message("initialize", asked), token=site.token(org_id="globex")
+    answer = server.client.send(
+        "POST", body=message("initialize", asked), token=server.token(org_id="globex")
     )
 
     assert (answer.status, failure(answer)["code"]) == (200, SUSPENDED)
@@ -141,20 +141,20 @@ def test_a_suspended_tenant_opens_no_session(site: Server) -> None:
 
 @pytest.mark.requirement("A-15", "C29")
 @pytest.mark.parametrize("value", ["initech", "Globex", ABSENT])
-def test_an_unknown_tenant_is_a_bad_token(site: Server, value: Any) -> None:
+def test_an_unknown_tenant_is_a_bad_token(server: Server, value: Any) -> None:
     """Another token may do better, so this one is 401."""
-    with site.nothing_runs():
-        answer = site.client.call(site.token(org_id=value))
+    with server.nothing_runs():
+        answer = server.client.call(server.token(org_id=value))
 
     assert answer.status == 401
     assert json.loads(answer.body)["error"] == "invalid_token"
 
 
-def test_a_stranger_does_not_learn_who_is_suspended(site: Server) -> None:
+def test_a_stranger_does_not_learn_who_is_suspended(server: Server) -> None:
     """Only whoever holds a good token of the tenant hears of it."""
-    bad = site.token(org_id="globex", exp=1)
+    bad = server.token(org_id="globex", exp=1)
 
-    assert site.client.call(bad).status == 401
+    assert server.client.call(bad).status == 401
 
 
 def test_check_warns_of_a_suspended_tenant_that_nobody_knows(idp: Idp) -> None:

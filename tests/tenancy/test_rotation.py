@@ -22,52 +22,52 @@ def keyring(folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
+def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
     keyring(tmp_path, "new")
     ring = {"ring": "file:keyring.json"}
     tools = {"packs": ["demo"], "load": [SAMPLE_TOOLS]}
     with server_process(
         idp, tmp_path, [issuer_settings(idp, tenants={"acme": "acme"})], keys=ring, tools=tools
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
 @pytest.mark.requirement("S-16", "S-20")
-def test_a_session_outlives_rotations_until_its_key_is_removed(site: ServerProcess) -> None:
+def test_a_session_outlives_rotations_until_its_key_is_removed(server: ServerProcess) -> None:
     """Old ids are taken while their key is in the ring, new ones have the new key's."""
-    token = site.token()
-    old = site.client.open(token)
-    keyring(site.folder, "rotate", "--keep", "1")
-    site.hang_up()
-    new = site.client.open(token)
+    token = server.token()
+    old = server.client.open(token)
+    keyring(server.folder, "rotate", "--keep", "1")
+    server.hang_up()
+    new = server.client.open(token)
 
     assert old.partition(".")[0] != new.partition(".")[0]
-    assert [site.client.within(token, one).status for one in (old, new)] == [200, 200]
+    assert [server.client.within(token, one).status for one in (old, new)] == [200, 200]
 
-    keyring(site.folder, "rotate", "--keep", "1")
-    site.hang_up()
-    assert [site.client.within(token, one).status for one in (old, new)] == [404, 200]
+    keyring(server.folder, "rotate", "--keep", "1")
+    server.hang_up()
+    assert [server.client.within(token, one).status for one in (old, new)] == [404, 200]
 
 
 @pytest.mark.requirement("S-16")
-def test_an_id_of_another_ring_is_like_one_that_never_was(site: ServerProcess) -> None:
+def test_an_id_of_another_ring_is_like_one_that_never_was(server: ServerProcess) -> None:
     """Signed by nobody here: 404, in the same words as garbage."""
-    token = site.token()
-    session = site.client.open(token)
-    (site.folder / "keyring.json").unlink()
-    keyring(site.folder, "new")
-    site.hang_up()
-    answers = [site.client.within(token, one) for one in (session, "garbage", session + "x")]
+    token = server.token()
+    session = server.client.open(token)
+    (server.folder / "keyring.json").unlink()
+    keyring(server.folder, "new")
+    server.hang_up()
+    answers = [server.client.within(token, one) for one in (session, "garbage", session + "x")]
 
     assert {answer.status for answer in answers} == {404}
     assert len({str(failure(answer)) for answer in answers}) == 1
 
 
-def test_a_ring_that_cannot_be_read_keeps_the_old_one_in_force(site: ServerProcess) -> None:
+def test_a_ring_that_cannot_be_read_keeps_the_old_one_in_force(server: ServerProcess) -> None:
     """A mistake in the file ends nobody's session."""
-    token = site.token()
-    session = site.client.open(token)
-    (site.folder / "keyring.json").write_text("{}")
-    site.hang_up("reload refused")
+    token = server.token()
+    session = server.client.open(token)
+    (server.folder / "keyring.json").write_text("{}")
+    server.hang_up("reload refused")
 
-    assert site.client.within(token, session).status == 200
+    assert server.client.within(token, session).status == 200

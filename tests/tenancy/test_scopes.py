@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy import toolset
-from tests.tenancy.toolset import NEEDS
+from tests.tenancy import tools
+from tests.tenancy.tools import NEEDS
 
-TOOLS = {"packs": [], "load": [str(Path(toolset.__file__))]}
+TOOLS = {"packs": [], "load": [str(Path(tools.__file__))]}
 IMPLIED = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
 Open = Callable[[frozenset[str] | None], Server]
@@ -54,17 +54,19 @@ def test_a_list_and_a_call_never_disagree(
 
     For any scopes of a token and any scopes that may be obtained (design decision 12).
     """
-    site = opened(obtainable)
-    token = site.token(scope=" ".join(sorted(granted)))
+    server = opened(obtainable)
+    token = server.token(scope=" ".join(sorted(granted)))
     held = granted | {"a"} if "c" in granted else granted
     reachable = NEEDS.keys() if obtainable is None else within(held | obtainable)
 
-    assert site.client.listed(token) == sorted(reachable)
+    assert server.client.listed(token) == sorted(reachable)
     for name, needed in NEEDS.items():
-        answer = site.client.call(token, name)
+        answer = server.client.call(token, name)
         if name not in reachable:
             nothing = "x" * len(name)
-            assert looks(answer, name=name) == looks(site.client.call(token, nothing), name=nothing)
+            assert looks(answer, name=name) == looks(
+                server.client.call(token, nothing), name=nothing
+            )
         elif needed <= held and name != "needs_abc":
             assert answer.status == 200
         elif needed <= held:
@@ -84,52 +86,52 @@ def within(scopes: frozenset[str]) -> list[str]:
 )
 def test_a_hidden_tool_is_no_tool_whatever_is_sent_to_it(opened: Open, arguments: Any) -> None:
     """No argument, right or wrong, tells it from a name that nothing has; in neither era."""
-    site = opened(frozenset())
-    token = site.token(scope="a")
-    session = site.client.open(token)
+    server = opened(frozenset())
+    token = server.token(scope="a")
+    session = server.client.open(token)
     seen = []
-    with site.nothing_runs():
+    with server.nothing_runs():
         for name in ("needs_b", "nothing"):
             fields, body = modern("tools/call", {"name": name, "arguments": arguments})
-            now = site.client.send("POST", fields=fields, body=body, token=token)
-            before = site.client.within(token, session, old_call(name, arguments))
+            now = server.client.send("POST", fields=fields, body=body, token=token)
+            before = server.client.within(token, session, old_call(name, arguments))
             seen.append((looks(now, name=name), looks(before, name=name)))
 
     assert seen[0] == seen[1]
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A baseline, an implication, and everything that tools need may be obtained."""
     scopes = {"baseline": ["mcp:use"], "implied": {"files:write": ["files:read"]}}
     with running_server(
         idp, [issuer_settings(idp, tenants={"acme": "acme"})], scopes=scopes
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
-def begins(site: Server) -> str:
-    return f'Bearer resource_metadata="{site.client.metadata_url}", '
+def begins(server: Server) -> str:
+    return f'Bearer resource_metadata="{server.client.metadata_url}", '
 
 
 @pytest.mark.requirement("A-21", "A-28", "A3")
-def test_whoever_brings_no_token_hears_what_to_ask_for(site: Server) -> None:
+def test_whoever_brings_no_token_hears_what_to_ask_for(server: Server) -> None:
     """The baseline stands last, so that the beginning is what the product text promises."""
-    answer = site.client.call(None)
+    answer = server.client.call(None)
 
     assert answer.status == 401
-    assert challenge_of(answer) == f'{begins(site)}error="invalid_token", scope="mcp:use"'
+    assert challenge_of(answer) == f'{begins(server)}error="invalid_token", scope="mcp:use"'
 
 
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "initialize"])
-def test_without_the_baseline_nothing_opens(site: Server, method: str) -> None:
+def test_without_the_baseline_nothing_opens(server: Server, method: str) -> None:
     """Every request needs it, the listing and the handshake too."""
-    answer = site.client.ask(site.token(scope="files:write"), method)
+    answer = server.client.ask(server.token(scope="files:write"), method)
 
     assert answer.status == 403
     assert challenge_of(answer) == (
-        f'{begins(site)}error="insufficient_scope", scope="mcp:use", '
+        f'{begins(server)}error="insufficient_scope", scope="mcp:use", '
         'error_description="More permissions are required"'
     )
     assert json.loads(answer.body)["error"] == "insufficient_scope"
@@ -137,19 +139,19 @@ def test_without_the_baseline_nothing_opens(site: Server, method: str) -> None:
 
 @pytest.mark.requirement("A-12", "A-28")
 @pytest.mark.parametrize("era", ["now", "before"])
-def test_a_step_up_names_everything_the_operation_needs(site: Server, era: str) -> None:
+def test_a_step_up_names_everything_the_operation_needs(server: Server, era: str) -> None:
     """One consent is enough: the baseline too, since some clients replace what they had."""
-    token = site.token(scope="mcp:use")
-    with site.nothing_runs():
+    token = server.token(scope="mcp:use")
+    with server.nothing_runs():
         if era == "now":
-            answer = site.client.call(token, "witness_write")
+            answer = server.client.call(token, "witness_write")
         else:
-            session = site.client.open(token)
-            answer = site.client.within(token, session, old_call("witness_write"))
+            session = server.client.open(token)
+            answer = server.client.within(token, session, old_call("witness_write"))
 
     assert answer.status == 403
     assert challenge_of(answer) == (
-        f'{begins(site)}error="insufficient_scope", scope="mcp:use files:write", '
+        f'{begins(server)}error="insufficient_scope", scope="mcp:use files:write", '
         'error_description="More permissions are required"'
     )
     assert failure(answer)["data"]["scopes"] == ["files:write"]
@@ -164,10 +166,10 @@ def test_a_step_up_names_everything_the_operation_needs(site: Server, era: str) 
      ("FILES:WRITE", "witness_write", 403), ("files:write:all", "witness_write", 403)],
 )  # fmt: skip
 def test_a_broad_scope_brings_the_narrow_one_and_not_the_reverse(
-    site: Server, scope: str, tool: str, status: int
+    server: Server, scope: str, tool: str, status: int
 ) -> None:
     """Implications are exactly those configured; scopes are compared whole."""
-    assert site.client.call(site.token(scope=f"mcp:use {scope}"), tool).status == status
+    assert server.client.call(server.token(scope=f"mcp:use {scope}"), tool).status == status
 
 
 def signed_in(acr: str, seconds_ago: int) -> dict[str, Any]:
@@ -180,34 +182,34 @@ WEAK = [{}, {"acr": "phr"}, signed_in("pwd", 0), signed_in("phr", 400), signed_i
 @pytest.mark.requirement("A-12", "A-15")
 @pytest.mark.parametrize("claims", WEAK)
 def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
-    site: Server, claims: dict[str, Any]
+    server: Server, claims: dict[str, Any]
 ) -> None:
     """RFC 9470: 401 and not 403, saying which strength and age would do."""
-    with site.nothing_runs():
-        answer = site.client.call(site.token(scope="mcp:use", **claims), "witness_strong")
+    with server.nothing_runs():
+        answer = server.client.call(server.token(scope="mcp:use", **claims), "witness_strong")
 
     assert answer.status == 401
     assert challenge_of(answer) == (
-        f'{begins(site)}error="insufficient_user_authentication", acr_values="phr", '
+        f'{begins(server)}error="insufficient_user_authentication", acr_values="phr", '
         'max_age="300", error_description="A stronger or newer sign-in is required"'
     )
     assert answer.field("cache-control") == "no-store"
 
 
 @pytest.mark.requirement("A-12")
-def test_a_strong_and_new_sign_in_opens_it(site: Server) -> None:
+def test_a_strong_and_new_sign_in_opens_it(server: Server) -> None:
     """The same person, signed in as asked."""
-    token = site.token(scope="mcp:use", **signed_in("phr", 100))
+    token = server.token(scope="mcp:use", **signed_in("phr", 100))
 
-    assert site.client.call(token, "witness_strong").status == 200
+    assert server.client.call(token, "witness_strong").status == 200
 
 
 @pytest.mark.requirement("A-15", "A-28")
 @pytest.mark.parametrize("scope", ["", "mcp:use"])
-def test_an_expired_token_is_expired_whatever_else_it_lacks(site: Server, scope: str) -> None:
+def test_an_expired_token_is_expired_whatever_else_it_lacks(server: Server, scope: str) -> None:
     """More scopes would not help it; a new token would."""
     past = int(time.time()) - 3600
-    answer = site.client.call(site.token(scope=scope, iat=past, exp=past + 60), "witness_write")
+    answer = server.client.call(server.token(scope=scope, iat=past, exp=past + 60), "witness_write")
 
     assert answer.status == 401
     assert 'error="invalid_token"' in challenge_of(answer)

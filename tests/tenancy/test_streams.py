@@ -62,10 +62,10 @@ def issuers(idp: Idp) -> list[Any]:
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
+def server(idp: Idp, tmp_path: Path) -> Iterator[ServerProcess]:
     """One process."""
-    with server_process(idp, tmp_path, issuers(idp)) as site:
-        yield site
+    with server_process(idp, tmp_path, issuers(idp)) as server:
+        yield server
 
 
 @pytest.fixture
@@ -131,20 +131,20 @@ def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: ServerProcess
 @pytest.mark.requirement("SU-10", "N18")
 @pytest.mark.parametrize("what", ["tenant", "issuer", "baseline"])
 def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
-    site: ServerProcess, idp: Idp, what: str
+    server: ServerProcess, idp: Idp, what: str
 ) -> None:
     """Suspended, no longer trusted, or without a scope that is needed now; the others go on."""
-    lost = site.token("second", org_id="b", scope="")
-    kept = site.token(scope="files:write")
+    lost = server.token("second", org_id="b", scope="")
+    kept = server.token(scope="files:write")
     changes: dict[str, Any] = {
         "tenant": {"tenancy": {"create_on_first_use": False, "suspended": ["b"]}},
         "issuer": {"issuers": issuers(idp)[:1]},
         "baseline": {"scopes": {"baseline": ["files:write"]}},
     }[what]
-    with listening(site.client, lost) as theirs, listening(site.client, kept) as ours:
-        site.reload(**changes)
+    with listening(server.client, lost) as theirs, listening(server.client, kept) as ours:
+        server.reload(**changes)
         assert theirs.next()["result"]["resultType"] == "complete"
         assert theirs.next() is None
-        site.reload(tools={"packs": ["demo"], "load": ["./pid.py", site.add_tool("another")]})
+        server.reload(tools={"packs": ["demo"], "load": ["./pid.py", server.add_tool("another")]})
 
         assert ours.next()["method"] == "notifications/tools/list_changed"

@@ -37,15 +37,15 @@ def entra(idp: Idp, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
-    with running_server(idp, [entra(idp)]) as site:
-        yield site
+def server(idp: Idp) -> Iterator[Server]:
+    with running_server(idp, [entra(idp)]) as server:
+        yield server
 
 
-def token(site: Server, org: str = ONE, **claims: Any) -> str:
+def token(server: Server, org: str = ONE, **claims: Any) -> str:
     """An access token as Entra's v2 endpoint makes it for an organisation."""
     usual = {
-        "iss": site.idp.issuer(f"{org}/v2.0"),
+        "iss": server.idp.issuer(f"{org}/v2.0"),
         "aud": AUDIENCE,
         "tid": org,
         "ver": "2.0",
@@ -58,29 +58,31 @@ def token(site: Server, org: str = ONE, **claims: Any) -> str:
         "org_id": ABSENT,
     }
     sign = claims.pop("sign", OTHER_KEY if org == TWO else None)
-    return TokenFactory(site.idp.base, AUDIENCE).token(
+    return TokenFactory(server.idp.base, AUDIENCE).token(
         header={"typ": "JWT"}, sign=sign, **usual | claims
     )
 
 
 @pytest.mark.requirement("C12", "A6")
 @pytest.mark.parametrize(("tid", "tenant"), [(ONE, "acme"), (TWO, "globex")])
-def test_each_organisation_of_the_table_is_its_tenant(site: Server, tid: str, tenant: str) -> None:
+def test_each_organisation_of_the_table_is_its_tenant(
+    server: Server, tid: str, tenant: str
+) -> None:
     """The concrete issuer names the organisation; its own keys prove it."""
-    assert site.tenant_of(token(site, tid)) == tenant
+    assert server.tenant_of(token(server, tid)) == tenant
 
 
 @pytest.mark.requirement("C12", "C29")
-def test_an_organisation_that_is_no_customer_is_refused(site: Server) -> None:
+def test_an_organisation_that_is_no_customer_is_refused(server: Server) -> None:
     """Anybody can have an organisation at the provider, with issuer and keys that are real."""
-    assert site.tenant_of(token(site, STRANGER)) is None
+    assert server.tenant_of(token(server, STRANGER)) is None
 
 
 @pytest.mark.requirement("C29", "C12")
 @pytest.mark.parametrize("tid", [TWO, STRANGER, "", ONE.upper(), None, [ONE], ABSENT, f"{ONE}\n"])
-def test_the_issuer_and_the_claim_say_the_same(site: Server, tid: Any) -> None:
+def test_the_issuer_and_the_claim_say_the_same(server: Server, tid: Any) -> None:
     """A provider that signs for all with shared keys repeats the organisation in a claim."""
-    assert site.tenant_of(token(site, tid=tid)) is None
+    assert server.tenant_of(token(server, tid=tid)) is None
 
 
 NOT_ISSUERS = [
@@ -96,22 +98,22 @@ NOT_ISSUERS = [
 
 @pytest.mark.requirement("C12", "C09", "C10")
 @each("issuer", NOT_ISSUERS, ids=ascii)
-def test_nothing_but_a_whole_segment_of_the_right_form_fits(site: Server, issuer: str) -> None:
+def test_nothing_but_a_whole_segment_of_the_right_form_fits(server: Server, issuer: str) -> None:
     """Nobody's server is asked about an issuer that only looks like one of the template."""
-    named = issuer.replace("{base}", site.idp.base).replace("{ONE}", ONE)
-    before = site.idp.hits.total()
+    named = issuer.replace("{base}", server.idp.base).replace("{ONE}", ONE)
+    before = server.idp.hits.total()
 
-    assert site.tenant_of(token(site, iss=named)) is None
-    assert site.idp.hits.total() == before
+    assert server.tenant_of(token(server, iss=named)) is None
+    assert server.idp.hits.total() == before
 
 
 @pytest.mark.requirement("N16", "C11")
-def test_each_concrete_issuer_has_its_own_keys(site: Server) -> None:
+def test_each_concrete_issuer_has_its_own_keys(server: Server) -> None:
     """Under one key id: what organisation two signed does not open organisation one."""
-    assert site.tenant_of(token(site, ONE)) == "acme"
-    assert site.tenant_of(token(site, TWO)) == "globex"
-    assert site.tenant_of(token(site, ONE, sign=OTHER_KEY)) is None
-    assert site.tenant_of(token(site, TWO, sign=signer(rsa_key(), "RS256"))) is None
+    assert server.tenant_of(token(server, ONE)) == "acme"
+    assert server.tenant_of(token(server, TWO)) == "globex"
+    assert server.tenant_of(token(server, ONE, sign=OTHER_KEY)) is None
+    assert server.tenant_of(token(server, TWO, sign=signer(rsa_key(), "RS256"))) is None
 
 
 REALMS = "/t/{tenant}/mcp"
@@ -128,8 +130,10 @@ def realms(idp: Idp, **settings: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def free(idp: Idp) -> Iterator[Server]:
     """Realms are tenants as they come."""
-    with running_server(idp, [realms(idp)], REALMS, tenancy={"create_on_first_use": True}) as site:
-        yield site
+    with running_server(
+        idp, [realms(idp)], REALMS, tenancy={"create_on_first_use": True}
+    ) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +141,12 @@ def chosen(idp: Idp) -> Iterator[Server]:
     """Two realms are tenants; one is spelt so that it needs the table."""
     with running_server(
         idp, [realms(idp, tenants={"Acme": "acme", "north": "north"})], REALMS
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
-def realm_token(site: Server, realm: str, tenant: str, key: str = "main", **claims: Any) -> str:
-    return site.token(
+def realm_token(server: Server, realm: str, tenant: str, key: str = "main", **claims: Any) -> str:
+    return server.token(
         f"realms/{realm}", tenant=tenant, sign=signer(rsa_key(key), "RS256"), **claims
     )
 
@@ -192,9 +196,9 @@ def test_a_table_closes_the_template(chosen: Server) -> None:
 @pytest.mark.parametrize("rule", [{"issuer": True}, {"claim": "tid"}, {}])
 def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, Any]) -> None:
     """The address that every challenge names answers, and names issuers that clients can find."""
-    with running_server(idp, [entra(idp, tenant=rule)]) as site:
-        document = json.loads(site.client.send("GET", f"/mcp{WELL_KNOWN}").body)
-        assert site.tenant_of(token(site)) == "acme"
+    with running_server(idp, [entra(idp, tenant=rule)]) as server:
+        document = json.loads(server.client.send("GET", f"/mcp{WELL_KNOWN}").body)
+        assert server.tenant_of(token(server)) == "acme"
 
     assert document["authorization_servers"] == [idp.issuer(f"{tid}/v2.0") for tid in (ONE, TWO)]
 
@@ -218,11 +222,11 @@ def test_issuers_that_a_stranger_makes_up_keep_no_new_tenant_waiting(idp: Idp) -
         "tenancy": {"create_on_first_use": True},
     }
     members = [f"33333333-aaaa-4bbb-8ccc-{number:012}" for number in range(10)]
-    with running_server(idp, [entra(idp, tenants={})], **settings) as site:
+    with running_server(idp, [entra(idp, tenants={})], **settings) as server:
 
         def asked(org: str, peer: str) -> int:
             fields = [("X-Forwarded-For", peer), ("X-Forwarded-Proto", "https")]
-            return site.client.call(token(site, org), fields=fields).status
+            return server.client.call(token(server, org), fields=fields).status
 
         made_up = [
             asked(f"44444444-aaaa-4bbb-8ccc-{number:012}", "192.0.2.66")

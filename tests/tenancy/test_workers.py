@@ -22,7 +22,7 @@ ATTEMPTS = 400
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
+def server(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
     """Two workers with a key ring file, one database and one Valkey."""
     create(tmp_path / "keyring.json")
     idp.hits.clear()
@@ -34,42 +34,42 @@ def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[ServerProcess]:
     storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
     with server_process(
         idp, tmp_path, issuers, "--workers", "2", keys=ring, storage=storage
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
-def until_both_answered(site: ServerProcess, token: str) -> set[int]:
+def until_both_answered(server: ServerProcess, token: str) -> set[int]:
     """The processes, once two have answered this token."""
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
-        pids.add(site.pid(token))
+        pids.add(server.pid(token))
         if len(pids) == 2:
             return pids
     raise AssertionError(f"only {pids} answered")
 
 
 @pytest.mark.requirement("N23", "S-20", "S-16")
-def test_a_session_of_one_worker_is_every_workers(site: ServerProcess) -> None:
+def test_a_session_of_one_worker_is_every_workers(server: ServerProcess) -> None:
     """Ids are signed with the shared ring: no balancer has to remember who opened what."""
-    token = site.token()
-    session = site.client.open(token)
+    token = server.token()
+    session = server.client.open(token)
     pids: set[int] = set()
     for _ in range(ATTEMPTS):
-        pids.add(pid_of(site.client.within(token, session, old_call("pid"))))
+        pids.add(pid_of(server.client.within(token, session, old_call("pid"))))
         if len(pids) == 2:
             break
 
     assert len(pids) == 2
-    assert site.process.process.pid not in pids
+    assert server.process.process.pid not in pids
 
 
 @pytest.mark.requirement("N23", "N14")
-def test_each_worker_fetches_its_own_keys(site: ServerProcess) -> None:
+def test_each_worker_fetches_its_own_keys(server: ServerProcess) -> None:
     """No client crosses a fork: each process asks each issuer once, and once only."""
-    until_both_answered(site, site.token())
+    until_both_answered(server, server.token())
 
-    assert site.idp.key_hits("main") == 2
-    assert site.idp.key_hits("second") == 2
+    assert server.idp.key_hits("main") == 2
+    assert server.idp.key_hits("second") == 2
 
 
 @contextlib.contextmanager
@@ -90,72 +90,72 @@ def counting(client: Client, token: str, steps: int) -> Iterator[http.client.HTT
 
 
 @pytest.mark.requirement("N23")
-def test_a_signal_drains_every_worker(site: ServerProcess) -> None:
+def test_a_signal_drains_every_worker(server: ServerProcess) -> None:
     """Calls that run in either process finish with their result; the exit code is 0."""
-    token = site.token()
+    token = server.token()
     with contextlib.ExitStack() as stack:
         streams: dict[str, http.client.HTTPResponse] = {}
         for _ in range(60):
-            answer = stack.enter_context(counting(site.client, token, 20))
+            answer = stack.enter_context(counting(server.client, token, 20))
             # The first half of a request's id belongs to the process.
             worker = (answer.getheader("x-request-id") or "").partition("-")[0]
             streams.setdefault(worker, answer)
             if len(streams) == 2:
                 break
         assert len(streams) == 2
-        site.process.process.send_signal(signal.SIGTERM)
+        server.process.process.send_signal(signal.SIGTERM)
         ends = [
             answer.read().decode().rstrip().rsplit("data: ", 1)[-1] for answer in streams.values()
         ]
 
     texts = [json.loads(end)["result"]["content"][0]["text"] for end in ends]
     assert texts == ["Counted to 20"] * 2
-    assert site.process.process.wait(15) == 0
+    assert server.process.process.wait(15) == 0
 
 
 @pytest.mark.requirement("N18", "N23")
 def test_a_reload_reaches_every_worker_and_those_that_come_later(
-    site: ServerProcess, idp: Idp
+    server: ServerProcess, idp: Idp
 ) -> None:
     """A removed issuer stays removed, also in the process that replaces one that died."""
-    token, removed = site.token(), site.token("second", org_id="b")
-    assert site.status(removed) == 200
+    token, removed = server.token(), server.token("second", org_id="b")
+    assert server.status(removed) == 200
 
-    site.reload(times=2, issuers=[issuer_settings(idp, tenants={"acme": "acme"})])
-    before = until_both_answered(site, token)
-    refused(site, removed)
+    server.reload(times=2, issuers=[issuer_settings(idp, tenants={"acme": "acme"})])
+    before = until_both_answered(server, token)
+    refused(server, removed)
 
     os.kill(min(before), signal.SIGKILL)
-    site.process.wait_for("a worker ended by itself and is replaced")
+    server.process.wait_for("a worker ended by itself and is replaced")
     new: set[int] = set()
 
     def replaced() -> bool:
         # The connection may be one that the killed process had taken.
         with contextlib.suppress(ConnectionError):
-            new.add(site.pid(token))
+            new.add(server.pid(token))
         return bool(new - before)
 
     eventually(replaced, within=20, every=0.01)
-    refused(site, removed)
+    refused(server, removed)
 
 
-def refused(site: ServerProcess, token: str) -> None:
+def refused(server: ServerProcess, token: str) -> None:
     """However often it is tried, nobody accepts it."""
-    assert {site.status(token) for _ in range(40)} == {401}
+    assert {server.status(token) for _ in range(40)} == {401}
 
 
 @pytest.mark.requirement("N23")
-def test_a_worker_that_comes_later_takes_up_sessions(site: ServerProcess) -> None:
+def test_a_worker_that_comes_later_takes_up_sessions(server: ServerProcess) -> None:
     """Nobody has to sign in again because a process died."""
-    token = site.token()
-    session = site.client.open(token)
-    before = until_both_answered(site, token)
+    token = server.token()
+    session = server.client.open(token)
+    before = until_both_answered(server, token)
     os.kill(max(before), signal.SIGKILL)
     seen: set[int] = set()
 
     def taken_up() -> bool:
         with contextlib.suppress(ConnectionError):
-            seen.add(pid_of(site.client.within(token, session, old_call("pid"))))
+            seen.add(pid_of(server.client.within(token, session, old_call("pid"))))
         return bool(seen - before)
 
     eventually(taken_up, within=20, every=0.01)

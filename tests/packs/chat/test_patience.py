@@ -39,7 +39,7 @@ def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
     gone = world.webhook_server.gone
     agent = world.agent("rest", f"json://{world.web}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
-    client = agent.site.client
+    client = agent.gatepost.client
     head = [
         ("Host", client.authority),
         ("Authorization", f"Bearer {agent.token}"),

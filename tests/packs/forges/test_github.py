@@ -193,7 +193,9 @@ def test_a_limit_says_when_it_ends(
     """From whichever of GitHub's headers says it."""
     agent = secrets.agent(server, "rest", GITHUB_TOKEN=TOKEN)
 
-    answer = Octopus(server.site, agent.token).call("github_list_issues", {"repo": f"octo/{repo}"})
+    answer = Octopus(server.gatepost, agent.token).call(
+        "github_list_issues", {"repo": f"octo/{repo}"}
+    )
 
     assert least <= answer.json["retry_after"] <= most
 
@@ -222,7 +224,7 @@ def test_the_token_is_in_no_log(server: PackServer, agent: Agent) -> None:
     """Nor is what it was sent in."""
     agent.call("github_list_issues", repo="octo/demo")
 
-    assert TOKEN not in server.site.log()
+    assert TOKEN not in server.gatepost.log()
 
 
 @pytest.mark.parametrize(

@@ -93,4 +93,4 @@ def test_a_token_is_in_no_log(server: PackServer, agent: Agent, shop: ForgeServe
     ask(agent, shop, "/projects/1", token="glpat-literally-this-one")
     ask(agent, shop, "/projects/1")
 
-    assert "glpat-" not in server.site.log()
+    assert "glpat-" not in server.gatepost.log()

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import pytest
 
 from gatepost.runtime.services import Services
-from tests.support.tokens import CertificateAuthority
 from tests.packs.git.git_hosts import TOKEN, SshHost, Upstream, WebHost
 from tests.packs.servers import Agent, PackServer, open_server
+from tests.support.tokens import CertificateAuthority
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class GitServers(PackServer):
 
     def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
         """As `gatepost secrets set` does with these hosts."""
-        self.inside(self.site.services.secrets.put(tenant, name, value, hosts))
+        self.inside(self.gatepost.services.secrets.put(tenant, name, value, hosts))
 
     def inside(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the server's own loop."""
@@ -95,7 +95,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
         }
         packs = ["filesystem", "workspace", "git", "ssh"]
         server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
-        world = GitServers(server.site, server.root, server.packs)
+        world = GitServers(server.gatepost, server.root, server.packs)
         world.web, world.shell, world.upstream = web, shell, upstream
         world.impostor, world.stranger, world.loop = impostor, stranger, loops[0]
         yield world

@@ -15,8 +15,8 @@ from typing import Any
 
 import asyncssh
 
-from tests.support.tokens import CertificateAuthority
 from tests.packs.servers import Agent
+from tests.support.tokens import CertificateAuthority
 
 ENV = {
     "PATH": os.environ["PATH"],

@@ -121,7 +121,7 @@ def test_a_call_that_is_cancelled_takes_its_programs_with_it(
     world.web.hanging.clear()
     call = {"name": "git", "arguments": {"args": ["clone", f"{world.web.url}/hang/x.git"]}}
     fields, body = modern("tools/call", call)
-    client = mcp_agent.site.client
+    client = mcp_agent.gatepost.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
@@ -181,7 +181,7 @@ def test_progress_is_told_and_left_out_of_the_answer(world: GitServers, mcp_agen
         "arguments": {"args": ["clone", f"{world.web.url}/progress.git", "x"]},
     }
     fields, body = modern("tools/call", call, progress=7)
-    answer = mcp_agent.site.client.send("POST", None, fields, body, token=mcp_agent.token)
+    answer = mcp_agent.gatepost.client.send("POST", None, fields, body, token=mcp_agent.token)
     said = [
         json.loads(line.removeprefix(b"data: "))
         for line in answer.body.splitlines()

@@ -44,7 +44,7 @@ def server(
 
 @pytest.fixture
 def tools(server: PackServer) -> dict[str, Tool]:
-    return {tool.name: tool for tool in server.site.toolbox.tools}
+    return {tool.name: tool for tool in server.gatepost.toolbox.tools}
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
@@ -204,7 +204,7 @@ def test_the_apis_refusals_are_failures(tmp_path: Path, secrets: SecretWriter) -
     """By status, with the API's own words; with the tenant's secret; for whoever has the scope."""
     with moody(secrets, tmp_path) as server:
         workers = [
-            Agent(server.site, server.root, "acme", protocol, "moody:use")
+            Agent(server.gatepost, server.root, "acme", protocol, "moody:use")
             for protocol in ("mcp", "rest")
         ]
         without = workers[0].call("bad")

@@ -101,7 +101,7 @@ def test_a_mistake_is_told_in_words(
 
 def test_the_schemas_are_those_of_the_page(server: PackServer) -> None:
     """As Octopus's page has them, field by field."""
-    tools = server.site.toolbox.packs[0].tools
+    tools = server.gatepost.toolbox.packs[0].tools
     create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
     schemas = DESCRIPTION["components"]["schemas"]
 

@@ -123,7 +123,7 @@ class ScriptServer:
 
     def configure(self) -> None:
         """Write the configuration of another process: a replica, or `gatepost scripts`."""
-        config = self.server.site.config
+        config = self.server.gatepost.config
         issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
         self.port = free_port()
         configured = configuration(0, issuers, **self.settings) | {
@@ -137,10 +137,10 @@ class ScriptServer:
     def elsewhere(self, protocol: Protocol, tenant: str) -> Agent:
         """An agent who calls the other process, which runs by that configuration."""
         agent = self.server.agent(protocol, tenant)
-        site = agent.site
-        agent.site = copy.copy(site)
-        agent.site.client = Client(site.client.resource)
-        agent.site.client.port = self.port
+        server = agent.gatepost
+        agent.gatepost = copy.copy(server)
+        agent.gatepost.client = Client(server.client.resource)
+        agent.gatepost.client.port = self.port
         return agent
 
     def put(self, name: str, text: str, tenant: str | None = None) -> Path:
@@ -155,7 +155,7 @@ class ScriptServer:
 
     def at_approvals(self, tenant: str, do: Callable[[ScriptApprovals], Awaitable[T]]) -> T:
         """Do something with a tenant's approvals, as an administrator does."""
-        records = self.server.site.services.records
+        records = self.server.gatepost.services.records
 
         async def work() -> T:
             return await do(ScriptApprovals(records.of(tenant).entries(SUBJECT)))

@@ -124,7 +124,7 @@ def test_one_caller_does_not_push_out_the_script_of_another(
     """The caller with most scripts that wait makes room, so a quiet one keeps its place."""
     quiet = shop.server.agent(agent.protocol, agent.tenant)
     scopes = " ".join(scopes_of(PACKS))
-    quiet.token = shop.server.site.token(org_id=agent.tenant, sub="quiet", scope=scopes)
+    quiet.token = shop.server.gatepost.token(org_id=agent.tenant, sub="quiet", scope=scopes)
     quiet.call("script_exec", code="'quiet'")
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
@@ -144,7 +144,7 @@ def test_what_waits_is_bounded_and_can_be_read(shop: ScriptServer, agent: Agent)
     waiting = shop.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
     assert [one.content for one in waiting] == ["3", "4", OTHER]
-    issuer = agent.site.idp.issuer("main")
+    issuer = agent.gatepost.idp.issuer("main")
     askers = {
         (one.by, one.asker and one.asker.issuer, one.asker and one.asker.kind) for one in waiting
     }
@@ -198,7 +198,7 @@ def test_a_decision_counts_at_every_replica_at_once(shop: ScriptServer) -> None:
 
 def test_bytes_are_allowed_by_their_hash_wherever_they_lie(shop: ScriptServer) -> None:
     """As `sha256sum` prints it; one other byte, or another name, and it waits."""
-    settings = shop.server.site.config.packs.scripts
+    settings = shop.server.gatepost.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
 

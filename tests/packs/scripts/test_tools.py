@@ -196,7 +196,7 @@ def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: ScriptServer
     poor = shop.server.agent("mcp", scopes="scripts:run")
     token = poor.token
 
-    answer = shop.server.site.client.call(
+    answer = shop.server.gatepost.client.call(
         token, "script_run", {"name": "tools", "args": ["fs_list", {}]}
     )
 
@@ -250,7 +250,7 @@ def test_progress_is_reported_while_a_script_runs(shop: ScriptServer) -> None:
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
     fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
 
-    answer = shop.server.site.client.send("POST", fields=fields, body=body, token=agent.token)
+    answer = shop.server.gatepost.client.send("POST", fields=fields, body=body, token=agent.token)
 
     assert b"tools.star runs: 1 calls of tools, 0 bytes printed" in answer.body
     assert b"Counted to 1" in answer.body

@@ -77,11 +77,11 @@ def test_a_destructive_call_runs_only_when_a_person_or_the_operator_says_so(
     free = {"create_on_first_use": True}
     with running_server(
         idp, [issuer_settings(idp)], tools=TOOLS, tenancy=free, approvals=settings
-    ) as site:
-        token = site.token(org_id="acme")
+    ) as server:
+        token = server.token(org_id="acme")
         for tool, arguments, destroys in CALLS:
             label = next(LABELS)
-            answer = Octopus(site, token).call(tool, {**arguments, "label": label})
+            answer = Octopus(server, token).call(tool, {**arguments, "label": label})
 
             waits = asks and destroys
             assert answer.status == (503 if waits else 200), (tool, arguments, answer)

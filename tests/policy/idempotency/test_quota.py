@@ -19,7 +19,7 @@ from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
-from tests.tenancy import toolset
+from tests.tenancy import tools
 
 MOST = 64_000
 FEW = 4 * ROW_BYTES
@@ -175,17 +175,17 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 0, "stored_bytes": FEW},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"load": [str(Path(toolset.__file__))]},
+        "tools": {"load": [str(Path(tools.__file__))]},
         "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as site:
-        token, key = site.token(org_id="acme"), "Idempotency-Key"
-        answers = [site.client.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
-        told = Octopus(site, token).call("open", {}, (key, "another"))
-        replayed = site.client.call(token, "open", fields=[(key, "key-0")])
+    with running_server(idp, [issuer_settings(idp)], **settings) as server:
+        token, key = server.token(org_id="acme"), "Idempotency-Key"
+        answers = [server.client.call(token, "open", fields=[(key, f"key-{n}")]) for n in range(6)]
+        told = Octopus(server, token).call("open", {}, (key, "another"))
+        replayed = server.client.call(token, "open", fields=[(key, "key-0")])
         others = [
-            site.client.call(token, "open"),
-            site.client.call(site.token(org_id="globex"), "open", fields=[(key, "key-5")]),
+            server.client.call(token, "open"),
+            server.client.call(server.token(org_id="globex"), "open", fields=[(key, "key-5")]),
         ]
 
     refused = failure(answers[5])

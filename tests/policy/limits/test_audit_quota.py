@@ -54,7 +54,7 @@ def url(tmp_path: Path) -> str:
 
 
 @contextmanager
-def site(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
+def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     """A server whose only limits are these."""
     settings: dict[str, Any] = {
         "storage": {"database": url},
@@ -93,7 +93,7 @@ def fill(place: Server, token: str) -> tuple[int, Any]:
 
 def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
     """By both protocols, told which quota it is; others go on, and what ran is on record."""
-    with site(idp, url, audit_bytes_per_day=MOST) as place:
+    with server(idp, url, audit_bytes_per_day=MOST) as place:
         token = place.token(org_id="acme")
         ran, error = fill(place, token)
         by_rest = Octopus(place, token).call("echo", TEXT)
@@ -118,7 +118,7 @@ def test_a_caller_that_fills_its_quota_is_refused(idp: Idp, url: str) -> None:
 
 def test_all_callers_of_a_tenant_share_a_quota(idp: Idp, url: str) -> None:
     """What one fills refuses another one of the tenant, and nobody of the next."""
-    with site(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
+    with server(idp, url, tenant={"audit_bytes_per_day": MOST}) as place:
         _, error = fill(place, place.token(org_id="acme"))
         colleague = place.client.call(place.token(org_id="acme", sub="bob"), "echo", TEXT)
         neighbour = place.client.call(place.token(org_id="globex"), "echo", TEXT)
@@ -134,7 +134,7 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
 ) -> None:
     """All of it is counted in one record, whatever tools and clients it names."""
     monkeypatch.setattr(refusals, "GATHERED_S", 2 * WITHIN_S)
-    with site(idp, url, audit_bytes_per_day=MOST) as place:
+    with server(idp, url, audit_bytes_per_day=MOST) as place:
         ran, _ = fill(place, place.token(org_id="acme"))
         for number in range(10):
             token = place.token(org_id="acme", client_id=f"client-{number}")
@@ -149,7 +149,7 @@ def test_what_a_full_quota_refuses_makes_no_more_records(
 
 def test_replays_count(idp: Idp, url: str) -> None:
     """Each is a record, though its tool does not run again and no other limit counts it."""
-    with site(idp, url, audit_bytes_per_day=MOST) as place:
+    with server(idp, url, audit_bytes_per_day=MOST) as place:
         agent = Octopus(place, place.token(org_id="acme"))
         heard = [
             agent.call("write", TEXT, ("Idempotency-Key", "same")) for _ in range(MOST // 1000)
@@ -166,7 +166,7 @@ def test_replays_count(idp: Idp, url: str) -> None:
 
 def test_refused_calls_count(idp: Idp, url: str) -> None:
     """A caller that only calls what is not there cannot cause more records than another."""
-    with site(idp, url, audit_bytes_per_day=2_000) as place:
+    with server(idp, url, audit_bytes_per_day=2_000) as place:
         token = place.token(org_id="acme")
         answers = [failure(place.client.call(token, "no-such-tool")) for _ in range(10)]
 

@@ -15,13 +15,13 @@ BURST = 3
 
 
 @pytest.fixture
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A caller may call three times."""
     limits = {"requests_per_second": 1 / 600, "burst": BURST}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
 @pytest.mark.requirement("P12")
@@ -32,21 +32,23 @@ def site(idp: Idp) -> Iterator[Server]:
         pytest.param((("Idempotency-Key", "k"),), 2 * BURST, id="with an idempotency key"),
     ],
 )
-def test_wrong_arguments_spend_what_a_call_spends(site: Server, fields: Fields, most: int) -> None:
+def test_wrong_arguments_spend_what_a_call_spends(
+    server: Server, fields: Fields, most: int
+) -> None:
     """Then the limit answers, and the arguments are not looked at any more."""
-    token = site.token(org_id="acme")
+    token = server.token(org_id="acme")
     for _ in range(most):
-        answer = result(site.client.call(token, "echo", {"txt": 1}, fields=fields))
+        answer = result(server.client.call(token, "echo", {"txt": 1}, fields=fields))
         assert answer["isError"], answer
-    refused = failure(site.client.call(token, "echo", {"txt": 1}, fields=fields))
+    refused = failure(server.client.call(token, "echo", {"txt": 1}, fields=fields))
 
     assert (refused["code"], refused["data"]["limit"]) == (-32000, "caller")
 
 
 @pytest.mark.requirement("P12")
-def test_wrong_arguments_of_one_caller_cost_no_other(site: Server) -> None:
+def test_wrong_arguments_of_one_caller_cost_no_other(server: Server) -> None:
     """The bucket is the caller's own."""
     for _ in range(BURST + 1):
-        site.client.call(site.token(org_id="acme"), "echo", {"txt": 1})
+        server.client.call(server.token(org_id="acme"), "echo", {"txt": 1})
 
-    result(site.client.call(site.token(org_id="acme", sub="bob"), "whoami"))
+    result(server.client.call(server.token(org_id="acme", sub="bob"), "whoami"))

@@ -17,24 +17,24 @@ BURST = 5
 
 
 @pytest.fixture
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A server that takes a call a minute and five at once."""
     limits = {"requests_per_second": 1 / 60, "burst": BURST}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
 @pytest.mark.requirement("SEC-07", "TL-18", "P12")
-def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: Server) -> None:
+def test_beyond_the_burst_a_caller_is_told_when_to_come_back(server: Server) -> None:
     """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
-    token = site.token(org_id="acme")
+    token = server.token(org_id="acme")
     for _ in range(BURST):
-        result(site.client.call(token))
+        result(server.client.call(token))
 
-    with site.nothing_runs():
-        answer = site.client.call(token)
+    with server.nothing_runs():
+        answer = server.client.call(token)
 
     assert answer.status == 200
     assert failure(answer)["code"] == -32000
@@ -43,26 +43,26 @@ def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: Server) -> No
 
 
 @pytest.mark.requirement("SEC-07")
-def test_one_caller_uses_up_nobody_elses_calls(site: Server) -> None:
+def test_one_caller_uses_up_nobody_elses_calls(server: Server) -> None:
     """Neither those of a colleague nor those of a namesake in another tenant."""
     for _ in range(BURST + 1):
-        site.client.call(site.token(org_id="acme", sub="alice"))
+        server.client.call(server.token(org_id="acme", sub="alice"))
 
     for claims in ({"org_id": "acme", "sub": "bob"}, {"org_id": "globex", "sub": "alice"}):
-        result(site.client.call(site.token(**claims)))
+        result(server.client.call(server.token(**claims)))
 
 
 @pytest.mark.requirement("SEC-07")
-def test_a_second_client_or_token_is_no_second_allowance(site: Server) -> None:
+def test_a_second_client_or_token_is_no_second_allowance(server: Server) -> None:
     """What counts is who calls, in either era."""
-    token = site.token(org_id="acme", client_id="another")
-    session = site.client.open(token)
+    token = server.token(org_id="acme", client_id="another")
+    session = server.client.open(token)
     for number in range(BURST - 1):
-        result(site.client.call(site.token(org_id="acme", client_id=f"client-{number}")))
+        result(server.client.call(server.token(org_id="acme", client_id=f"client-{number}")))
 
-    with site.nothing_runs():
-        assert failure(site.client.call(token))["code"] == -32000
-        assert failure(site.client.within(token, session))["code"] == -32000
+    with server.nothing_runs():
+        assert failure(server.client.call(token))["code"] == -32000
+        assert failure(server.client.within(token, session))["code"] == -32000
 
 
 def test_callers_that_look_alike_have_buckets_of_their_own() -> None:

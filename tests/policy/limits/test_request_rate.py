@@ -11,23 +11,23 @@ from tests.support.cases import each
 from tests.support.client import RawAnswer, failure, message, result
 from tests.support.issuers import Idp
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
-from tests.tenancy import toolset
+from tests.tenancy import tools
 
 BURST = 5
 CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A server that takes a request in ten minutes and five at once."""
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 1 / 600, "burst": BURST},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["a"]},
-        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, str(Path(toolset.__file__))]},
+        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, str(Path(tools.__file__))]},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], **settings) as server:
+        yield server
 
 
 Ask = Callable[[Server, str], RawAnswer]
@@ -36,9 +36,9 @@ Ask = Callable[[Server, str], RawAnswer]
 def older(body: bytes) -> Ask:
     """A request of 2025-06-18, within a session that is opened for it."""
 
-    def ask(site: Server, token: str) -> RawAnswer:
-        known = SESSIONS.get(token) or SESSIONS.setdefault(token, site.client.open(token))
-        return site.client.within(token, known, body)
+    def ask(server: Server, token: str) -> RawAnswer:
+        known = SESSIONS.get(token) or SESSIONS.setdefault(token, server.client.open(token))
+        return server.client.within(token, known, body)
 
     return ask
 
@@ -47,22 +47,24 @@ SESSIONS: dict[str, str] = {}
 CALL = {"name": "witness", "arguments": {}}
 
 REQUESTS: dict[str, Ask] = {
-    "a list": lambda site, token: site.client.ask(token, "tools/list"),
-    "discovery": lambda site, token: site.client.ask(token, "server/discover"),
-    "a list of prompts": lambda site, token: site.client.ask(token, "prompts/list"),
-    "a poll": lambda site, token: site.client.ask(token, "tasks/get", {"taskId": "t_none"}),
-    "an unknown method": lambda site, token: site.client.ask(token, "none/such"),
-    "an unknown tool": lambda site, token: site.client.call(token, "none_such"),
-    "a tool that is out of reach": lambda site, token: site.client.call(token, "needs_b"),
-    "a missing scope": lambda site, token: site.client.call(token, "needs_a"),
-    "no name": lambda site, token: site.client.ask(token, "tools/call", {"arguments": {}}),
+    "a list": lambda server, token: server.client.ask(token, "tools/list"),
+    "discovery": lambda server, token: server.client.ask(token, "server/discover"),
+    "a list of prompts": lambda server, token: server.client.ask(token, "prompts/list"),
+    "a poll": lambda server, token: server.client.ask(token, "tasks/get", {"taskId": "t_none"}),
+    "an unknown method": lambda server, token: server.client.ask(token, "none/such"),
+    "an unknown tool": lambda server, token: server.client.call(token, "none_such"),
+    "a tool that is out of reach": lambda server, token: server.client.call(token, "needs_b"),
+    "a missing scope": lambda server, token: server.client.call(token, "needs_a"),
+    "no name": lambda server, token: server.client.ask(token, "tools/call", {"arguments": {}}),
     "an unknown resource": lambda s, token: s.client.ask(token, "resources/read", {"uri": "no:x"}),
-    "an unknown prompt": lambda site, token: site.client.ask(token, "prompts/get", {"name": "no"}),
-    "no JSON": lambda site, token: site.client.send("POST", body=b"{", token=token),
-    "an unserved version": lambda site, token: site.client.send(
+    "an unknown prompt": lambda server, token: server.client.ask(
+        token, "prompts/get", {"name": "no"}
+    ),
+    "no JSON": lambda server, token: server.client.send("POST", body=b"{", token=token),
+    "an unserved version": lambda server, token: server.client.send(
         "POST", None, [("MCP-Protocol-Version", "1999-01-01")], message("ping"), token=token
     ),
-    "a handshake": lambda site, token: site.client.send(
+    "a handshake": lambda server, token: server.client.send(
         "POST",
         body=message(
             "initialize",
@@ -77,11 +79,11 @@ REQUESTS: dict[str, Ask] = {
     "a ping": older(message("ping")),
     "an older list": older(message("tools/list")),
     "an older unknown method": older(message("none/such")),
-    "an empty batch": lambda site, token: site.client.send("POST", body=b"[]", token=token),
-    "a key that is none": lambda site, token: site.client.send(
+    "an empty batch": lambda server, token: server.client.send("POST", body=b"[]", token=token),
+    "a key that is none": lambda server, token: server.client.send(
         "POST", None, [("Idempotency-Key", "")], message("tools/call", CALL), token=token
     ),
-    "a list with a key that is none": lambda site, token: site.client.ask(
+    "a list with a key that is none": lambda server, token: server.client.ask(
         token, "tools/list", fields=[("Idempotency-Key", "")]
     ),
 }
@@ -92,23 +94,23 @@ WITHOUT_ID = ("no JSON", "an empty batch")
 
 @pytest.mark.requirement("P12")
 @each("asked", REQUESTS)
-def test_whatever_is_asked_spends_from_the_callers_bucket(site: Server, asked: str) -> None:
+def test_whatever_is_asked_spends_from_the_callers_bucket(server: Server, asked: str) -> None:
     """
     -32000 beyond the burst, and a call is one too many then, too.
 
     With HTTP 200 to a request; without the id of one a client reads only the status.
     """
-    token, ask = site.token(org_id=f"acme-{abs(hash(asked))}"), REQUESTS[asked]
-    before = [ask(site, token) for _ in range(BURST - (asked in OLDER))]
-    refused = ask(site, token)
+    token, ask = server.token(org_id=f"acme-{abs(hash(asked))}"), REQUESTS[asked]
+    before = [ask(server, token) for _ in range(BURST - (asked in OLDER))]
+    refused = ask(server, token)
 
     assert all(json.loads(one.body).get("error", {}).get("code") != -32000 for one in before)
     status = 429 if asked in WITHOUT_ID else 200
     assert (refused.status, failure(refused)["code"]) == (status, -32000)
     assert failure(refused)["data"]["limit"] == "caller"
     assert 0 < int(refused.field("retry-after") or 0) <= 600
-    with site.nothing_runs():
-        assert failure(site.client.call(token))["code"] == -32000
+    with server.nothing_runs():
+        assert failure(server.client.call(token))["code"] == -32000
 
 
 OLDER = ("a ping", "an older list", "an older unknown method")
@@ -118,19 +120,19 @@ OLDER = ("a ping", "an older list", "an older unknown method")
 @pytest.mark.parametrize(
     "asked", ["list", "unknown", "no object", "not JSON", "another tenant", "no such verb"]
 )
-def test_over_rest_it_is_429(site: Server, asked: str) -> None:
+def test_over_rest_it_is_429(server: Server, asked: str) -> None:
     """Lists and refusals count there, too, with the seconds after which to come back."""
-    token = site.token(org_id=f"rest-{abs(hash(asked))}")
+    token = server.token(org_id=f"rest-{abs(hash(asked))}")
     path = "/tool/witness/call"
     asks: dict[str, Callable[[], RawAnswer]] = {
-        "list": lambda: site.client.send("GET", "/tools", token=token),
-        "unknown": lambda: site.client.send("POST", "/tool/none/call", body=b"{}", token=token),
-        "no object": lambda: site.client.send("POST", path, body=b"[]", token=token),
-        "not JSON": lambda: site.client.send("POST", path, body=b"{", token=token),
-        "another tenant": lambda: site.client.send(
+        "list": lambda: server.client.send("GET", "/tools", token=token),
+        "unknown": lambda: server.client.send("POST", "/tool/none/call", body=b"{}", token=token),
+        "no object": lambda: server.client.send("POST", path, body=b"[]", token=token),
+        "not JSON": lambda: server.client.send("POST", path, body=b"{", token=token),
+        "another tenant": lambda: server.client.send(
             "POST", path, [("X-Octopus-Tenant-Id", "other")], b"{}", token=token
         ),
-        "no such verb": lambda: site.client.send("GET", path, token=token),
+        "no such verb": lambda: server.client.send("GET", path, token=token),
     }
     before = [asks[asked]() for _ in range(BURST)]
     refused = asks[asked]()
@@ -141,26 +143,26 @@ def test_over_rest_it_is_429(site: Server, asked: str) -> None:
     assert int(refused.field("retry-after") or 0) > 0
 
 
-def test_a_call_counts_once(site: Server) -> None:
+def test_a_call_counts_once(server: Server) -> None:
     """Neither its protocol nor its failure makes two of it."""
-    token = site.token(org_id="once")
+    token = server.token(org_id="once")
     for number in range(BURST):
-        answer = site.client.call(token, "witness" if number % 2 else "none_such")
+        answer = server.client.call(token, "witness" if number % 2 else "none_such")
         assert json.loads(answer.body).get("error", {}).get("code") != -32000
 
-    assert failure(site.client.call(token))["code"] == -32000
+    assert failure(server.client.call(token))["code"] == -32000
 
 
-def test_who_has_used_up_its_requests_can_still_cancel_and_answer(site: Server) -> None:
+def test_who_has_used_up_its_requests_can_still_cancel_and_answer(server: Server) -> None:
     """Notifications have a bucket of their own; beyond it they are refused by a status."""
-    token = site.token(org_id="cancelling")
-    session = site.client.open(token)
-    while "result" in json.loads(site.client.call(token).body):
+    token = server.token(org_id="cancelling")
+    session = server.client.open(token)
+    while "result" in json.loads(server.client.call(token).body):
         pass
     told = [
-        site.client.within(token, session, json.dumps(CANCELLED).encode()) for _ in range(BURST)
+        server.client.within(token, session, json.dumps(CANCELLED).encode()) for _ in range(BURST)
     ]
-    refused = site.client.within(token, session, json.dumps(CANCELLED).encode())
+    refused = server.client.within(token, session, json.dumps(CANCELLED).encode())
 
     assert {one.status for one in told} == {202}
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
@@ -168,25 +170,25 @@ def test_who_has_used_up_its_requests_can_still_cancel_and_answer(site: Server) 
 
 
 @pytest.mark.parametrize("verb", ["GET", "DELETE"])
-def test_a_verb_without_a_body_is_refused_by_its_status(site: Server, verb: str) -> None:
+def test_a_verb_without_a_body_is_refused_by_its_status(server: Server, verb: str) -> None:
     """200 would say that a session has ended, or that a stream is open."""
-    token = site.token(org_id=f"verb-{verb.lower()}")
-    before = [site.client.send(verb, token=token) for _ in range(BURST)]
-    refused = site.client.send(verb, token=token)
+    token = server.token(org_id=f"verb-{verb.lower()}")
+    before = [server.client.send(verb, token=token) for _ in range(BURST)]
+    refused = server.client.send(verb, token=token)
 
     assert all(one.status != 429 for one in before)
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
-    with site.nothing_runs():
-        assert failure(site.client.call(token))["code"] == -32000
+    with server.nothing_runs():
+        assert failure(server.client.call(token))["code"] == -32000
 
 
-def test_notifications_of_a_batch_count(site: Server) -> None:
+def test_notifications_of_a_batch_count(server: Server) -> None:
     """Without a session they mean nothing, and are not free for that."""
-    token = site.token(org_id="batch")
+    token = server.token(org_id="batch")
     batch = json.dumps([CANCELLED] * BURST).encode()
-    assert site.client.send("POST", body=batch, token=token).status == 202
+    assert server.client.send("POST", body=batch, token=token).status == 202
 
-    refused = site.client.send("POST", body=json.dumps(CANCELLED).encode(), token=token)
+    refused = server.client.send("POST", body=json.dumps(CANCELLED).encode(), token=token)
     assert (refused.status, failure(refused)["code"]) == (429, -32000)
 
 
@@ -195,12 +197,12 @@ def test_the_first_requests_of_a_client_fit_the_default_burst(idp: Idp) -> None:
     limits: dict[str, Any] = {}
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
-    ) as site:
-        token = site.token(org_id="acme")
-        session = site.client.open(token)
+    ) as server:
+        token = server.token(org_id="acme")
+        session = server.client.open(token)
         lists = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
         for method in (*lists, "ping", *lists):
-            answer = json.loads(site.client.within(token, session, message(method)).body)
+            answer = json.loads(server.client.within(token, session, message(method)).body)
             assert answer.get("error", {}).get("code") != -32000
         for _ in range(8):
-            result(site.client.call(token))
+            result(server.client.call(token))

@@ -68,7 +68,7 @@ def test_nobody_is_limited_by_surprise() -> None:
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A tenant may call three times, and `whoami` once."""
     limits = {
         "requests_per_second": 0,
@@ -77,19 +77,19 @@ def site(idp: Idp) -> Iterator[Server]:
     }
     with running_server(
         idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}, limits=limits
-    ) as site:
-        yield site
+    ) as server:
+        yield server
 
 
 @pytest.mark.requirement("P12")
-def test_a_refused_call_says_which_limit_and_when(site: Server) -> None:
+def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
     """In the words that are documented, and in `data` what a program can act on."""
-    token = site.token(org_id="acme")
-    result(site.client.call(token, "whoami"))
+    token = server.token(org_id="acme")
+    result(server.client.call(token, "whoami"))
     for tool, limit, most_s in (("whoami", "tool", 120), ("witness", "tenant", 60)):
         for _ in range(2 if limit == "tenant" else 0):
-            result(site.client.call(token, "witness"))
-        answer = site.client.call(token, tool)
+            result(server.client.call(token, "witness"))
+        answer = server.client.call(token, tool)
         refused = failure(answer)
 
         assert (answer.status, refused["code"]) == (200, -32000)
@@ -98,7 +98,7 @@ def test_a_refused_call_says_which_limit_and_when(site: Server) -> None:
         assert 0 < refused["data"]["retryAfter"] <= most_s
         assert answer.field("retry-after") == str(refused["data"]["retryAfter"])
 
-    result(site.client.call(site.token(org_id="globex"), "whoami"))
+    result(server.client.call(server.token(org_id="globex"), "whoami"))
 
 
 def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:

@@ -15,7 +15,7 @@ import pytest
 from gatepost.secrets.keyring import create
 from tests.cli.command_process import CommandProcess
 from tests.policy.servers import TASKS
-from tests.runtime.replicas import toolset
+from tests.runtime.replicas import tools
 from tests.support.client import modern
 from tests.support.commands import ServerProcess, server_process, tenant_folder
 from tests.support.issuers import Idp
@@ -65,7 +65,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]
     settings: dict[str, Any] = {
         "keys": {"ring": "file:keyring.json"},
         "storage": {"database": database},
-        "tools": {"load": [toolset.__file__], "packs": ["demo"]},
+        "tools": {"load": [tools.__file__], "packs": ["demo"]},
         "approvals": {"require": ["hold"], "timeout_s": 3600},
     }
     if port:

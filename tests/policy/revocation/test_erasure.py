@@ -14,7 +14,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.workspace.ownership import PRIVATE
 from tests.policy.servers import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
-from tests.runtime.replicas.cluster import Caller
+from tests.runtime.replicas.balanced_replicas import ReplicaClient
 from tests.storage.test_tenant_data import FURNISHED, furnish
 
 pytestmark = pytest.mark.requirement("CO4")
@@ -190,7 +190,7 @@ async def test_a_tenant_is_erased_while_it_calls(replicas: RevocationReplicas) -
 
 
 async def begins_anew(
-    replicas: RevocationReplicas, victims: list[OpenRequests], client: Caller
+    replicas: RevocationReplicas, victims: list[OpenRequests], client: ReplicaClient
 ) -> None:
     """Old tokens, tasks and sessions open nothing; new ones do."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.policy.revocation.test_replicas import ACTING, ROBOT
 from tests.policy.servers import RevocationReplicas, ended
-from tests.runtime.replicas.cluster import WITHIN_S, Caller
+from tests.runtime.replicas.balanced_replicas import WITHIN_S, ReplicaClient
 from tests.support.client import message
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
@@ -21,7 +21,7 @@ WHO: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
-async def held(client: Caller, name: str, at: int) -> tuple[int, str]:
+async def held(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
     """A call with its name as idempotency key: status, and the error or what the tool answered."""
     url = client.url(at).replace("/mcp", "/tool/hold/call")
     head = {"Idempotency-Key": name}

@@ -13,7 +13,7 @@ from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
 from tests.policy.servers import TASKS, RevocationReplicas
-from tests.runtime.replicas.cluster import WITHIN_S, Caller
+from tests.runtime.replicas.balanced_replicas import WITHIN_S, ReplicaClient
 from tests.support.client import message
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
@@ -48,7 +48,7 @@ def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantConte
     )
 
 
-async def paid(client: Caller, name: str, at: int) -> tuple[int, str]:
+async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
     """What a payment comes to: status, and the error or what the tool answered."""
     url = client.url(at).replace("/mcp", "/tool/pay/call")
     answer = await client.send(json.dumps({"name": name}).encode(), {}, url=url)
@@ -64,7 +64,7 @@ async def waiting(service: ApprovalService) -> dict[str, str]:
 class Asked:
     """What one caller has asked people for: a call that waits, an approval, a grant, a task."""
 
-    def __init__(self, replicas: RevocationReplicas, client: Caller) -> None:
+    def __init__(self, replicas: RevocationReplicas, client: ReplicaClient) -> None:
         self.replicas, self.client = replicas, client
         self.waits, self.approved, self.granted, self.held = (replicas.name() for _ in range(4))
         self.task = ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.policy.servers import TASKS, OpenRequests, RevocationReplicas, ended, stopped
-from tests.runtime.replicas.cluster import Caller
+from tests.runtime.replicas.balanced_replicas import ReplicaClient
 from tests.support.tokens import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
@@ -34,7 +34,7 @@ ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-async def is_served(client: Caller, at: int) -> bool:
+async def is_served(client: ReplicaClient, at: int) -> bool:
     """Whether a small request is."""
     answer = await client.send(
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at
@@ -89,7 +89,7 @@ async def everything_ends(
         await refused(victims[1 - at].client, at, shut=shut)
 
 
-async def refused(client: Caller, at: int, *, shut: bool) -> None:
+async def refused(client: ReplicaClient, at: int, *, shut: bool) -> None:
     """The old token opens nothing at a replica, however often it was good there."""
     answer = await client.send(
         client.modern("server/discover", None), client.mirrors("server/discover", None), at=at

@@ -30,10 +30,10 @@ async def opened(
     return await with_decisions(decisions, EndpointPair, version=version).open(**declared)
 
 
-def quiet(house: EndpointPair, identity: Any = 7) -> OpenExchange:
+def quiet(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
     """A call whose client did not ask for progress."""
     params = {"name": "pay", "arguments": {}}
-    return house.post(house.one, message("tools/call", params, identity=identity))
+    return pair.post(pair.one, message("tools/call", params, identity=identity))
 
 
 def text(answer: Any) -> str:
@@ -47,8 +47,8 @@ async def test_a7_progress_says_what_is_waited_for(
     decisions: DecisionStage, version: str, verdict: Verdict, words: str
 ) -> None:
     """Then of the work, and all of it grows; the answer comes on the same stream."""
-    house = await opened(decisions, version)
-    live = house.call(house.one, "pay")
+    pair = await opened(decisions, version)
+    live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
     (await decisions.only()).decide(verdict)
     rest = await live.rest()
@@ -66,8 +66,8 @@ async def test_a7_without_a_token_the_stream_shows_that_it_lives(
     decisions: DecisionStage, version: str
 ) -> None:
     """Its head comes at once, and a comment now and then."""
-    house = await opened(decisions, version)
-    live = await quiet(house).opened()
+    pair = await opened(decisions, version)
+    live = await quiet(pair).opened()
     await live.took(3)
     (await decisions.only()).decide("approved")
 
@@ -77,8 +77,8 @@ async def test_a7_without_a_token_the_stream_shows_that_it_lives(
 @pytest.mark.requirement("A7", "E-05", "E-15")
 async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStage) -> None:
     """When it was decided, the client hears that the page is of no more use."""
-    house = await opened(decisions, **PAGES)
-    live = quiet(house)
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
     asked = (await live.event())[1]
     (await decisions.only()).decide("approved")
     rest = await live.rest()
@@ -109,12 +109,12 @@ async def test_a7_what_the_client_answers_is_no_approval(
     decisions: DecisionStage, member: Any
 ) -> None:
     """Nor does a client that fails at opening the page fail the call: it waits all the same."""
-    house = await opened(decisions, **PAGES)
-    live = quiet(house)
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
     asked = (await live.event())[1]
     request = await decisions.only()
     before = live.taken
-    assert await house.answer(house.two, asked["id"], **member) == 202
+    assert await pair.answer(pair.two, asked["id"], **member) == 202
     await live.took(before + 3)
     assert (Paid.amounts, request.watchers) == ([], 1)
     request.decide("approved")
@@ -126,17 +126,17 @@ async def test_a7_what_the_client_answers_is_no_approval(
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action: str) -> None:
     """The call fails and says that its request still waits, which the same call finds again."""
-    house = await opened(decisions, **PAGES)
-    live = quiet(house)
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
     asked = (await live.event())[1]
-    await house.answer(house.two, asked["id"], result={"action": action})
+    await pair.answer(pair.two, asked["id"], result={"action": action})
     (answer,) = await live.rest()
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
     (await decisions.only()).decide("approved")
-    paid = await house.one.within(
-        house.session, message("tools/call", {"name": "pay", "arguments": {}})
+    paid = await pair.one.within(
+        pair.session, message("tools/call", {"name": "pay", "arguments": {}})
     )
     assert text(paid.json) == "paid 1"
 
@@ -150,8 +150,8 @@ async def test_e_01_who_opens_no_pages_is_shown_none(
     decisions: DecisionStage, version: str, declared: Any
 ) -> None:
     """It reads of the page in its progress."""
-    house = await opened(decisions, version, **declared)
-    live = house.call(house.one, "pay")
+    pair = await opened(decisions, version, **declared)
+    live = pair.call(pair.one, "pay")
     first = (await live.event())[1]
     (await decisions.only()).decide("approved")
 
@@ -162,15 +162,15 @@ async def test_e_01_who_opens_no_pages_is_shown_none(
 @pytest.mark.requirement("A7", "S-10")
 async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) -> None:
     """The call waits on; its client fetches the answer, or calls again, and finds the request."""
-    house = await opened(decisions)
-    live = house.call(house.one, "pay")
+    pair = await opened(decisions)
+    live = pair.call(pair.one, "pay")
     last, _ = await live.event()
     live.hang_up()
-    again = house.call(house.two, "pay", identity=8)
+    again = pair.call(pair.two, "pay", identity=8)
     await again.event()
     request = await decisions.only()
     await request.watched_by(2)
-    resumed = house.resume(house.two, last)
+    resumed = pair.resume(pair.two, last)
     request.decide("rejected")
     found = [await resumed.rest(), await again.rest()]
 
@@ -181,12 +181,12 @@ async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) ->
 @pytest.mark.requirement("CX-01", "A7")
 async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: DecisionStage) -> None:
     """Told to either process; the request stays."""
-    house = await opened(decisions, **PAGES)
-    live = quiet(house)
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
     await live.event()
     request = await decisions.only()
     await request.watched_by(1)
-    await house.cancel(house.two, 7)
+    await pair.cancel(pair.two, 7)
     await live.over()
 
     assert (request.watchers, request.verdict) == (0, None)
@@ -196,11 +196,11 @@ async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: Decision
 @pytest.mark.usefixtures("hasty")
 async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStage) -> None:
     """A batch, and an answer that can be no stream, end with what to do."""
-    house = await opened(decisions, "2025-03-26")
+    pair = await opened(decisions, "2025-03-26")
     call = message("tools/call", {"name": "pay", "arguments": {}})
     ping = message("ping", identity=8)
-    batch = await house.one.within(house.session, b"[" + call + b"," + ping + b"]")
-    single = await house.one.within(house.session, call, ("accept", "application/json"))
+    batch = await pair.one.within(pair.session, b"[" + call + b"," + ping + b"]")
+    single = await pair.one.within(pair.session, call, ("accept", "application/json"))
 
     waits, pong = batch.json
     for answer in (waits, single.json):
@@ -212,10 +212,10 @@ async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStag
 @pytest.mark.requirement("A7")
 async def test_a7_nobody_waits_for_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
     """The call fails and says that its request still waits."""
-    house = await opened(decisions)
-    house.become(a_caller(expires_at=0))
-    house.one.runner.grace_s = 0.05
-    (answer,) = await quiet(house).rest()
+    pair = await opened(decisions)
+    pair.become(a_caller(expires_at=0))
+    pair.one.runner.grace_s = 0.05
+    (answer,) = await quiet(pair).rest()
 
     assert answer["result"]["isError"]
     assert text(answer).startswith(MESSAGE)
@@ -227,9 +227,9 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
     decisions: DecisionStage,
 ) -> None:
     """There is no room to show that the call lives."""
-    house = await opened(decisions)
-    house.one.streams.most = 0
-    live = quiet(house)
+    pair = await opened(decisions)
+    pair.one.streams.most = 0
+    live = quiet(pair)
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
@@ -237,10 +237,10 @@ async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
 
 async def test_a_server_that_stops_sends_its_callers_elsewhere(decisions: DecisionStage) -> None:
     """A stop does not wait for a person, and the request is kept."""
-    house = await opened(decisions)
-    live = house.call(house.one, "pay")
+    pair = await opened(decisions)
+    live = pair.call(pair.one, "pay")
     await live.event()
     await (await decisions.only()).watched_by(1)
-    house.one.streams.close()
+    pair.one.streams.close()
 
     assert PAGE in text((await live.rest())[-1])

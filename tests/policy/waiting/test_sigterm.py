@@ -63,18 +63,18 @@ def served(idp: Idp, folder: Path) -> Iterator[ServerProcess]:
     }
     issuers = [issuer_settings(idp, dashboard=page, roles=roles)]
     drain = {"GATEPOST_LISTEN__DRAIN_S": str(DRAIN_S)}
-    with server_process(idp, folder, issuers, env=drain, **settings) as site:
-        yield site
+    with server_process(idp, folder, issuers, env=drain, **settings) as server:
+        yield server
 
 
 class Caller:
     """A connection of its own for one call."""
 
-    def __init__(self, site: ServerProcess, token: str) -> None:
-        self._path = site.client.path
+    def __init__(self, server: ServerProcess, token: str) -> None:
+        self._path = server.client.path
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._connection = http.client.HTTPConnection(
-            "127.0.0.1", site.client.port, timeout=WITHIN_S
+            "127.0.0.1", server.client.port, timeout=WITHIN_S
         )
 
     def __enter__(self) -> "Caller":
@@ -120,15 +120,15 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
     """At once and in full; what is approved while no server runs is found by the next call."""
     create(tmp_path / "keyring.json")
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(served(idp, tmp_path))
-        token = site.token()
+        server = stack.enter_context(served(idp, tmp_path))
+        token = server.token()
         held, round_two, silent, old = callers = [
-            stack.enter_context(Caller(site, token)) for _ in range(4)
+            stack.enter_context(Caller(server, token)) for _ in range(4)
         ]
         held.say(*call("held"))
         fields, body = call("silent")
         silent.say([*fields, PLAIN], body)
-        session = [("Mcp-Session-Id", site.client.open(token)), EVENTS]
+        session = [("Mcp-Session-Id", server.client.open(token)), EVENTS]
         old.say(session, old_call("sign", {"label": "old"}))
         round_two.say(*call("round", _meta=PAGES))
         asked = round_two.result()
@@ -137,19 +137,19 @@ def test_a7_a_signal_answers_every_call_that_waits(idp: Idp, tmp_path: Path) -> 
         more = {"inputResponses": given, "requestState": asked["requestState"], "_meta": PAGES}
         round_two.say(*call("round", **more))
         eventually(lambda: len(rows(tmp_path)) == len(callers), within=WITHIN_S)
-        site.process.process.send_signal(signal.SIGTERM)
+        server.process.process.send_signal(signal.SIGTERM)
         answers = [one.result() for one in callers]
 
-        assert site.process.process.wait(WITHIN_S) == 0
+        assert server.process.process.wait(WITHIN_S) == 0
         assert [one["isError"] for one in answers] == [True] * len(callers)
         for one in answers:
             assert "waits for a person's approval" in one["content"][0]["text"]
-        assert "without completing" not in site.process.output
+        assert "without completing" not in server.process.output
 
     for row in rows(tmp_path):
         digest = gatepost(tmp_path, "show", row.split()[0]).partition("--digest ")[2].split()[0]
         gatepost(tmp_path, "approve", row.split()[0], "--digest", digest)
-    with served(idp, tmp_path) as site, Caller(site, site.token()) as again:
+    with served(idp, tmp_path) as server, Caller(server, server.token()) as again:
         again.say(*call("held"))
 
         assert again.result()["content"][0]["text"] == "signed held"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.support.endpoint import TaskClient
 from tests.policy.waiting.decision_stage import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
 from tests.policy.waiting.test_tasks import Site, Visitor, waiting
@@ -66,28 +65,28 @@ async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
 
 def in_session(version: str, **declared: Any) -> Callable[[DecisionStage], Awaitable[Calling]]:
     async def begin(decisions: DecisionStage) -> Calling:
-        house = await with_decisions(decisions, EndpointPair, version=version).open(**declared)
-        live = house.post(house.one, CALL)
+        pair = await with_decisions(decisions, EndpointPair, version=version).open(**declared)
+        live = pair.post(pair.one, CALL)
 
         async def last() -> Any:
             return (await live.rest())[-1]["result"]
 
-        return house.one, last()
+        return pair.one, last()
 
     return begin
 
 
 def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
     async def begin(decisions: DecisionStage) -> Calling:
-        house = await with_decisions(decisions, EndpointPair, version="2025-03-26").open()
+        pair = await with_decisions(decisions, EndpointPair, version="2025-03-26").open()
         body = b"[" + CALL + b"]" if batch else CALL
         accept = ("accept", "application/json")
 
         async def ask() -> Any:
-            found = (await house.one.within(house.session, body, accept)).json
+            found = (await pair.one.within(pair.session, body, accept)).json
             return (found[0] if batch else found)["result"]
 
-        return house.one, ask()
+        return pair.one, ask()
 
     return begin
 
@@ -165,38 +164,38 @@ async def test_a7_a_stop_hands_over_what_waits(
     decisions: DecisionStage, kind: type[TaskClient], *, late: bool
 ) -> None:
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
-    site = Site(decisions, kind)
+    server = Site(decisions, kind)
     if late:
-        site.first.keeper.drain(HOUR_S)
-    task_id = (await site.first.start("pay"))["taskId"]
+        server.first.keeper.drain(HOUR_S)
+    task_id = (await server.first.start("pay"))["taskId"]
     if not late:
-        await waiting(site, task_id)
-        site.first.keeper.drain(HOUR_S)
-    await handed_over(site.first, task_id)
-    await site.first.keeper.sweep()
+        await waiting(server, task_id)
+        server.first.keeper.drain(HOUR_S)
+    await handed_over(server.first, task_id)
+    await server.first.keeper.sweep()
     async with asyncio.timeout(WITHIN_S):
-        await site.first.keeper.aclose()
-    await site.second.keeper.sweep()
+        await server.first.keeper.aclose()
+    await server.second.keeper.sweep()
     await (await decisions.only()).watched_by(1)
     (await decisions.only()).decide("approved")
-    ended = await site.second.until(task_id)
+    ended = await server.second.until(task_id)
 
     assert (ended["status"], Paid.amounts) == ("completed", [1])
-    await site.second.keeper.aclose()
+    await server.second.keeper.aclose()
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
 async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
     """It has begun, so that it ends here, like any other work."""
-    site = Site(decisions, TaskClient)
-    task_id = (await site.first.start("pay_slowly"))["taskId"]
-    await waiting(site, task_id)
+    server = Site(decisions, TaskClient)
+    task_id = (await server.first.start("pay_slowly"))["taskId"]
+    await waiting(server, task_id)
     (await decisions.only()).decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
-    site.first.keeper.drain(HOUR_S)
+    server.first.keeper.drain(HOUR_S)
     Paid.go_on.set()
     async with asyncio.timeout(WITHIN_S):
-        await site.first.keeper.aclose()
+        await server.first.keeper.aclose()
 
-    assert (await site.second.get(task_id))["status"] == "completed"
+    assert (await server.second.get(task_id))["status"] == "completed"
     assert Paid.amounts == [1]

@@ -11,7 +11,6 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
-from tests.support.endpoint import TASKS, TaskClient
 from tests.policy.waiting.decision_stage import (
     MESSAGE,
     PAGE,
@@ -22,7 +21,7 @@ from tests.policy.waiting.decision_stage import (
     pack,
     with_decisions,
 )
-from tests.support.endpoint import JSON, META, VERSION, message
+from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
 from tests.support.stores import DetachableRecords
 
 TERMS = TaskLimits(lease_s=0.5)
@@ -67,10 +66,10 @@ class Site:
 
 
 @pytest.fixture(params=[TaskClient, Visitor])
-async def site(request: pytest.FixtureRequest, decisions: DecisionStage) -> AsyncIterator[Site]:
-    site = Site(decisions, request.param)
-    yield site
-    await site.aclose()
+async def server(request: pytest.FixtureRequest, decisions: DecisionStage) -> AsyncIterator[Site]:
+    server = Site(decisions, request.param)
+    yield server
+    await server.aclose()
 
 
 def text(task: Any) -> str:
@@ -81,10 +80,10 @@ def shows_page(client: TaskClient) -> bool:
     return isinstance(client, Visitor)
 
 
-async def waiting(site: Site, task_id: str) -> Any:
+async def waiting(server: Site, task_id: str) -> Any:
     """The task once it says what it waits for."""
-    status = "input_required" if shows_page(site.first) else "working"
-    return await site.first.when(
+    status = "input_required" if shows_page(server.first) else "working"
+    return await server.first.when(
         task_id, lambda t: t["status"] == status and t.get("statusMessage")
     )
 
@@ -99,16 +98,16 @@ VERDICTS: list[tuple[Verdict, str]] = [
 @pytest.mark.requirement("A7", "A8", "K-02", "K-09")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_the_task_says_what_it_waits_for(
-    site: Site, decisions: DecisionStage, verdict: Verdict, words: str
+    server: Site, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
     """In its status, and as a page to a client that opens pages; it ends with the decision."""
-    task = await site.first.start("pay")
-    shown = await waiting(site, task["taskId"])
+    task = await server.first.start("pay")
+    shown = await waiting(server, task["taskId"])
     (await decisions.only()).decide(verdict)
-    ended = await site.second.until(task["taskId"])
+    ended = await server.second.until(task["taskId"])
 
     assert shown["statusMessage"] == f"{MESSAGE} {PAGE}"
-    if shows_page(site.first):
+    if shows_page(server.first):
         (asked,) = shown["inputRequests"].values()
         assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
     assert (ended["status"], text(ended)) == ("completed", words)
@@ -124,40 +123,42 @@ async def test_a7_what_its_client_answers_is_no_approval(
     decisions: DecisionStage, action: str, *, ends: bool
 ) -> None:
     """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
-    site = Site(decisions, Visitor)
-    task_id = (await site.first.start("pay"))["taskId"]
-    (key,) = (await waiting(site, task_id))["inputRequests"]
-    await site.second.answer(task_id, **{key: {"action": action}})
+    server = Site(decisions, Visitor)
+    task_id = (await server.first.start("pay"))["taskId"]
+    (key,) = (await waiting(server, task_id))["inputRequests"]
+    await server.second.answer(task_id, **{key: {"action": action}})
     if ends:
-        ended = await site.first.until(task_id)
+        ended = await server.first.until(task_id)
         assert ended["result"]["isError"]
         assert text(ended).startswith(f"{MESSAGE} {PAGE} Try again")
     else:
-        answered = await site.first.until(task_id, "working")
+        answered = await server.first.until(task_id, "working")
         assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"
     assert Paid.amounts == []
     (await decisions.only()).decide("approved")
-    again = await site.first.call_with("pay") if ends else await site.first.until(task_id)
+    again = await server.first.call_with("pay") if ends else await server.first.until(task_id)
 
     assert "paid 1" in str(again if not ends else again.body)
-    await site.aclose()
+    await server.aclose()
 
 
 @pytest.mark.requirement("K-07", "A7")
-async def test_a7_a_waiting_task_survives_its_servers(site: Site, decisions: DecisionStage) -> None:
+async def test_a7_a_waiting_task_survives_its_servers(
+    server: Site, decisions: DecisionStage
+) -> None:
     """
     Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
     as that takes, and meets its request.
     """
-    task_id = (await site.first.start("pay"))["taskId"]
-    await waiting(site, task_id)
+    task_id = (await server.first.start("pay"))["taskId"]
+    await waiting(server, task_id)
     request = await decisions.only()
     for _ in range(5):
-        await site.crash()
-        await kept(site, task_id, lambda record: b'"untouched":true' in record.call)
+        await server.crash()
+        await kept(server, task_id, lambda record: b'"untouched":true' in record.call)
     await request.watched_by(1)
     request.decide("approved")
-    ended = await site.first.until(task_id)
+    ended = await server.first.until(task_id)
 
     assert (ended["status"], text(ended)) == ("completed", "paid 1")
     assert Paid.amounts == [1]
@@ -166,62 +167,62 @@ async def test_a7_a_waiting_task_survives_its_servers(site: Site, decisions: Dec
 @pytest.mark.requirement("K-07", "K-10", "A7")
 @pytest.mark.parametrize("taken_up", [True, False])
 async def test_a7_what_was_approved_and_begun_is_not_begun_again(
-    site: Site, decisions: DecisionStage, *, taken_up: bool
+    server: Site, decisions: DecisionStage, *, taken_up: bool
 ) -> None:
     """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
-    task_id = (await site.first.start("pay_slowly"))["taskId"]
-    await waiting(site, task_id)
+    task_id = (await server.first.start("pay_slowly"))["taskId"]
+    await waiting(server, task_id)
     request = await decisions.only()
     if taken_up:
         request.verdict = "approved"  # nobody hears of it: who takes the task up finds it
-        await site.crash()
+        await server.crash()
     else:
         request.decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), 20)
-    await site.crash()
-    ended = await site.first.until(task_id)
+    await server.crash()
+    ended = await server.first.until(task_id)
 
     assert (ended["status"], Paid.amounts) == ("failed", [1])
     assert "whether it took effect is unknown" in ended["statusMessage"]
 
 
 @pytest.mark.requirement("K-13", "A7")
-async def test_k_13_a_cancelled_task_does_not_begin(site: Site, decisions: DecisionStage) -> None:
+async def test_k_13_a_cancelled_task_does_not_begin(server: Site, decisions: DecisionStage) -> None:
     """Whoever took its call back was told so before somebody approved it."""
-    task_id = (await site.first.start("pay"))["taskId"]
-    await waiting(site, task_id)
-    await site.second.about("cancel", task_id)
+    task_id = (await server.first.start("pay"))["taskId"]
+    await waiting(server, task_id)
+    await server.second.about("cancel", task_id)
     (await decisions.only()).decide("approved")
 
-    assert (await site.first.until(task_id))["status"] == "cancelled"
+    assert (await server.first.until(task_id))["status"] == "cancelled"
     assert Paid.amounts == []
 
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
-    site: Site, decisions: DecisionStage
+    server: Site, decisions: DecisionStage
 ) -> None:
     """However long after its own time somebody decides."""
-    task_id = (await site.first.start("pay"))["taskId"]
-    shown = await waiting(site, task_id)
+    task_id = (await server.first.start("pay"))["taskId"]
+    shown = await waiting(server, task_id)
     for _ in range(5):
-        for replica in (site.first, site.second):
+        for replica in (server.first, server.second):
             replica.clock.now += shown["ttlMs"] / 1000 * 0.8
-        record = await site.first.records.of("acme").tasks.get(task_id)
+        record = await server.first.records.of("acme").tasks.get(task_id)
         assert record is not None
         before = record.expires_at
-        await kept(site, task_id, lambda now, before=before: now.expires_at > before)
+        await kept(server, task_id, lambda now, before=before: now.expires_at > before)
     (await decisions.only()).decide("approved")
 
-    assert text(await site.first.until(task_id)) == "paid 1"
+    assert text(await server.first.until(task_id)) == "paid 1"
 
 
-async def kept(site: Site, task_id: str, condition: Callable[[TaskRecord], object]) -> None:
+async def kept(server: Site, task_id: str, condition: Callable[[TaskRecord], object]) -> None:
     """Return once *condition* holds of the record."""
     async with asyncio.timeout(20):
         record = None
         while record is None or not condition(record):
-            record = await site.first.records.of("acme").tasks.get(task_id)
+            record = await server.first.records.of("acme").tasks.get(task_id)
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
 
 

@@ -13,7 +13,6 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.support.endpoint import TaskClient
 from tests.policy.waiting.decision_stage import (
     MESSAGE,
     PAGE,
@@ -22,7 +21,7 @@ from tests.policy.waiting.decision_stage import (
     Paid,
     with_decisions,
 )
-from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint import EndpointClient, TaskClient, a_caller
 from tests.support.endpoint_streams import EndpointPair
 
 
@@ -40,9 +39,9 @@ def lends(client: EndpointClient) -> None:
 @pytest.mark.requirement("A7", "O8")
 async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: DecisionStage) -> None:
     """A tool that calls another may take its time before and after, and not the person's."""
-    house = await with_decisions(decisions, EndpointPair).open()
-    lends(house.one)
-    live = house.call(house.one, "spend")
+    pair = await with_decisions(decisions, EndpointPair).open()
+    lends(pair.one)
+    live = pair.call(pair.one, "spend")
     await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
     (await decisions.only()).decide("approved")
     *told, answer = await live.rest()

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.replicas.cluster import Cluster
+from tests.runtime.replicas.balanced_replicas import BalancedReplicas
 from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 from tests.tenancy.conftest import idp
 
-__all__ = ["cluster", "idp"]
+__all__ = ["idp", "replicas"]
 
 
 @pytest.fixture(scope="module")
-def cluster(
+def replicas(
     idp: Idp,
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: Postgres,
     postgres_template: str,
     valkey_server: Valkey,
-) -> Iterator[Cluster]:
+) -> Iterator[BalancedReplicas]:
     folder: Path = tmp_path_factory.mktemp("replicas")
     with postgres_server.database(like=postgres_template) as database:
         storage = {"database": database, "shared": valkey_server.url()}
-        cluster = Cluster(idp, folder, storage)
-        with cluster.running():
-            yield cluster
+        replicas = BalancedReplicas(idp, folder, storage)
+        with replicas.running():
+            yield replicas

@@ -5,7 +5,12 @@ import json
 
 import pytest
 
-from tests.runtime.replicas.cluster import META, Caller, Cluster, Stream
+from tests.runtime.replicas.balanced_replicas import (
+    META,
+    BalancedReplicas,
+    ReplicaClient,
+    ReplicaStream,
+)
 
 HANDSHAKES = ["2025-11-25", "2025-06-18", "2025-03-26"]
 ELICITS = ["2025-11-25", "2025-06-18"]
@@ -15,12 +20,12 @@ ACCEPTED = {"action": "accept", "content": {"ok": True}}
 pytestmark = pytest.mark.requirement("J-13")
 
 
-async def bounce(cluster: Cluster, number: int) -> None:
+async def bounce(replicas: BalancedReplicas, number: int) -> None:
     """Kill a replica and bring it back."""
-    await asyncio.to_thread(cluster.restart, number)
+    await asyncio.to_thread(replicas.restart, number)
 
 
-async def poll(client: Caller, task_id: str, status: str) -> dict[str, object]:
+async def poll(client: ReplicaClient, task_id: str, status: str) -> dict[str, object]:
     """A task, once it has come that far; each look goes to whichever replica comes."""
 
     async def look() -> dict[str, object]:
@@ -42,50 +47,54 @@ def call(tool: str, **arguments: str) -> dict[str, object]:
 
 @pytest.mark.requirement("S-16", "S-20", "S-17")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_session_is_everywhere_and_ends_everywhere(cluster: Cluster, version: str) -> None:
+async def test_a_session_is_everywhere_and_ends_everywhere(
+    replicas: BalancedReplicas, version: str
+) -> None:
     """Opened at one, used at both while one is killed; ended at the other, it is gone for good."""
-    async with cluster.client() as client:
+    async with replicas.client() as client:
         session = await client.open(version, at=0)
         for at in (0, 1, None, None):
             assert (await client.within(session, "ping", at=at)).status_code == 200
 
-        cluster.kill(0)
+        replicas.kill(0)
         for _ in range(4):
             assert (await client.within(session, "ping")).status_code == 200
         assert await client.delete(session, at=1) == 204
-        await bounce(cluster, 0)
+        await bounce(replicas, 0)
 
         for at in (0, 1, None):
             assert (await client.within(session, "ping", at=at)).status_code == 404
 
 
 @pytest.mark.requirement("M-05", "M-13")
-async def test_a_round_trip_goes_on_at_the_other(cluster: Cluster) -> None:
+async def test_a_round_trip_goes_on_at_the_other(replicas: BalancedReplicas) -> None:
     """One asks and dies; the other takes the answer, which counts once."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         asked = await client.ask("tools/call", call("purge", table=name), at=0, capabilities=FORMS)
         assert asked["resultType"] == "input_required"
 
-        cluster.kill(0)
+        replicas.kill(0)
         retry = {
             **call("purge", table=name),
             "inputResponses": {"confirm": ACCEPTED},
             **({"requestState": asked["requestState"]} if "requestState" in asked else {}),
         }
         done = await client.ask("tools/call", retry, capabilities=FORMS)
-        await bounce(cluster, 0)
+        await bounce(replicas, 0)
 
     assert done["content"][0]["text"] == f"purged {name}"
-    assert cluster.marks(f"purged {name}") == 1
+    assert replicas.marks(f"purged {name}") == 1
 
 
 @pytest.mark.requirement("DE-10", "E-12")
 @pytest.mark.parametrize("version", ELICITS)
-async def test_an_answer_finds_the_call_that_waits_for_it(cluster: Cluster, version: str) -> None:
+async def test_an_answer_finds_the_call_that_waits_for_it(
+    replicas: BalancedReplicas, version: str
+) -> None:
     """One asks on its stream; the other, just restarted, takes the answer and passes it on."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         session = await client.open(version, **FORMS)
         body = {
             "jsonrpc": "2.0",
@@ -97,29 +106,29 @@ async def test_an_answer_finds_the_call_that_waits_for_it(cluster: Cluster, vers
             "POST", _encoded(body), {"Mcp-Session-Id": session}, at=1
         ) as stream:
             question = await stream.until("elicitation/create")
-            await bounce(cluster, 0)
+            await bounce(replicas, 0)
             answer = {"jsonrpc": "2.0", "id": question["id"], "result": ACCEPTED}
             assert await client.post(session, answer, at=0) == 202
             done = await stream.until("")
 
     assert done["result"]["content"][0]["text"] == f"purged {name}"
-    assert cluster.marks(f"purged {name}") == 1
+    assert replicas.marks(f"purged {name}") == 1
 
 
 @pytest.mark.requirement("K-07", "K-17", "K-09")
-async def test_a_task_outlives_the_replica_that_runs_it(cluster: Cluster) -> None:
+async def test_a_task_outlives_the_replica_that_runs_it(replicas: BalancedReplicas) -> None:
     """Accepted by one that dies; what may run again does so at the other, and both can be asked."""
-    name = cluster.name()
-    async with cluster.client() as client, cluster.client(sub="mallory") as other:
+    name = replicas.name()
+    async with replicas.client() as client, replicas.client(sub="mallory") as other:
         task = await client.ask("tools/call", call("rebuild", name=name), at=0, capabilities=TASKS)
         assert task["resultType"] == "task"
-        await cluster.marked(f"rebuilding {name}")
+        await replicas.marked(f"rebuilding {name}")
 
-        cluster.kill(0)
-        await cluster.marked(f"rebuilding {name}", 2)
-        cluster.let_go(name)
+        replicas.kill(0)
+        await replicas.marked(f"rebuilding {name}", 2)
+        replicas.let_go(name)
         ended = await poll(client, task["taskId"], "completed")
-        await bounce(cluster, 0)
+        await bounce(replicas, 0)
         again = await client.ask("tasks/get", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
         with pytest.raises(AssertionError, match="-32602"):
             await other.ask("tasks/get", {"taskId": task["taskId"]}, capabilities=TASKS)
@@ -129,44 +138,44 @@ async def test_a_task_outlives_the_replica_that_runs_it(cluster: Cluster) -> Non
 
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
-async def test_what_must_not_run_twice_ends_honestly(cluster: Cluster) -> None:
+async def test_what_must_not_run_twice_ends_honestly(replicas: BalancedReplicas) -> None:
     """The one that paid is gone: the task says that nobody knows, and nothing is paid again."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=0, capabilities=TASKS)
-        await cluster.marked(f"paying {name}")
-        cluster.kill(0)
-        cluster.let_go(name)
+        await replicas.marked(f"paying {name}")
+        replicas.kill(0)
+        replicas.let_go(name)
         ended = await poll(client, task["taskId"], "failed")
-        await bounce(cluster, 0)
+        await bounce(replicas, 0)
         again = await client.ask("tasks/get", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
 
     assert (ended["status"], ended["error"]) == (again["status"], again["error"])
-    assert cluster.marks(f"paying {name}") == 1
-    assert cluster.marks(f"paid {name}") == 0
+    assert replicas.marks(f"paying {name}") == 1
+    assert replicas.marks(f"paid {name}") == 0
 
 
 @pytest.mark.requirement("K-12", "K-13")
-async def test_a_task_is_cancelled_from_anywhere(cluster: Cluster) -> None:
+async def test_a_task_is_cancelled_from_anywhere(replicas: BalancedReplicas) -> None:
     """By the other replica, just restarted; what runs is really stopped."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         task = await client.ask("tools/call", call("pay", name=name), at=1, capabilities=TASKS)
-        await cluster.marked(f"paying {name}")
-        await bounce(cluster, 0)
+        await replicas.marked(f"paying {name}")
+        await bounce(replicas, 0)
         await client.ask("tasks/cancel", {"taskId": task["taskId"]}, at=0, capabilities=TASKS)
         await poll(client, task["taskId"], "cancelled")
-        cluster.let_go(name)
+        replicas.let_go(name)
 
         assert await client.say(at=1)
-    assert cluster.marks(f"paid {name}") == 0
+    assert replicas.marks(f"paid {name}") == 0
 
 
 @pytest.mark.requirement("SU-04", "SU-09", "R-09")
-async def test_a_change_at_one_is_heard_at_the_other(cluster: Cluster) -> None:
+async def test_a_change_at_one_is_heard_at_the_other(replicas: BalancedReplicas) -> None:
     """Before the one was restarted, and after; and nobody of another tenant hears of it."""
     watched = {"toolsListChanged": True, "resourceSubscriptions": ["note://a"]}
-    async with cluster.client() as client, cluster.client(org_id="globex") as other:
+    async with replicas.client() as client, replicas.client(org_id="globex") as other:
         body = client.modern("subscriptions/listen", {"notifications": watched})
         head = client.mirrors("subscriptions/listen", None)
         async with (
@@ -181,21 +190,23 @@ async def test_a_change_at_one_is_heard_at_the_other(cluster: Cluster) -> None:
                     "notifications/resources/updated",
                     "notifications/tools/list_changed",
                 }
-                await bounce(cluster, 0)
+                await bounce(replicas, 0)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(strangers.next(), 0.2)
 
 
 @pytest.mark.requirement("R-10", "S-11")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_subscription_is_kept_for_the_session(cluster: Cluster, version: str) -> None:
+async def test_a_subscription_is_kept_for_the_session(
+    replicas: BalancedReplicas, version: str
+) -> None:
     """Made at one, which is restarted; told on the stream that the other holds open."""
-    async with cluster.client() as client:
+    async with replicas.client() as client:
         session = await client.open(version, at=0)
         subscribed = await client.within(session, "resources/subscribe", {"uri": "note://b"}, at=0)
         assert subscribed.json()["result"] == {}
         async with client.stream("GET", headers={"Mcp-Session-Id": session}, at=1) as stream:
-            await bounce(cluster, 0)
+            await bounce(replicas, 0)
             await client.ask("tools/call", call("touch", name="b"), at=0)
 
             assert await _two(stream) == {
@@ -206,10 +217,10 @@ async def test_a_subscription_is_kept_for_the_session(cluster: Cluster, version:
 
 @pytest.mark.requirement("CX-03", "T-11", "CX-01")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_cancellation_finds_its_call(cluster: Cluster, version: str) -> None:
+async def test_a_cancellation_finds_its_call(replicas: BalancedReplicas, version: str) -> None:
     """Sent to the other replica, just restarted; nobody else's id of the same number is hit."""
-    name, theirs = cluster.name(), cluster.name()
-    async with cluster.client() as client, cluster.client(sub="bob") as other:
+    name, theirs = replicas.name(), replicas.name()
+    async with replicas.client() as client, replicas.client(sub="bob") as other:
         session, foreign = await client.open(version), await other.open(version)
         mine = asyncio.create_task(
             client.within(session, "tools/call", call("hold", name=name), at=1, identity=5)
@@ -217,42 +228,44 @@ async def test_a_cancellation_finds_its_call(cluster: Cluster, version: str) -> 
         bobs = asyncio.create_task(
             other.within(foreign, "tools/call", call("hold", name=theirs), at=1, identity=5)
         )
-        await cluster.marked(f"holding {name}")
-        await cluster.marked(f"holding {theirs}")
-        await bounce(cluster, 0)
+        await replicas.marked(f"holding {name}")
+        await replicas.marked(f"holding {theirs}")
+        await bounce(replicas, 0)
         note = {
             "jsonrpc": "2.0",
             "method": "notifications/cancelled",
             "params": {"requestId": 5, "reason": "no longer wanted"},
         }
         assert await client.post(session, note, at=0) == 202
-        await cluster.marked(f"stopped {name}")
-        cluster.let_go(theirs)
+        await replicas.marked(f"stopped {name}")
+        replicas.let_go(theirs)
 
         assert f"held {theirs}" in (await bobs).text
         assert "held" not in (await mine).text
-    assert cluster.marks(f"stopped {theirs}") == 0
+    assert replicas.marks(f"stopped {theirs}") == 0
 
 
 @pytest.mark.requirement("T-11", "CX-01")
-async def test_hanging_up_at_the_balancer_stops_the_call(cluster: Cluster) -> None:
+async def test_hanging_up_at_the_balancer_stops_the_call(replicas: BalancedReplicas) -> None:
     """Whichever replica has it: the proxy in between ends its request too."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         params = call("hold", name=name)
         async with client.stream(
             "POST", client.modern("tools/call", params), client.mirrors("tools/call", params)
         ) as stream:
             assert (await stream.next())["method"] == "notifications/progress"
-        await cluster.marked(f"stopped {name}")
+        await replicas.marked(f"stopped {name}")
 
 
 @pytest.mark.requirement("S-08", "S-12")
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_lost_stream_is_found_again_at_the_other(cluster: Cluster, version: str) -> None:
+async def test_a_lost_stream_is_found_again_at_the_other(
+    replicas: BalancedReplicas, version: str
+) -> None:
     """The call runs on; its answer is read where the client happens to come back."""
-    name = cluster.name()
-    async with cluster.client() as client:
+    name = replicas.name()
+    async with replicas.client() as client:
         session = await client.open(version)
         head = {"Mcp-Session-Id": session}
         params = {**call("hold", name=name), "_meta": {"progressToken": "p"}}
@@ -260,40 +273,40 @@ async def test_a_lost_stream_is_found_again_at_the_other(cluster: Cluster, versi
         async with client.stream("POST", _encoded(body), head, at=1) as stream:
             await stream.until("notifications/progress")
             last = stream.last_id
-        await bounce(cluster, 0)
-        cluster.let_go(name)
+        await bounce(replicas, 0)
+        replicas.let_go(name)
         async with client.stream("GET", headers={**head, "Last-Event-ID": last}, at=0) as again:
             done = await again.until("")
 
     assert done["id"] == 3
     assert done["result"]["content"][0]["text"] == f"held {name}"
-    assert cluster.marks(f"stopped {name}") == 0
+    assert replicas.marks(f"stopped {name}") == 0
 
 
 @pytest.mark.requirement("O12")
-async def test_a_retried_call_has_one_effect(cluster: Cluster) -> None:
+async def test_a_retried_call_has_one_effect(replicas: BalancedReplicas) -> None:
     """A retry comes to the other while the first runs, and again after the first one died."""
-    name, key = cluster.name(), {"Idempotency-Key": "the-same"}
-    async with cluster.client() as client:
+    name, key = replicas.name(), {"Idempotency-Key": "the-same"}
+    async with replicas.client() as client:
         first = asyncio.create_task(
             client.ask("tools/call", call("pay", name=name), at=0, headers=key)
         )
-        await cluster.marked(f"paying {name}")
+        await replicas.marked(f"paying {name}")
         second = asyncio.create_task(
             client.ask("tools/call", call("pay", name=name), at=1, headers=key)
         )
-        cluster.let_go(name)
+        replicas.let_go(name)
         answers = [await first, await second]
-        cluster.kill(0)
+        replicas.kill(0)
         answers.append(await client.ask("tools/call", call("pay", name=name), headers=key))
-        await bounce(cluster, 0)
+        await bounce(replicas, 0)
         answers.append(await client.ask("tools/call", call("pay", name=name), at=0, headers=key))
 
     assert {answer["content"][0]["text"] for answer in answers} == {f"paid {name}"}
-    assert cluster.marks(f"paid {name}") == 1
+    assert replicas.marks(f"paid {name}") == 1
 
 
-async def _two(stream: Stream) -> set[str]:
+async def _two(stream: ReplicaStream) -> set[str]:
     """The methods of the next two messages."""
     return {(await stream.next())["method"], (await stream.next())["method"]}
 

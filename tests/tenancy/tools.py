@@ -3,7 +3,7 @@
 from gatepost import CallContext, Pack
 from tests.support.sample_tools import CALLS
 
-pack = Pack("toolset")
+pack = Pack("scoped")
 
 NEEDS: dict[str, frozenset[str]] = {
     "open": frozenset(),

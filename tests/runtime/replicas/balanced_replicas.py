@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from tests.runtime.replicas import toolset
+from tests.runtime.replicas import tools
 from tests.support.client import MODERN, message
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
@@ -24,7 +24,7 @@ META = "io.modelcontextprotocol/"
 Event = dict[str, Any]
 
 
-class Cluster(Replicas):
+class BalancedReplicas(Replicas):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], **settings: Any) -> None:
@@ -32,7 +32,7 @@ class Cluster(Replicas):
             idp,
             folder,
             storage,
-            tools=Path(toolset.__file__),
+            tools=Path(tools.__file__),
             port=free_port(),
             tasks={"lease_s": LEASE_S},
             **settings,
@@ -47,7 +47,7 @@ class Cluster(Replicas):
             yield
 
     def name(self) -> str:
-        """A name that no other test of this cluster uses."""
+        """A name that no other test of these replicas uses."""
         return f"n{next(self._names)}"
 
     def let_go(self, name: str) -> None:
@@ -64,7 +64,7 @@ class Cluster(Replicas):
         await asyncio.to_thread(eventually, lambda: self.marks(word) >= times, within=WITHIN_S)
 
     @asynccontextmanager
-    async def client(self, **claims: Any) -> AsyncIterator["Caller"]:
+    async def client(self, **claims: Any) -> AsyncIterator["ReplicaClient"]:
         """Somebody with a token; the same person each time unless *claims* say otherwise."""
         headers = {
             "Authorization": f"Bearer {self.token(**claims)}",
@@ -76,23 +76,23 @@ class Cluster(Replicas):
         async with httpx2.AsyncClient(
             headers=headers, timeout=WITHIN_S, limits=limits, trust_env=False
         ) as http:
-            yield Caller(self, http)
+            yield ReplicaClient(self, http)
 
 
-class Caller:
+class ReplicaClient:
     """Sends requests to a replica by its number, or (None) through the balancer."""
 
-    def __init__(self, cluster: Cluster, http: httpx2.AsyncClient) -> None:
-        self._cluster = cluster
+    def __init__(self, replicas: BalancedReplicas, http: httpx2.AsyncClient) -> None:
+        self._replicas = replicas
         self._http = http
         self._ids = count(1)
 
     def url(self, at: int | None) -> str:
         return (
-            self._cluster.url
+            self._replicas.url
             if at is None
-            else self._cluster.url.replace(
-                f":{self._cluster.port}/", f":{self._cluster.ports[at]}/"
+            else self._replicas.url.replace(
+                f":{self._replicas.port}/", f":{self._replicas.ports[at]}/"
             )
         )
 
@@ -203,16 +203,16 @@ class Caller:
         headers: Mapping[str, str] | None = None,
         *,
         at: int | None = None,
-    ) -> AsyncIterator["Stream"]:
+    ) -> AsyncIterator["ReplicaStream"]:
         """An event stream; leaving the block hangs up."""
         async with self._http.stream(
             verb, self.url(at), content=body, headers=dict(headers or {})
         ) as answer:
             assert answer.status_code == 200, await answer.aread()
-            yield Stream(answer)
+            yield ReplicaStream(answer)
 
 
-class Stream:
+class ReplicaStream:
     """The messages of an open event stream."""
 
     def __init__(self, answer: httpx2.Response) -> None:
