@@ -16,6 +16,12 @@ NOTE_BYTES = 256
 LEAST_BYTES = 2 * NOTE_BYTES
 """The least room for the text beside a structured value, with the note that it was cut."""
 
+PIECE_CHARACTERS = 16_384
+"""
+A text is cut within one piece of it. To encode all of it for each guess at its length took 0.4
+seconds for one of nothing but quotation marks.
+"""
+
 UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
 """The exceptions for an outcome that has no JSON or whose blocks are not mappings."""
 
@@ -133,11 +139,22 @@ def _cut(
 
 def _prefix(text: str, room: int) -> str:
     """Return the longest prefix of *text* whose JSON has at most *room* bytes."""
-    low, high = 0, min(len(text), room)
+    room -= 2  # the quotation marks
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        piece = text[start : start + PIECE_CHARACTERS]
+        size = len(_encode(piece)) - 2
+        if size > room:
+            return text[: start + _fitting_characters(piece, room)]
+        room -= size
+    return text
+
+
+def _fitting_characters(piece: str, room: int) -> int:
+    low, high = 0, min(len(piece), max(room, 0))
     while low < high:
         middle = (low + high + 1) // 2
-        if len(_encode(text[:middle])) <= room:
+        if len(_encode(piece[:middle])) - 2 <= room:
             low = middle
         else:
             high = middle - 1
-    return text[:low]
+    return low

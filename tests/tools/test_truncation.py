@@ -1,0 +1,48 @@
+"""Cutting a text: as much of it as fits, without holding the event loop up."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.tools import truncation
+from gatepost.tools.api import Outcome
+from gatepost.tools.truncation import NOTE_BYTES, fit
+from gatepost_packs import demo
+from tests.support.measuring import HOLD_S, collected, shortest_hold
+
+ECHO = demo.pack.tools["echo"]
+LETTERS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('"\\\n\x01é€😀'))
+
+
+def _text(value: str) -> Outcome:
+    return Outcome(({"type": "text", "text": value},))
+
+
+@given(LETTERS, st.integers(0, 400), st.integers(1, 7))
+def test_as_much_of_a_text_is_kept_as_fits(text: str, room: int, piece: int) -> None:
+    """However it is encoded, and wherever the pieces end in which it is cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(truncation, "PIECE_CHARACTERS", piece)
+        kept = truncation._prefix(text, room)
+    assert text.startswith(kept)
+    assert not kept or len(msgspec.json.encode(kept)) <= room
+    if len(kept) < len(text):
+        assert len(msgspec.json.encode(text[: len(kept) + 1])) > room
+
+
+@pytest.mark.parametrize("letter", ['"', "\x01", "é", "x"])
+async def test_cutting_a_long_text_holds_nobody_up(letter: str) -> None:
+    """A text whose JSON is far longer than the limit, of which half a million letters stay."""
+    outcome, limit = _text(letter * 3_000_000), 4_000_000 if letter != "x" else 2_000_000
+    found: list[Any] = []
+
+    async def work() -> None:
+        found.append(fit(outcome, ECHO, limit))
+
+    with collected():
+        held, most = await shortest_hold(work, HOLD_S)
+    assert len(msgspec.json.encode(found[0].content[0])) > limit - 3 * NOTE_BYTES
+    assert held < most
