@@ -9,7 +9,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from tests.mcp import fixture_tasks
+from tests.mcp import fixture_questions
 from tests.policy.replicas import run_until
 from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
@@ -41,7 +41,11 @@ class Site(TaskClient):
 
     def __init__(self) -> None:
         super().__init__(
-            [*fixture_tasks.pack.tools.values(), *pack.tools.values(), *pack.documents.values()]
+            [
+                *fixture_questions.task_pack.tools.values(),
+                *pack.tools.values(),
+                *pack.documents.values(),
+            ]
         )
         self.left = 10**9
         kept = self.records.of("acme")

@@ -10,10 +10,7 @@ from tests.architecture.source import ROOT
 from tests.support import commands
 from tests.support.commands import Gatepost
 
-FIXTURES = [
-    ROOT / "tests/clients/toolset.py",
-    *sorted((ROOT / "tests/mcp").glob("fixture_*.py")),
-]
+FIXTURES = sorted((ROOT / "tests/mcp").glob("fixture_*.py"))
 
 
 class Stage(NamedTuple):

@@ -37,8 +37,9 @@ class Encrypted(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         tls = None if company is None else tls_context(*company.certify("localhost"))
-        self.trusting = ssl.create_default_context(cafile=company and str(company.bundle))
         self._speaks_tls = company is not None
+        if company is not None:
+            self.trusting = ssl.create_default_context(cafile=str(company.bundle))
         self.sock = bind("127.0.0.1", 0)
         self.port: int = self.sock.getsockname()[1]
         self.ready = threading.Event()

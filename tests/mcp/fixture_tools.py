@@ -1,4 +1,4 @@
-"""The tools and resources that the official suite asks for, written as a user of Gatepost would."""
+"""The tools and resources that the official suite and the real clients ask for."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Contents, Image, Message, Outcome, Pack, ToolFailure
 
@@ -208,4 +208,33 @@ async def test_trigger_tool_change(ctx: CallContext) -> str:
 async def test_trigger_prompt_change(ctx: CallContext) -> str:
     """Announce that the list of prompts changed; afterwards it is as it was."""
     await ctx.changes.listed("prompts")
+    return "Announced."
+
+
+client_pack = Pack("clients")
+
+
+class Weather(BaseModel):
+    """How it is outside."""
+
+    city: str
+    degrees: float
+
+
+@client_pack.tool(read_only=True)
+async def weather(ctx: CallContext, city: str) -> Weather:
+    """Say how warm it is in a city."""
+    return Weather(city=city, degrees=21.5)
+
+
+@client_pack.tool()
+async def link_account(ctx: CallContext) -> str:
+    """Send somebody to a page."""
+    return (await ctx.ask_url("Link your account", "https://mcp.example.com/connect")).action
+
+
+@client_pack.tool()
+async def touch(ctx: CallContext) -> str:
+    """Announce that the watched document changed."""
+    await ctx.changes.updated("test://watched-resource")
     return "Announced."

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp import fixture_tasks
-from tests.mcp.fixture_tasks import Confirmation, Name
+from tests.mcp import fixture_questions
+from tests.mcp.fixture_questions import TaskConfirmation, TaskName
 from tests.support.asking_tools import accept
 from tests.support.endpoint import DECLARED, META, TaskClient
 
@@ -21,7 +21,7 @@ async def ask_in_turn(ctx: CallContext) -> str:
     """Ask one thing after the other."""
     names = []
     for number in range(3):
-        answer = await ctx.ask("Who is next?", Name, key=f"name-{number}")
+        answer = await ctx.ask("Who is next?", TaskName, key=f"name-{number}")
         names.append(answer.content.name if answer.content else answer.action)
     return ", ".join(names)
 
@@ -31,8 +31,8 @@ async def ask_and_give_up(ctx: CallContext) -> str:
     """Ask, do not wait for long, and ask something else."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.01):
-            await ctx.ask("Are you there?", Confirmation, key="there")
-    answer = await ctx.ask("Anybody?", Confirmation, key="anybody")
+            await ctx.ask("Are you there?", TaskConfirmation, key="there")
+    answer = await ctx.ask("Anybody?", TaskConfirmation, key="anybody")
     return answer.action
 
 
@@ -54,13 +54,13 @@ async def finish_anyway(ctx: CallContext) -> str:
 @pack.tool(task_support="required", detaches=True)
 async def ask_before_and_after(ctx: CallContext) -> str:
     """Ask for one name in the call, and for another in the task."""
-    first = await ctx.ask("What is your name?", Name, key="first")
+    first = await ctx.ask("What is your name?", TaskName, key="first")
     await ctx.detach()
-    second = await ctx.ask("And your other name?", Name, key="second")
+    second = await ctx.ask("And your other name?", TaskName, key="second")
     return f"{first.content and first.content.name} {second.content and second.content.name}"
 
 
-TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
+TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.stored_bytes import ROW_BYTES
-from tests.mcp import fixture_tasks
+from tests.mcp import fixture_questions
 from tests.support.endpoint import TaskClient, a_caller
 
 MOST = 100_000
@@ -24,7 +24,7 @@ async def hoard(ctx: CallContext, size: int, note: str = "") -> str:
 @pytest.fixture
 async def client() -> AsyncIterator[TaskClient]:
     """A client whose caller may have 100 kB kept."""
-    client = TaskClient([*pack.tools.values(), *fixture_tasks.pack.tools.values()])
+    client = TaskClient([*pack.tools.values(), *fixture_questions.task_pack.tools.values()])
     limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
     client.keeper.task_store.quota.apply(limits)
     yield client

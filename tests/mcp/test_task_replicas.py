@@ -13,8 +13,8 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.tools.api import Call
-from tests.mcp import fixture_tasks
-from tests.mcp.fixture_tasks import Confirmation
+from tests.mcp import fixture_questions
+from tests.mcp.fixture_questions import TaskConfirmation
 from tests.support.asking_tools import accept
 from tests.support.endpoint import TaskClient
 from tests.support.stores import DetachableRecords
@@ -66,13 +66,13 @@ async def pay(ctx: CallContext) -> str:
 @pack.tool(task_support="optional", read_only=True, timeout_s=60)
 async def ask_twice(ctx: CallContext) -> str:
     """Ask one thing, and then another."""
-    first = await ctx.ask("The first?", Confirmation, key="first")
+    first = await ctx.ask("The first?", TaskConfirmation, key="first")
     await run()
-    second = await ctx.ask("The second?", Confirmation, key="second")
+    second = await ctx.ask("The second?", TaskConfirmation, key="second")
     return f"{first.action} {second.action}"
 
 
-TOOLS = [*fixture_tasks.pack.tools.values(), *pack.tools.values()]
+TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
 class Site:

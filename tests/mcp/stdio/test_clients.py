@@ -30,10 +30,7 @@ def arguments(tmp_path: Path) -> list[str]:
     return ["-m", "gatepost", "stdio", "--config", str(path)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "protocol"),
-    [("legacy", "2025-11-25"), ("auto", "2026-07-28"), ("2026-07-28", "2026-07-28")],
-)
+@pytest.mark.parametrize(("mode", "protocol"), [("legacy", "2025-11-25"), ("auto", "2026-07-28")])
 async def test_the_python_client_lists_calls_and_answers(
     arguments: list[str], tmp_path: Path, mode: Any, protocol: str
 ) -> None:
