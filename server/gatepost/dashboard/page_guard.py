@@ -17,8 +17,9 @@ from gatepost.dashboard.session import DashboardSessions, SignedInSession
 from gatepost.dashboard.templating import TOKEN_FIELD, TOKEN_HEADER, Templates
 from gatepost.http.body import Gone, TooLarge, read_body
 from gatepost.http.checks import authorities
+from gatepost.http.edge import peer_of
 from gatepost.http.open_streams import Closing, OpenStreams, TooMany
-from gatepost.http.scope import FOLDED, REQUEST_ID, peer_of
+from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.policy.approvals.request import SignedInApprover
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource

@@ -18,7 +18,7 @@ from gatepost.dashboard.page_guard import ABSENT, PageRefused
 from gatepost.dashboard.response import ResponseSender
 from gatepost.dashboard.session import CookieTooLong, DashboardSessions
 from gatepost.dashboard.templating import Templates
-from gatepost.http.scope import peer_of
+from gatepost.http.edge import peer_of
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, RevokedToken

@@ -145,14 +145,13 @@ class Edge:
         request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
         raw = scope["headers"]
         headers = scope[FOLDED] = dict(raw)
-        client = scope.get("client")
         request = EdgeRequest(
             scope,
             scope["method"],
             scope["path"],
             headers,
             len(headers) != len(raw),
-            client[0] if client else "",
+            peer_of(scope),
             headers.get(CORRELATION),
         )
         answer = EdgeSend(send, request, request_id)
@@ -212,6 +211,12 @@ class Edge:
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that a request comes from, as Edge has settled it; empty where nobody knows."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 async def respond(

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from gatepost.http.scope import CALLER, peer_of
+from gatepost.http.edge import peer_of
+from gatepost.http.scope import CALLER
 from gatepost.http.unread_responses import UnreadResponses
 
 PIECE_BYTES = 64 * 1024

@@ -1,7 +1,5 @@
 """The keys that we add to the ASGI scope; the caller's is the gate's own (`gatepost_authz`)."""
 
-from starlette.types import Scope
-
 import gatepost_authz.middleware
 import gatepost_authz.sending
 
@@ -21,9 +19,3 @@ WHOLE_BODY = "gatepost.body"
 
 CALLER = gatepost_authz.middleware.CALLER
 """By Bearer: the caller."""
-
-
-def peer_of(scope: Scope) -> str:
-    """Return the address of the client, as the edge determined it; empty if unknown."""
-    client = scope.get("client")
-    return client[0] if client else ""

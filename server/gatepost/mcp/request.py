@@ -11,7 +11,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.scope import FOLDED, REQUEST_ID, peer_of
+from gatepost.http.edge import peer_of
+from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,

@@ -7,7 +7,8 @@ import msgspec
 import structlog
 from starlette.types import Scope
 
-from gatepost.http.scope import FOLDED, REQUEST_ID, peer_of
+from gatepost.http.edge import peer_of
+from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.rest.responses import RestRefusal
 from gatepost.tools.api import Call, Retry
 from gatepost.tools.idempotency_key import (

@@ -7,8 +7,9 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.body import Gone, RequestCancelled, TooLarge, UntilDisconnect, read_body_of
-from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY, peer_of
+from gatepost.http.body import Gone, RequestCancelled, TooLarge, UntilDisconnect, read_body
+from gatepost.http.edge import peer_of
+from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.rest import responses
 from gatepost.rest.descriptors import Descriptors
 from gatepost.rest.envelope import (
