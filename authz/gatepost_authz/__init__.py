@@ -43,16 +43,10 @@ from gatepost_authz.middleware import BearerMiddleware, caller_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
+from gatepost_authz.signature import IssuerKeys
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.tunnel import Tunnel
-from gatepost_authz.verdict_cache import VerdictCache
-from gatepost_authz.verifier import (
-    IssuerKeys,
-    JwtVerifier,
-    KeySource,
-    TokenVerifier,
-    Verifiers,
-)
+from gatepost_authz.verifier import JwtVerifier, KeySource, TokenVerifier, VerdictCache, Verifiers
 
 __all__ = [
     "PRESETS",

@@ -14,7 +14,8 @@ from gatepost_authz.claims import check_times, line, registered
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import TrustedIssuer
-from gatepost_authz.verifier import DEVELOPMENT_KID, KeySource, proved
+from gatepost_authz.signature import proved
+from gatepost_authz.verifier import DEVELOPMENT_KID, KeySource
 
 TYPES = frozenset({"", "jwt"})
 """The accepted ``typ`` values of an ID token."""

@@ -17,8 +17,7 @@ from gatepost_authz.introspector import Introspector, Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
-from gatepost_authz.verdict_cache import AcceptedTokens
-from gatepost_authz.verifier import looks_like_jwt
+from gatepost_authz.verifier import AcceptedTokens, looks_like_jwt
 
 GOOD_S = 30.0
 """The cache lifetime of an active token; a revoked token works no longer than this."""

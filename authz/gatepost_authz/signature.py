@@ -1,5 +1,5 @@
 """
-Splits compact tokens and verifies signatures; the only user of the JWT library.
+Splits compact tokens and proves their claims with keys; the only user of the JWT library.
 
 The library's own ``decode`` reads a token twice, keeps the last of two members of one name and
 turns strings into times. Here it contributes its algorithm objects alone; what they check was
@@ -7,6 +7,8 @@ split by the strict rules below (RFC 7515 section 7.1, RFC 8725 section 3).
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm, RSAPSSAlgorithm
@@ -21,6 +23,8 @@ MAX_HEADER = 4 * 1024
 MAX_HEADER_DEPTH = 8
 MAX_PAYLOAD_DEPTH = 16
 REMEMBERED_HEADERS = 256
+MAX_CANDIDATES = 4
+"""The number of keys tried for one token."""
 
 CHECKS: dict[str, Algorithm] = {
     "RS256": RSAAlgorithm(RSAAlgorithm.SHA256),
@@ -82,6 +86,29 @@ class TokenParts(msgspec.Struct, frozen=True):
     signature: bytes
 
 
+class Versioned(Protocol):
+    """The version of an issuer's keys, as the cache needs it."""
+
+    @property
+    def version(self) -> int:
+        """Return a number that grows when a key is removed or replaced."""
+
+
+class IssuerKeys(Versioned, Protocol):
+    """The keys of one issuer, as a verifier uses them."""
+
+    def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        """Return the keys at hand that may check such a token; empty when none is known."""
+
+    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        """
+        Return the same after asking the issuer; empty: it has no such key. May be unavailable.
+        """
+
+    async def after_bad_signature(self) -> bool:
+        """Ask the issuer whether it replaced a key under the same id; True when keys changed."""
+
+
 def split(token: str) -> TokenParts:
     """
     Split *token* under the limits of RFC 8725 section 3: 16 KiB, a header of 4 KiB.
@@ -114,6 +141,39 @@ def verify(parts: TokenParts, key: VerificationKey) -> dict[str, object] | None:
         return None
     if CHECKS[algorithm].verify(parts.signed, key.public_key, parts.signature):
         return parts.unverified
+    return None
+
+
+async def proved(parts: TokenParts, keys: IssuerKeys) -> tuple[dict[str, object], int]:
+    """
+    Return the claims of *parts*, proved by one of *keys*, and the version of the keys it was.
+
+    InvalidToken: the issuer has no such key, or none of them signed this.
+    """
+    kid, algorithm = parts.header.kid, parts.header.algorithm
+    version, candidates = keys.version, keys.find(kid, algorithm)
+    if not candidates:
+        await keys.wait_for(kid, algorithm)
+        # Looked up again, together with the version: what the wait answered may be gone by the
+        # time this runs, and would be filed under a version that no longer has it.
+        version, candidates = keys.version, keys.find(kid, algorithm)
+        if not candidates:
+            raise InvalidToken("unknown_key")
+    claims = try_each(parts, candidates)
+    if claims is None and await keys.after_bad_signature():
+        # The issuer put another key under the same id (RFC 7517 section 4.5 asks it not to).
+        version, candidates = keys.version, keys.find(kid, algorithm)
+        claims = try_each(parts, candidates)
+    if claims is None:
+        raise InvalidToken("bad_signature")
+    return claims, version
+
+
+def try_each(parts: TokenParts, candidates: Sequence[VerificationKey]) -> dict[str, object] | None:
+    for key in candidates[:MAX_CANDIDATES]:
+        claims = verify(parts, key)
+        if claims is not None:
+            return claims
     return None
 
 

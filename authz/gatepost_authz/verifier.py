@@ -1,8 +1,12 @@
-"""Verifies tokens: the protocol, the verifier of signed tokens, and a combination of several."""
+"""Verifies tokens, and caches accepted ones, so that not every request checks a signature."""
 
+import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import msgspec
 
 from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
@@ -10,13 +14,19 @@ from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwk import VerificationKey
+from gatepost_authz.signature import IssuerKeys, Versioned, proved, try_each
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
-from gatepost_authz.verdict_cache import DecisionKey, VerdictCache, Versioned, key_of
 
-MAX_CANDIDATES = 4
-"""The number of keys tried for one token."""
 DEVELOPMENT_KID = "dev-"
+DEFAULT_CAPACITY = 5_000
+MOST_ACCEPTED = 20_000
+LIFETIME = 60.0
+"""The lifetime of an entry in seconds, after which the keys are consulted again."""
+
+# OpenSSL looks its algorithm up whenever one is made; a copy costs half as much.
+EMPTY_DIGEST = hashlib.sha256()
+
+DecisionKey = tuple[bytes, str, int]
 
 
 class TokenVerifier(Protocol):
@@ -39,21 +49,6 @@ class TokenVerifier(Protocol):
 
     def knows(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
-
-
-class IssuerKeys(Versioned, Protocol):
-    """The keys of one issuer, as a verifier uses them."""
-
-    def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        """Return the keys at hand that may check such a token; empty when none is known."""
-
-    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
-        """
-        Return the same after asking the issuer; empty: it has no such key. May be unavailable.
-        """
-
-    async def after_bad_signature(self) -> bool:
-        """Ask the issuer whether it replaced a key under the same id; True when keys changed."""
 
 
 class KeySource(Protocol):
@@ -90,6 +85,105 @@ class Verifiers:
     def knows(self, token: str, target: Target) -> bool:
         """Return whether that token was accepted at *target* before."""
         return any(verifier.knows(token, target) for verifier in self.verifiers)
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An accepted token and the time until which it may be reused."""
+
+    caller: TenantContext
+    keys: Versioned
+    version: int
+    made_at: float
+    ends_at: float
+
+
+class AcceptedTokens:
+    """
+    The digests of the last *capacity* accepted tokens.
+
+    An entry grants nothing. It lets a known token be verified while unknown ones have to wait,
+    until the token is refused for a reason other than its age.
+    """
+
+    def __init__(self, capacity: int = MOST_ACCEPTED) -> None:
+        self.capacity = capacity
+        self._digests: OrderedDict[tuple[bytes, str], None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def add(self, digest: bytes, resource: str) -> None:
+        """Record that the token with that digest was accepted at that resource."""
+        self._digests[digest, resource] = None
+        self._digests.move_to_end((digest, resource))
+        if len(self._digests) > self.capacity:
+            self._digests.popitem(last=False)
+
+    def has(self, digest: bytes, resource: str) -> bool:
+        """Return whether the token was accepted before."""
+        return (digest, resource) in self._digests
+
+    def drop(self, digest: bytes, resource: str) -> None:
+        """Remove the token."""
+        self._digests.pop((digest, resource), None)
+
+
+class VerdictCache:
+    """
+    A cache of at most *capacity* accepted tokens; the least recently used is evicted first.
+
+    Only acceptances are kept, and never the token itself: refusals are cheap to repeat, and
+    remembering them would let a stranger fill the memory. A verdict ends with the token's ``exp``
+    or after a minute, when the clock is set back before it, when its issuer removes or replaces a
+    key, and with the registry it was made under.
+    """
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = capacity
+        self._kept: OrderedDict[DecisionKey, Verdict] = OrderedDict()
+        self.accepted = AcceptedTokens()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: DecisionKey, *, now: float) -> TenantContext | None:
+        """Return the cached caller of the token, or None."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        if kept.version != kept.keys.version or not kept.made_at <= now < kept.ends_at:
+            del self._kept[key]
+            return None
+        self._kept.move_to_end(key)
+        return kept.caller
+
+    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+        """Evict the tokens of these callers."""
+        for key in [key for key, kept in self._kept.items() if which(kept.caller)]:
+            del self._kept[key]
+
+    def put(
+        self,
+        key: DecisionKey,
+        caller: TenantContext,
+        *,
+        keys: Versioned,
+        version: int,
+        now: float,
+    ) -> None:
+        """
+        Cache that the token of *key* identifies *caller*.
+
+        *version* is that of the keys when they were looked up, not now: a key may have been
+        removed while the issuer was being asked.
+        """
+        self.accepted.add(*key[:2])
+        ends_at = min(float(caller.expires_at), now + LIFETIME)
+        if ends_at <= now or self.capacity < 1:
+            return
+        self._kept[key] = Verdict(caller, keys, version, now, ends_at)
+        if len(self._kept) > self.capacity:
+            self._kept.popitem(last=False)
 
 
 class JwtVerifier:
@@ -244,43 +338,19 @@ class JwtVerifier:
             raise ExpiredToken
 
 
-async def proved(parts: signature.TokenParts, keys: IssuerKeys) -> tuple[dict[str, object], int]:
-    """
-    Return the claims of *parts*, proved by one of *keys*, and the version of the keys it was.
-
-    InvalidToken: the issuer has no such key, or none of them signed this.
-    """
-    kid, algorithm = parts.header.kid, parts.header.algorithm
-    version, candidates = keys.version, keys.find(kid, algorithm)
-    if not candidates:
-        await keys.wait_for(kid, algorithm)
-        # Looked up again, together with the version: what the wait answered may be gone by the
-        # time this runs, and would be filed under a version that no longer has it.
-        version, candidates = keys.version, keys.find(kid, algorithm)
-        if not candidates:
-            raise InvalidToken("unknown_key")
-    claims = try_each(parts, candidates)
-    if claims is None and await keys.after_bad_signature():
-        # The issuer put another key under the same id (RFC 7517 section 4.5 asks it not to).
-        version, candidates = keys.version, keys.find(kid, algorithm)
-        claims = try_each(parts, candidates)
-    if claims is None:
-        raise InvalidToken("bad_signature")
-    return claims, version
-
-
-def try_each(
-    parts: signature.TokenParts, candidates: Sequence[VerificationKey]
-) -> dict[str, object] | None:
-    for key in candidates[:MAX_CANDIDATES]:
-        claims = signature.verify(parts, key)
-        if claims is not None:
-            return claims
-    return None
-
-
 def looks_like_jwt(token: str) -> bool:
     """Return whether *token* has the shape of a signed compact token with a JSON header."""
     # Every base64url text of bytes that begin with `{` begins with "e"; opaque tokens with two
     # dots exist (Google's), so the dots alone do not tell.
     return token.startswith("e") and token.count(".") == 2
+
+
+def key_of(token: str, resource: str, generation: int) -> DecisionKey:
+    """
+    Return the cache key: the digest of the whole token, the resource and the configuration.
+
+    A prefix, a key id or an unverified ``jti`` would let one token answer for another.
+    """
+    whole = EMPTY_DIGEST.copy()
+    whole.update(token.encode("utf-8", "surrogatepass"))
+    return (whole.digest(), resource, generation)

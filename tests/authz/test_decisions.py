@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.verdict_cache import LIFETIME, VerdictCache, key_of
-from tests.authz.verifiers import NOW, RESOURCE
-from tests.support.measuring import steps
+from gatepost_authz.verifier import LIFETIME, VerdictCache, key_of
+from tests.authz.keyset import NOW, RESOURCE
+from tests.support.steps import steps
 
 
 class Versions(msgspec.Struct):
