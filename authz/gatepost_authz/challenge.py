@@ -1,10 +1,9 @@
 """Builds the response for a refusal: status, ``WWW-Authenticate`` and body."""
 
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 
 import msgspec
-from starlette.types import Send
 
 from gatepost_authz.config import Target
 from gatepost_authz.errors import (
@@ -14,7 +13,6 @@ from gatepost_authz.errors import (
     IssuerUnavailable,
     MissingToken,
 )
-from gatepost_authz.sending import Field, send_response
 
 SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """A scope or acr value: printable, without space, quote or backslash (RFC 6750 section 3)."""
@@ -26,6 +24,7 @@ REMEMBERED = 256
 VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
 """The refusals whose response depends on more than their class."""
 
+Field = tuple[bytes, bytes]
 Answer = tuple[int, tuple[Field, ...], bytes]
 """Status, fields but for the length, body; the same objects for the same refusal."""
 
@@ -65,10 +64,11 @@ class Challenge:
         Without *target* (a path that names no tenant) the challenge names no metadata: any address
         would say something about which tenants there are.
         """
-        status, fields, body = self._answer(error, target)
+        status, fields, body = self.answer(error, target)
         return status, [*fields, (b"content-length", b"%d" % len(body))], body
 
-    def _answer(self, error: AuthError, target: Target | None) -> Answer:
+    def answer(self, error: AuthError, target: Target | None) -> Answer:
+        """Return the refusal without its length; the same objects for the same refusal."""
         particulars = _particulars(error) if isinstance(error, VARYING) else None
         key = (type(error), particulars, target.metadata_url if target is not None else None)
         answer = self._answers.get(key)
@@ -78,10 +78,6 @@ class Challenge:
             if len(self._answers) < REMEMBERED and (target is None or target.tenant is None):
                 self._answers[key] = answer
         return answer
-
-    def refuse(self, error: AuthError, target: Target | None, send: Send) -> Awaitable[None]:
-        """Send the refusal."""
-        return send_response(send, *self._answer(error, target))
 
     def _build(self, error: AuthError, target: Target | None) -> Answer:
         body = msgspec.json.encode(_body(error))

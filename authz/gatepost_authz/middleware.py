@@ -1,13 +1,13 @@
 """Accepts only requests with a Bearer token for this resource (RFC 6750 section 2.1)."""
 
 import re
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.challenge import Challenge
+from gatepost_authz.challenge import Challenge, Field
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, MissingToken
 from gatepost_authz.headers import IdentityHeaders, IdentityHeadersApp
@@ -23,6 +23,7 @@ SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 
 CALLER = "gatepost.caller"
 """The key of the ASGI scope that holds the caller."""
+NO_CONTENT = 204
 
 
 def caller_of(scope: Scope) -> TenantContext:
@@ -101,7 +102,7 @@ class BearerMiddleware:
                 error.about(issuer=caller.issuer, tenant=caller.tenant_id)
             if self.on_refusal is not None:
                 self.on_refusal(scope, error)
-            await self.challenge.refuse(error, target, send)
+            await send_response(send, *self.challenge.answer(error, target))
             return
         scope[CALLER] = caller
         await self.app(scope, receive, send)
@@ -167,3 +168,36 @@ def _unusual(value: bytes) -> str:
     if scheme is None or scheme[1].lower() == b"bearer":
         raise MalformedCredentials("malformed_credentials")
     raise MissingToken("other_scheme")
+
+
+class OneStepSend:
+    """
+    ASGI's `send` of a server that has a shorter way for an answer that is whole: one step instead
+    of two messages. A server's class inherits from it to say so.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, message: Any) -> Awaitable[None]:
+        """ASGI's `send`."""
+        raise NotImplementedError
+
+    def send_whole(
+        self, status: int, fields: tuple[Field, ...], body: bytes, encoded: bytes = b""
+    ) -> bool:
+        """
+        Send the answer; False: it has to go as messages.
+
+        *fields* say nothing of length, coding or connection, which are added. *encoded* are
+        further header lines, each with its line end.
+        """
+        raise NotImplementedError
+
+
+async def send_response(send: Send, status: int, fields: tuple[Field, ...], body: bytes) -> None:
+    """Send an answer that is whole, by the shortest way there is; its length is added."""
+    if not isinstance(send, OneStepSend) or not send.send_whole(status, fields, body):
+        if status != NO_CONTENT:  # has no body, and says nothing of one (RFC 9110 section 8.6)
+            fields = (*fields, (b"content-length", b"%d" % len(body)))
+        await send({"type": "http.response.start", "status": status, "headers": [*fields]})
+        await send({"type": "http.response.body", "body": body})

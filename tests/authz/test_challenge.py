@@ -24,7 +24,8 @@ from gatepost_authz.errors import (
     NotYetValidToken,
     WrongAudience,
 )
-from gatepost_authz.sending import OneStepSend
+from gatepost_authz.middleware import OneStepSend, send_response
+from tests.authz.parsers import PARSERS
 from tests.support.cases import each
 
 Read = Callable[[str, str], str | None]
@@ -251,7 +252,7 @@ async def test_a_refusal_is_sent_as_one_whole_response() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await gate().refuse(MissingToken(), TARGET, send)
+    await send_response(send, *gate().answer(MissingToken(), TARGET))
 
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
     assert sent[0]["status"] == 401
@@ -286,8 +287,8 @@ async def test_a_refusal_goes_in_one_step_where_the_server_can() -> None:
     send, by_messages = InOneStep(), InOneStep(head=True)
     challenge = gate()
     for _ in range(2):
-        await challenge.refuse(InvalidToken("x"), TARGET, send)
-        await challenge.refuse(InvalidToken("x"), TARGET, by_messages)
+        await send_response(send, *challenge.answer(InvalidToken("x"), TARGET))
+        await send_response(by_messages, *challenge.answer(InvalidToken("x"), TARGET))
 
     [(status, headers, body), again] = send.answers
     assert (send.messages, again[1] is headers) == ([], True)

@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from gatepost.http.edge import respond
 from gatepost.http.unread_responses import UnreadLimits
-from gatepost_authz.sending import send_response
+from gatepost_authz.middleware import send_response
+from tests.authz.certificates import Company
 from tests.http.encrypted import WITHIN_S, Encrypted, encrypted
 from tests.support.measuring import eventually
 from tests.support.tokens import CertificateAuthority

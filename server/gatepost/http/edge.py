@@ -15,8 +15,7 @@ from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, 
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
-from gatepost_authz.middleware import CALLER
-from gatepost_authz.sending import OneStepSend
+from gatepost_authz.middleware import CALLER, OneStepSend
 
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""

@@ -1,9 +1,8 @@
 """The keys that we add to the ASGI scope; the caller's is the gate's own (`gatepost_authz`)."""
 
 import gatepost_authz.middleware
-import gatepost_authz.sending
 
-NO_CONTENT = gatepost_authz.sending.NO_CONTENT
+NO_CONTENT = gatepost_authz.middleware.NO_CONTENT
 
 REQUEST_ID = "gatepost.request_id"
 """By Edge: the request's id, a string of letters, digits and `-`."""

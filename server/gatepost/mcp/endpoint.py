@@ -47,8 +47,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import RevokedToken
-from gatepost_authz.middleware import CALLER
-from gatepost_authz.sending import send_response
+from gatepost_authz.middleware import CALLER, send_response
 
 JSON_BODY = (b"content-type", b"application/json")
 JSON_ALONE = (JSON_BODY,)
