@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BaseModel
 
 from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import automaton
-from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.quoted import PROMPT_BYTES
+from gatepost.redaction.redactor import PROMPT_BYTES
 from gatepost.redaction.readings import AT_ONCE, unwrapped
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gatepost.redaction import readings as layer
-from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.quoted import cleaned_text
+from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import cleaned_text
 from gatepost.redaction.readings import layers, readings, unescaped
 
 KNOWN = Redactor({"KEY": "hunter2hunter2"})

@@ -1,7 +1,7 @@
 """The bench of redaction searches what it says, and shows it."""
 
 from bench.redaction import SECRETS, answers, render, run, secrets
-from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from gatepost.redaction.automaton import Redactor, marker, merged, replaced
+from gatepost.redaction.redactor import Redactor, marker, merged, replaced
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.quoted import LEAST_SPLIT, SEPARATOR, placed, quoted
+from gatepost.redaction.redactor import LEAST_SPLIT, SEPARATOR, placed, quoted
 
 BINARY = frozenset({b"blob", b"data"})
 """The members of MCP's content blocks whose value is base64."""

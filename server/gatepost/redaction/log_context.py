@@ -5,8 +5,8 @@ from contextvars import ContextVar
 from typing import Protocol
 from weakref import WeakSet
 
-from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.quoted import cleaned_text
+from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import cleaned_text
 
 
 class LogContext(Protocol):

@@ -4,8 +4,8 @@ from gatepost.config.settings import Config
 from gatepost.policy.debug_log import DebugStage
 from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
 from gatepost.policy.limits.requests import AuditedRetries, RetryLimits
-from gatepost.policy.limits.stage import LimitStage
-from gatepost.policy.revocation.denials import DenialCounter, DenialHold
+from gatepost.policy.limits.stage import DenialHold, LimitStage
+from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.policy.tracing import TracingStage
 from gatepost.runtime.approvals import ApprovalServices

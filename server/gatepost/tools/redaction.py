@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document, log_context
-from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.quoted import cleaned_text, is_prompt, is_unquoted, quoted
+from gatepost.redaction.redactor import Redactor
+from gatepost.redaction.redactor import cleaned_text, is_prompt, is_unquoted, quoted
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,

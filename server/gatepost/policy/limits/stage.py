@@ -1,9 +1,9 @@
-"""Apply rate limits and concurrency limits to a call before its tool runs."""
+"""Apply rate limits, concurrency limits and holds of callers to a call before its tool runs."""
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import CallLimits, Key, Owed
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
 from gatepost.policy.limits.rules import ANY, LINE, Bound, Kind, LimitRules, rows_of
+from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, TenantRelay
 from gatepost.tools.api import OFF_RECORD, Call, Failure, Offer, Outcome
@@ -25,6 +26,10 @@ from gatepost_authz.caller import TenantContext
 log = structlog.get_logger("gatepost.limits")
 
 EXCEEDED = "Rate limit exceeded. Please try again later."
+HELD = (
+    "Too many calls of this caller were denied, so all its calls are refused for {seconds} "
+    "seconds. Do something else, or ask your user."
+)
 AUDIT_EXCEEDED: dict[Kind, str] = {
     "caller_audit": (
         "The audit records of this caller have reached their quota of bytes a day "
@@ -206,6 +211,30 @@ class LimitStage(Stage):
         principals = [caller.principal_key for caller in callers]
         rows = rows_of(self.terms, tenant, tools, principals)
         return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
+
+
+class DenialHold(Stage):
+    """A stage that refuses every call of a held caller."""
+
+    before_check = True
+
+    def __init__(self, cutoffs: Revocations) -> None:
+        self._cutoffs = cutoffs
+
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """Handle the call; implements `Stage`."""
+        cutoffs = self._cutoffs
+        if cutoffs.are_holding and (held_s := cutoffs.held_s(call.caller)):
+            return _held(held_s)
+        return proceed(call, offer, arguments)
+
+
+async def _held(held_s: float) -> Outcome:
+    seconds = max(1, math.ceil(held_s))
+    message = HELD.format(seconds=seconds)
+    return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))
 
 
 def refusal_by(limit: Kind, wait_s: float) -> Outcome:

@@ -1,9 +1,7 @@
 """Hold callers whose calls are denied repeatedly, so that they do not wear approvers out."""
 
-import math
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
 
 import structlog
 
@@ -16,18 +14,12 @@ from gatepost.policy.revocation.watch import Revocations, tell
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
-from gatepost.tools.api import Call, Failure, Offer, Outcome
-from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.approvals")
 
 BY = "approvals"
 """The author of these holds."""
-HELD = (
-    "Too many calls of this caller were denied, so all its calls are refused for {seconds} "
-    "seconds. Do something else, or ask your user."
-)
 
 
 class DenialCounter:
@@ -84,27 +76,3 @@ class DenialCounter:
         log.warning("caller_held", tenant=caller.tenant_id, hold=cut.id, for_s=for_s)
         await self._cutoffs.look()
         await tell(self._relay)
-
-
-class DenialHold(Stage):
-    """A stage that refuses every call of a held caller."""
-
-    before_check = True
-
-    def __init__(self, cutoffs: Revocations) -> None:
-        self._cutoffs = cutoffs
-
-    def __call__(
-        self, call: Call, offer: Offer, arguments: Any, proceed: Next
-    ) -> Awaitable[Outcome]:
-        """Handle the call; implements `Stage`."""
-        cutoffs = self._cutoffs
-        if cutoffs.are_holding and (held_s := cutoffs.held_s(call.caller)):
-            return _refusal(held_s)
-        return proceed(call, offer, arguments)
-
-
-async def _refusal(held_s: float) -> Outcome:
-    seconds = max(1, math.ceil(held_s))
-    message = HELD.format(seconds=seconds)
-    return Outcome(failure=Failure("rate_limit", message, retry_after=seconds, limit="hold"))

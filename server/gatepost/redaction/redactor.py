@@ -1,14 +1,15 @@
-"""Finds secrets that are split over the quoted strings of a text: JSON, a `repr`, a log line."""
+"""Redacts the secrets of a tenant in texts, also those that are split over quoted strings."""
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from gatepost.redaction.automaton import Redactor, merged, replaced
+from gatepost.redaction.automaton import STEP_BYTES, Automaton, TooMuch, plain_automaton, token_shapes
+from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.readings import layers, portions, readings
+from gatepost.redaction.readings import UNREAD, layers, portions, readings
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -32,6 +33,148 @@ _LEAVES = (
     (b"'", re.compile(rb"'([^']*)'(\s*:)?|" + _NUMBER)),
 )
 """Matches strings (also names) and numbers, without backtracking."""
+
+
+class Redactor:
+    """
+    Redacts the secrets of one tenant and well-known tokens in texts.
+
+    *fast* is for few secrets that many tenants share.
+    """
+
+    def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
+        marks = [
+            mark
+            for name in sorted(secrets)
+            for meant in meant_by(secrets[name])
+            for mark in marks_of(name, meant)
+        ]
+        self._automata: tuple[Automaton, ...] = (
+            Automaton([*marks, *token_shapes()], fast=fast) if marks else plain_automaton(),
+        )
+        self.plain = not marks
+        """Whether the tenant has no secrets."""
+        self.of_caller = False
+        """Whether some of the secrets are those of a single call."""
+        self._search: Callable[[bytes, bool], object] = self._automata[0].search
+
+    def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
+        """Return a redactor that also redacts values of a single call, by name and value."""
+        marks = [
+            mark
+            for name, value in values
+            for meant in meant_by(value)
+            for mark in marks_of(name, meant)
+        ]
+        if not marks:
+            return self
+        both = object.__new__(Redactor)
+        both._automata, both.plain = (*self._automata, Automaton(marks)), False
+        both.of_caller, both._search = True, _found
+        return both
+
+    def clear(self, text: bytes) -> bool:
+        """Return whether the text contains nothing to redact; every call uses this."""
+        return not (UNREAD(text) or self._search(text, True)) or not self.spans(text)
+
+    def surely_clear(self, text: bytes) -> bool:
+        """Return whether a search alone shows that there is nothing to redact."""
+        return not (UNREAD(text) or self._search(text, True))
+
+    def spans(self, text: bytes) -> list[SecretSpan]:
+        """Return the spans to redact: sorted and disjoint."""
+        return self._spans(text, Automaton.finds)
+
+    def values(self, text: bytes) -> list[SecretSpan]:
+        """
+        Return the spans of known values only, for a text that was joined from several values.
+
+        A token's form could reach from one value into the next.
+        """
+        if self.plain:
+            return []
+        if len(text) <= STEP_BYTES and not (UNREAD(text) or self._search(text, True)):
+            return []  # nearly always
+        return self._spans(text, Automaton.values)
+
+    def _spans(
+        self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
+    ) -> list[SecretSpan]:
+        try:
+            return self._read(text, find)
+        except TooMuch as found:
+            return [SecretSpan(0, len(text), found.mark.name, found.mark.doubt == 0)]
+
+    def _read(
+        self, text: bytes, find: Callable[[Automaton, bytes], list[SecretSpan]]
+    ) -> list[SecretSpan]:
+        found: list[SecretSpan] = []
+        ways = None
+        for depth, layer in enumerate(layers(text)):
+            for one in self._automata:
+                for span in find(one, layer):
+                    if depth == 0:
+                        found.append(span)
+                        continue
+                    ways = ways or readings(text)
+                    start, end = ways[depth].source(span.start, span.end)
+                    found.append(SecretSpan(start, end, span.name, span.secret))
+        return merged(found) if found else found
+
+    def clean(self, text: str) -> str:
+        """
+        Return *text* with `[REDACTED:NAME]` for each span, or the same object if there is none.
+        """
+        plain = text.encode(errors="surrogatepass")
+        spans = self.spans(plain)
+        return replaced(plain, spans).decode(errors="replace") if spans else text
+
+
+def merged(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
+    """
+    Merge overlapping spans; the best of them gives the name.
+
+    A known value is better than a shape, then the longer, then the one that begins first, then
+    the name that sorts first: the same text always reads the same.
+    """
+    found: list[SecretSpan] = []
+    best: list[SecretSpan] = []
+    for span in sorted(spans):
+        if not found or span.start >= found[-1].end:
+            found.append(span)
+            best.append(span)
+            continue
+        if _rank(span) < _rank(best[-1]):
+            best[-1] = span
+        last, name = found[-1], best[-1].name
+        found[-1] = SecretSpan(
+            last.start, max(last.end, span.end), name, last.secret or span.secret
+        )
+    return found
+
+
+def replaced(text: bytes, spans: Iterable[SecretSpan]) -> bytes:
+    """Return the text with a marker for each of these spans, as `merged` returns them."""
+    pieces: list[bytes] = []
+    position = 0
+    for span in spans:
+        pieces += text[position : span.start], marker(span.name)
+        position = span.end
+    return b"".join([*pieces, text[position:]])
+
+
+def marker(name: str) -> bytes:
+    """Return the marker that replaces a secret."""
+    return b"[REDACTED:%s]" % name.encode()
+
+
+def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
+    return not span.secret, span.start - span.end, span.start, span.name
+
+
+def _found(text: bytes, overlapping: bool) -> bool:
+    """Search with several automata, one after another."""
+    return True
 
 
 class QuotedLeaf(NamedTuple):
