@@ -24,7 +24,7 @@ EndedCall = tuple[str, str, str, str | None]
 
 class CallBatch:
     """
-    Durations of ended calls, which are added to the meter in batches.
+    Durations of ended calls and of commits of audit records, added to the meter in batches.
 
     There is one object per process; it survives reloads.
     """
@@ -33,17 +33,27 @@ class CallBatch:
         self._meter = meter
         self.seconds: dict[EndedCall, list[float]] = {}
         """Durations of calls; the dict is emptied but never replaced."""
+        self._commits: list[float] = []
 
     def add_outcome(self, ended: EndedCall) -> list[float]:
         """Return a new list for the durations of calls with this ending."""
-        if not self.seconds:
+        if not self.seconds and not self._commits:
             asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
         return self.seconds.setdefault(ended, [])
 
+    def committed(self, seconds: float) -> None:
+        """Add the duration of a commit of audit records."""
+        if not self.seconds and not self._commits:
+            asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
+        self._commits.append(seconds)
+
     def flush(self) -> None:
         """Add all to the meter now; call this before the event loop ends."""
-        gathered = [*self.seconds.items()]
+        gathered, commits = [*self.seconds.items()], self._commits
         self.seconds.clear()
+        self._commits = []
+        for one in commits:
+            self._meter.observe(metric_families.AUDIT_SECONDS, one)
         for (kind, name, outcome, tenant), seconds in gathered:
             tool = None if outcome == "unknown" else name
             self._meter.called(kind, tool, outcome, *seconds)

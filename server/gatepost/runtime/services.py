@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -45,7 +44,6 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.revocations import RevocationRecord
-from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, CallContext
@@ -144,7 +142,7 @@ class Services:
             self.redaction,
             config.audit,
             charge=self.limits.recorded,
-            observe=partial(self.meter.observe, metric_families.AUDIT_SECONDS),
+            observe=self.call_batch.committed,
             listener=self.exporter.recorded,
         )
 
