@@ -11,8 +11,8 @@ from statistics import median
 import msgspec
 
 from bench.report import number, table
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.redactor import Redactor
 
 SECRETS = (0, 1, 100, 1_000)
 SECRET_CHARACTERS = 40

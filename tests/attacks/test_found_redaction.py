@@ -10,10 +10,9 @@ from pydantic import AfterValidator, BaseModel
 
 from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import automaton
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.redactor import PROMPT_BYTES
 from gatepost.redaction.readings import AT_ONCE, unwrapped
+from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
 from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES

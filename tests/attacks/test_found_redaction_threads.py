@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gatepost.redaction import readings as layer
-from gatepost.redaction.redactor import Redactor
-from gatepost.redaction.redactor import cleaned_text
 from gatepost.redaction.readings import layers, readings, unescaped
+from gatepost.redaction.redactor import Redactor, cleaned_text
 
 KNOWN = Redactor({"KEY": "hunter2hunter2"})
 

@@ -1,8 +1,8 @@
 """The bench of redaction searches what it says, and shows it."""
 
 from bench.redaction import SECRETS, answers, render, run, secrets
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.redactor import Redactor
 
 
 def test_the_answers_hold_no_secret() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.stream import RedactedStream
 from tests.redaction.echo_server import FORMS, b64, leaks
 from tests.support.cases import each

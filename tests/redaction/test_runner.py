@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.redactor import Redactor
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
 from gatepost.tools.client import SilentClient

@@ -13,9 +13,8 @@ import structlog
 
 from gatepost.audit.record import RaisedReason, RecordBody, encode, person_of, text
 from gatepost.config.audit import AuditSettings
-from gatepost.redaction.redactor import Redactor
 from gatepost.redaction.document import cleaned
-from gatepost.redaction.redactor import quoted
+from gatepost.redaction.redactor import Redactor, quoted
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall

@@ -9,8 +9,7 @@ import msgspec
 from gatepost.dashboard.difference import Difference, difference
 from gatepost.policy.approvals.arguments import MARK
 from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.redaction.redactor import Redactor
-from gatepost.redaction.redactor import cleaned_text
+from gatepost.redaction.redactor import Redactor, cleaned_text
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.context import Workspace
 from gatepost.tools.effects import FileWrite, SettingsLookup

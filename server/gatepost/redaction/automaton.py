@@ -1,13 +1,11 @@
 """Finds secrets in bytes with one automaton."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretMatch, SecretSpan, shapes
-from gatepost.redaction.readings import UNREAD, layers, readings
 
 PATIENCE = 20_000
 """
@@ -106,7 +104,7 @@ class Automaton:
 
 
 @cache
-def tokentoken_shapes() -> tuple[SecretMatch, ...]:
+def token_shapes() -> tuple[SecretMatch, ...]:
     """Return what recognizes tokens by their form."""
     return tuple(shapes())
 

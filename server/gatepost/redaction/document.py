@@ -10,9 +10,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from gatepost.redaction.redactor import Redactor, marker, merged, replaced
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.redactor import LEAST_SPLIT, SEPARATOR, placed, quoted
+from gatepost.redaction.redactor import (
+    LEAST_SPLIT,
+    SEPARATOR,
+    Redactor,
+    marker,
+    merged,
+    placed,
+    quoted,
+    replaced,
+)
 
 BINARY = frozenset({b"blob", b"data"})
 """The members of MCP's content blocks whose value is base64."""

@@ -5,8 +5,7 @@ from contextvars import ContextVar
 from typing import Protocol
 from weakref import WeakSet
 
-from gatepost.redaction.redactor import Redactor
-from gatepost.redaction.redactor import cleaned_text
+from gatepost.redaction.redactor import Redactor, cleaned_text
 
 
 class LogContext(Protocol):

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from gatepost.redaction.automaton import STEP_BYTES, Automaton, TooMuch, plain_automaton, token_shapes
+from gatepost.redaction.automaton import (
+    STEP_BYTES,
+    Automaton,
+    TooMuch,
+    plain_automaton,
+    token_shapes,
+)
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.readings import UNREAD, layers, portions, readings

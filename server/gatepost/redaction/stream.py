@@ -1,9 +1,15 @@
 """Redacts a stream of messages, including secrets split over consecutive messages."""
 
-from gatepost.redaction.redactor import Redactor, merged, replaced
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.redactor import LEAST_SPLIT, cleaned_text, quoted
+from gatepost.redaction.redactor import (
+    LEAST_SPLIT,
+    Redactor,
+    cleaned_text,
+    merged,
+    quoted,
+    replaced,
+)
 
 HELD_BYTES = 8192
 """The number of earlier bytes that are searched again with each message."""

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document, log_context
-from gatepost.redaction.redactor import Redactor
-from gatepost.redaction.redactor import cleaned_text, is_prompt, is_unquoted, quoted
+from gatepost.redaction.redactor import Redactor, cleaned_text, is_prompt, is_unquoted, quoted
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
