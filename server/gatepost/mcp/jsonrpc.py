@@ -214,12 +214,6 @@ def read_id(raw: Raw) -> bytes | None:
         return None
 
 
-def result(identity: bytes, body: bytes) -> bytes:
-    """Encode a successful response with an encoded result."""
-    # Joined, not concatenated: that would copy a list of a hundred tools twice.
-    return b"".join((b'{"jsonrpc":"2.0","id":', identity, b',"result":', body, b"}"))
-
-
 def error(identity: bytes | None, refusal: JsonRpcError) -> bytes:
     """
     Encode an error response.

@@ -16,6 +16,7 @@ from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
+    ID_BYTES,
     INVALID_PARAMS,
     UNSUPPORTED_VERSION,
     IncomingMessage,
@@ -195,7 +196,9 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         return None
     if body.count(b"{") + body.count(b"[") > NESTING:
         return None
-    identity = read_id(raw_id)
+    number = bytes(raw_id)  # most clients count their requests
+    is_short = number.isdigit() and len(number) <= ID_BYTES
+    identity = number if is_short else read_id(raw_id)
     return None if identity is None else (IncomingMessage(identity, method, None), identity, params)
 
 

@@ -22,7 +22,6 @@ from gatepost.mcp.jsonrpc import (
     TENANT_SUSPENDED,
     JsonRpcError,
     error,
-    result,
 )
 from gatepost.mcp.request import Exchange
 from gatepost.mcp.revisions import MODERN
@@ -199,6 +198,12 @@ class Replies:
             await (stream or SseResponse(exchange.send)).finish(None)
 
 
+def result(identity: bytes, body: bytes) -> bytes:
+    """Encode a successful response with an encoded result."""
+    # Joined, not concatenated: that would copy a list of a hundred tools twice.
+    return b"".join((b'{"jsonrpc":"2.0","id":', identity, b',"result":', body, b"}"))
+
+
 def as_refusal(raised: AuthError) -> JsonRpcError:
     """Convert an authorization error into a JSON-RPC error."""
     data = None
@@ -315,11 +320,6 @@ def completed(
         tail = labelled(tail, source)
     hints = b"" if ttl_ms is None else b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms
     return b'{"resultType":"complete",' + members + hints + tail + b"}"
-
-
-def task_result(outcome: Outcome) -> bytes:
-    """Encode the `result` of a task that has ended, like `call_result`; raises JsonRpcError."""
-    return call_result(outcome, MODERN, b"")
 
 
 def _failed(outcome: Outcome, failure: Failure, revision: str, tail: bytes) -> bytes:

@@ -9,14 +9,9 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from gatepost.http.open_streams import Closing, TooMany
 from gatepost.mcp.change_notifications import ChangeNotification, ChangeSubscription
 from gatepost.mcp.event_stream import EventStream, frame, reads_events
-from gatepost.mcp.jsonrpc import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    RATE_LIMITED,
-    JsonRpcError,
-    result,
-)
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RATE_LIMITED, JsonRpcError
 from gatepost.mcp.request import PREFIX, SERVER_INFO, Exchange, Params
+from gatepost.mcp.responses import result
 from gatepost.mcp.server import McpServer
 from gatepost.mcp.tasks.methods import UNDECLARED, declared
 from gatepost.storage.errors import StoreUnavailable

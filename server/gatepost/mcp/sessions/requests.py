@@ -17,11 +17,10 @@ from gatepost.mcp.jsonrpc import (
     error,
     read_id,
     read_part,
-    result,
 )
 from gatepost.mcp.methods import INITIALIZE, Handler, served
 from gatepost.mcp.request import NO_META, Exchange, Marks, Params, marks_of, read_params
-from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies
+from gatepost.mcp.responses import ACCEPTED, ExchangeResponse, MethodResult, Replies, result
 from gatepost.mcp.revisions import BATCHING
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.sessions.batch import BatchAnswers

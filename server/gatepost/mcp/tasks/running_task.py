@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
-from gatepost.mcp.responses import UNANSWERED, as_refusal, task_result, without_answer
+from gatepost.mcp.responses import UNANSWERED, as_refusal, call_result, without_answer
+from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.tasks import store
 from gatepost.mcp.tasks.store import Edit, InputKeys, TaskStore
 from gatepost.storage.errors import StoreUnavailable
@@ -264,7 +265,8 @@ class RunningTask:
             return CANCELLED
         try:
             if raised is None:
-                return {"status": "completed", "result": task_result(self.work.result())}
+                answer = call_result(self.work.result(), MODERN, b"")
+                return {"status": "completed", "result": answer}
             refusal = refusal_of(raised)
             return failed(refusal.code, refusal.message, refusal.data)
         except JsonRpcError as refused:
