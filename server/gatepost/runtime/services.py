@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.failed_tokens import FailedTokenLimit
 from gatepost.http.open_streams import OpenStreams
-from gatepost.mcp.change_notifications import ChangeFeed, TenantChanges
+from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
@@ -46,12 +47,12 @@ from gatepost.storage.relay import Relay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.api import Call, CallContext
+from gatepost.tools.api import Call, Outcome
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import CallContexts, Runner
 from gatepost.tools.running_requests import RunningRequests
-from gatepost.workspace import Quota, TenantWorkspace, Workspaces
+from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
@@ -78,7 +79,6 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
-    lending: TenantToolServices
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
     _opaque: IntrospectionVerifier | None = None
@@ -110,8 +110,8 @@ class Services:
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
         self.keyring = keyring
         self.workspaces = workspaces_of(config)
-        self._theirs: dict[str, tuple[TenantWorkspace, TenantChanges]] = {}
-        """Objects of each tenant that its calls share, as many as there are workspaces."""
+        self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
+        """What the calls of a tenant share, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
         self.redaction = Redaction(self.secrets)
         self.limits = LimitStage(relay if config.storage.shared else None)
@@ -163,14 +163,6 @@ class Services:
         runner = self._runner_for(config, registry)
         self.audit_writer.apply(config.audit)
         self.runs.quota.apply(config.limits)
-        self.outbound.apply(config.network)
-        self.lending = TenantToolServices(
-            config.packs,
-            records=self.records,
-            secrets=self.secrets,
-            outbound=self.outbound,
-            run=runner.run,
-        )
         self.meter.set_label_values([tool.name for tool in toolbox.tools], tenant_labels(config))
         self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
@@ -212,6 +204,14 @@ class Services:
 
     def _runner_for(self, config: Config, registry: Registry) -> Runner:
         """Return the runner for calls of these tools."""
+        self.outbound.apply(config.network)
+        services = TenantToolServices(
+            config.packs,
+            records=self.records,
+            secrets=self.secrets,
+            outbound=self.outbound,
+            run=self._run,
+        )
         limits = config.limits
         self.reviews.apply(config, registry.tools.values())
         self.denials.apply(config.approvals)
@@ -220,7 +220,7 @@ class Services:
         )
         return Runner(
             registry,
-            context_for=self.context_for,
+            context_for=CallContexts(self._of_tenant, services),
             stages=stages_of(
                 config,
                 limits=self.limits,
@@ -243,6 +243,10 @@ class Services:
             ),
         )
 
+    async def _run(self, call: Call) -> Outcome:
+        """Run a call that a tool makes."""
+        return await self.runner.run(call)
+
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Notify connected clients of changed lists, and end streams that lost their right."""
         self.streams.most = after.limits.listen_streams
@@ -264,25 +268,6 @@ class Services:
         # Running introspections continue after a reload; all clients end with the process.
         self._introspectors.append(introspectors)
         return introspectors
-
-    def context_for(self, call: Call) -> CallContext:
-        """Return the context of a call for its tool."""
-        tenant = call.caller.tenant_id
-        theirs = self._theirs.get(tenant)
-        if theirs is None:
-            theirs = self.workspaces.of(tenant), TenantChanges(self.relay, tenant)
-            self._theirs[tenant] = theirs
-        return CallContext(
-            caller=call.caller,
-            request_id=call.request_id,
-            workspace=theirs[0],
-            client=call.client,
-            changes=theirs[1],
-            correlation=call.correlation,
-            depth=call.depth,
-            lasting=call.lasting,
-            kit=self.lending,
-        )
 
     def _cut_off(self, new: tuple[RevocationRecord, ...]) -> None:
         """Apply new revocations: end everything of the revoked callers in this process."""

@@ -33,6 +33,7 @@ from gatepost.tools.client import (
     Unaccepted,
     all_needed,
 )
+from gatepost.tools.context import Changes, ToolServices, Workspace
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.interruption import DeadlinePassed, TokenExpired, ToolDeadline
 from gatepost.tools.redacted_call import RedactedCall
@@ -78,6 +79,35 @@ Not an outage, which clients answer by calling again: the work is done, and woul
 
 NO_RECORD = committed()
 """The commit of a call that has no record to wait for."""
+
+
+class CallContexts:
+    """
+    Makes the context of each call of one configuration, with what its tools may use.
+
+    *of_tenant* returns the workspace of a tenant and its change notifications, which its calls
+    share.
+    """
+
+    def __init__(
+        self, of_tenant: Callable[[str], tuple[Workspace, Changes]], services: ToolServices
+    ) -> None:
+        self._of_tenant, self._services = of_tenant, services
+
+    def __call__(self, call: Call) -> CallContext:
+        """Return the context of a call."""
+        workspace, changes = self._of_tenant(call.caller.tenant_id)
+        return CallContext(
+            caller=call.caller,
+            request_id=call.request_id,
+            workspace=workspace,
+            client=call.client,
+            changes=changes,
+            correlation=call.correlation,
+            depth=call.depth,
+            lasting=call.lasting,
+            kit=self._services,
+        )
 
 
 class Runner:
