@@ -15,7 +15,7 @@ from gatepost.redaction.automaton import (
 )
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.readings import UNREAD, layers, portions, readings
+from gatepost.redaction.readings import AT_ONCE, UNREAD, layers, portions, readings
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -218,7 +218,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     if len(text) <= SHORT_BYTES and is_unquoted(text):
         return found  # most answers
     ways = None
-    for depth, layer in enumerate(layers(text)):
+    for depth, layer in enumerate(layers(text) if UNREAD(text) else [text]):
         for quote, form in _LEAVES:
             if layer.count(quote) < 2:
                 continue
@@ -299,7 +299,8 @@ def _joined(form: re.Pattern[bytes], text: bytes) -> list[bytes]:
     texts: list[bytes] = []
     with_names: list[bytes] = []
     with_numbers: list[bytes] = []
-    for pieces in portions(form, text):
+    # A text has fewer matches than bytes.
+    for pieces in portions(form, text) if len(text) > AT_ONCE else [form.split(text)]:
         leaves = [*zip(pieces[1::4], pieces[2::4], pieces[3::4], strict=True)]
         values = [each for each in leaves if not each[1]]
         texts.append(b"".join([text or b"" for text, _, _ in values]))
