@@ -136,7 +136,8 @@ class LimitStage(Stage):
 
     def recorded(self, caller: TenantContext, size: int) -> None:
         """Charge an audit record of *size* bytes to *caller* and its tenant."""
-        limits = self.tally.audited.get(caller.principal_key) or self.audited(caller)
+        principal = caller.tenant_id, caller.issuer, caller.subject_kind, caller.subject
+        limits = self.tally.audited.get(principal) or self.audited(caller)
         now = self.monotonic()
         for quota in limits.quotas:
             quota.charge(size, now)
