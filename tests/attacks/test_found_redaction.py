@@ -12,7 +12,7 @@ from gatepost import CallContext, Pack, Secret
 from gatepost.redaction import automaton
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.readings import AT_ONCE, unwrapped
-from gatepost.redaction.redactor import PROMPT_BYTES, Redactor
+from gatepost.redaction.redactor import PROMPT_BYTES, Redactor, replaced
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import MOST_WRITTEN, MOST_WRITTEN_BYTES
 from gatepost.tools.redaction import LONG_BYTES, MANY_VALUES
@@ -84,7 +84,7 @@ def test_a_secret_behind_more_escapes_than_one_go_takes_is_found(text: bytes) ->
     """Where the work is done in parts, what follows is read as before."""
     found = KNOWN.spans(text)
     assert [span.name for span in found] == ["KEY"]
-    assert b"unter2" not in automaton.replaced(text, found)
+    assert b"unter2" not in replaced(text, found)
 
 
 def test_more_escapes_than_one_go_takes_need_little_memory() -> None:
