@@ -25,7 +25,6 @@ from gatepost.rest.routes import RestLimits as BridgeLimits
 from gatepost.runtime.readiness import readiness
 from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
-from gatepost.telemetry.access import RequestMetrics
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.registry import Registry
 from gatepost_authz.challenge import Challenge
@@ -68,7 +67,7 @@ def build_app(
         default=bearer(not_found),
     )
     own_origin_rules = ("/dev-as",) if development_issuer else ()
-    services.log.counts = RequestMetrics(services.meter, table.label)
+    services.request_metrics.apply(table.label)
     return Edge(
         table,
         checks=HeadChecks(head_rules(config, resource, own_origin_rules), allow=table.allow),

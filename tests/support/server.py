@@ -84,7 +84,12 @@ class Server(threading.Thread):
         meter.start(now=time.time())
         async with opened(self.config, self.toolbox, self.keyring, meter) as services:
             self.services = services
-            services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
+            services.log = AccessLog(
+                "json",
+                self.lines.write,
+                clean=services.redaction.clean,
+                counts=services.request_metrics,
+            )
             if self._prepare is not None:
                 self._prepare(services)
             app = self._build(self.config, services)

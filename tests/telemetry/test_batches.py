@@ -95,7 +95,7 @@ async def test_a_stop_counts_the_last_batch() -> None:
     meter.start(now=1.0)
     toolbox = load(tools, config.packs, config.network)
     async with opened(config, toolbox, KeyRing.ephemeral(), meter) as services:
-        services.log.counts = RequestMetrics(meter, lambda path: "mcp")
+        services.request_metrics.apply(lambda path: "mcp")
         await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
         services.log.append(row())
         services.redaction.found += 1
@@ -111,8 +111,8 @@ async def answering(
     metrics: SharedMetrics, write: Callable[[bytes], object], *, enabled: bool = True
 ) -> AsyncIterator[AccessLog]:
     """An access log whose rows are counted by route."""
-    log = AccessLog("json", write, enabled=enabled)
-    log.counts = RequestMetrics(counted(metrics), lambda path: "mcp" if path == "/mcp" else "other")
+    counts = RequestMetrics(counted(metrics), lambda path: "mcp" if path == "/mcp" else "other")
+    log = AccessLog("json", write, enabled=enabled, counts=counts)
     yield log
     await log.aclose()
 

@@ -59,8 +59,7 @@ class OpenStreams:
         is_cut: Callable[[TenantContext], bool] = lambda caller: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.most = most
-        self.most_per_caller = most_per_caller
+        self.apply(most, most_per_caller)
         self._clock = clock
         self.is_cut = is_cut
         """Whether a caller was shut out since the gate let it pass."""
@@ -76,6 +75,10 @@ class OpenStreams:
         self.stopping = asyncio.Event()
         """Set when a stop has begun: from then on no call waits for a person."""
         self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
+
+    def apply(self, most: int, most_per_caller: int) -> None:
+        """Hold no more than these streams from now on; those that are open stay open."""
+        self.most, self.most_per_caller = most, most_per_caller
 
     def __len__(self) -> int:
         return len(self._held)

@@ -45,7 +45,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.revocations import RevocationRecord
-from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.access import AccessLog, RequestMetrics
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, Outcome
 from gatepost.tools.redaction import Redaction
@@ -97,7 +97,7 @@ class Services:
         meter: Meter | None = None,
     ) -> None:
         self.meter = meter or Meter.alone()
-        self.call_batch = CallBatch(self.meter)
+        self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
         self.records, self.relay = records, relay
         self.runs = RunningCalls(records, relay)
         self.feed = ChangeFeed(relay)
@@ -121,7 +121,10 @@ class Services:
         self.failed_tokens = FailedTokenLimit(config.limits.failures_per_second)
         self.refusals = RefusedTokens(self.meter, self.failed_tokens, self.audit_writer)
         self.log = AccessLog(
-            config.log.format, enabled=config.log.requests, clean=self.redaction.clean
+            config.log.format,
+            enabled=config.log.requests,
+            clean=self.redaction.clean,
+            counts=self.request_metrics,
         )
         self.register = SessionRegistry(records, relay)
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
@@ -129,8 +132,7 @@ class Services:
         self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
         self.approvals = self.reviews.service
         task_store = TaskStore(records, self.feed, quota=self.runs.quota)
-        self.keeper = TaskRunner(task_store, lambda: self.runner)
-        self.keeper.is_out = self._is_out
+        self.keeper = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
         self.apply(config, toolbox)
@@ -171,8 +173,8 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
-        self.keeper.task_store.terms = TaskLimits(
-            **msgspec.structs.asdict(config.tasks), peers=config.audit.peers
+        self.keeper.task_store.apply(
+            TaskLimits(**msgspec.structs.asdict(config.tasks), peers=config.audit.peers)
         )
         self.cutoffs.configure(config.tenancy.suspended)
         self._cannot_sign_in = revoked_callers(config, issuers)
@@ -249,8 +251,8 @@ class Services:
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Notify connected clients of changed lists, and end streams that lost their right."""
-        self.streams.most = after.limits.listen_streams
-        self.streams.most_per_caller = after.limits.listen_streams_per_caller
+        limits = after.limits
+        self.streams.apply(limits.listen_streams, limits.listen_streams_per_caller)
         self.streams.end(affected_callers(before, after))
         if changed := lists_changed(self.registry, registry):
             # Delayed until the other processes have reloaded too: a client may list at any of them.

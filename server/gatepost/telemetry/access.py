@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from gatepost.config.telemetry import LogFormat
 from gatepost.telemetry.escaping import in_json
 from gatepost.telemetry.logs import printable, timestamp
+from gatepost.telemetry.metric_families import OTHER
 from gatepost.telemetry.metrics import Meter
 
 
@@ -139,6 +140,8 @@ class AccessLog:
 
     ``append`` is all that a request pays for. A timer has what has gathered counted and encoded; a
     thread writes the lines, because a pipe whose reader is slow would otherwise stop every request.
+    *counts* is called once with each batch of rows, even if no lines are written; it must not
+    raise.
     """
 
     def __init__(
@@ -148,9 +151,9 @@ class AccessLog:
         *,
         enabled: bool = True,
         clean: Clean | None = None,
+        counts: Callable[[Sequence[Row]], object] | None = None,
     ) -> None:
-        self.counts: Callable[[Sequence[Row]], object] | None = None
-        """Called once with each batch of rows, even if no lines are written; must not raise."""
+        self._counts = counts
         self._clean = clean or _plain
         self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
@@ -192,8 +195,8 @@ class AccessLog:
 
     def _take_up(self) -> None:
         rows, self._rows = self._rows, []
-        if self.counts is not None:
-            self.counts(rows)
+        if self._counts is not None:
+            self._counts(rows)
         if self._enabled:
             self._unwritten += rows
 
@@ -238,8 +241,12 @@ class RequestMetrics:
     *route_of* knows the route of a path; a path is never a label.
     """
 
-    def __init__(self, meter: Meter, route_of: Callable[[str], str]) -> None:
+    def __init__(self, meter: Meter, route_of: Callable[[str], str] = lambda path: OTHER) -> None:
         self._meter = meter
+        self.apply(route_of)
+
+    def apply(self, route_of: Callable[[str], str]) -> None:
+        """Count by these routes from now on."""
         self._route_of = route_of
 
     def __call__(self, rows: Sequence[Row]) -> None:

@@ -33,6 +33,7 @@ from gatepost.tools.client import NOBODY
 from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
+from gatepost.tools.running_requests import nobody
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientScope
 
@@ -84,13 +85,18 @@ class TaskRunner:
     Manages tasks from the answer that creates one until the task ends.
 
     It lives as long as the process. *runner* returns the current runner, for calls that are taken
-    over.
+    over. *is_out* returns whether a caller is revoked or suspended; none of its calls are run then.
     """
 
-    def __init__(self, task_store: TaskStore, runner: Callable[[], Runner]) -> None:
+    def __init__(
+        self,
+        task_store: TaskStore,
+        runner: Callable[[], Runner],
+        *,
+        is_out: Callable[[TenantContext], bool] = nobody,
+    ) -> None:
         self.task_store = task_store
-        self.is_out: Callable[[TenantContext], bool] = lambda caller: False
-        """Returns whether a caller is revoked or suspended; none of its calls are run then."""
+        self.is_out = is_out
         self._runner = runner
         self._jobs: dict[RunningTask, asyncio.Task[None]] = {}
         self._opening: Counter[bytes] = Counter()

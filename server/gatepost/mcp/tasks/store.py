@@ -199,8 +199,12 @@ class TaskStore:
         self.quota = quota or StorageQuota(records, clock=clock)
         self._records = records
         self._feed = feed
-        self.terms = terms
         self.clock = clock
+        self.apply(terms)
+
+    def apply(self, terms: TaskLimits) -> None:
+        """Apply these limits from now on."""
+        self.terms = terms
 
     async def create(self, tenant: str, record: TaskRecord) -> None:
         """Store a new task durably."""
