@@ -18,7 +18,7 @@ from gatepost.audit.search import AuditRecord
 from gatepost.audit.verify import BadRecord, Examination, VerificationResult, verdict
 from gatepost.storage.audit import AuditRow, Checkpoint
 from gatepost.storage.records import Records
-from gatepost.telemetry.escaping import in_json, in_line
+from gatepost.telemetry.logs import in_json, in_line
 
 FORMAT = 1
 PAGE = 1_000

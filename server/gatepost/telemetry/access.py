@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gatepost.config.telemetry import LogFormat
-from gatepost.telemetry.escaping import in_json
-from gatepost.telemetry.logs import printable, timestamp
+from gatepost.telemetry.logs import in_json, printable, timestamp
 from gatepost.telemetry.metric_families import OTHER
 from gatepost.telemetry.metrics import Meter
 

@@ -55,6 +55,7 @@ class Meter:
         self._slot = slot
         self._names = {label.name: LabelNames(slot, label) for label in (TOOL, TENANT)}
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
+        self._in_seconds = frozenset(family.name for family in FAMILIES if family.in_seconds)
         self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
         # Strangers decide how often something is refused, so these are found only once.
         self._refusals = {reason: self._index(REFUSALS.name, reason) for reason in REASONS}
@@ -140,17 +141,20 @@ class Meter:
 
     def inc(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Increase a counter or a gauge, by seconds if the family counts seconds."""
-        self._slot[self._index(family.name, *labels)] += _stored(family, amount)
+        self._slot[self._index(family.name, *labels)] += self._stored(family, amount)
 
     def set(self, family: MetricFamily, amount: float, *labels: str) -> None:
         """Set a gauge."""
-        self._slot[self._index(family.name, *labels)] = max(_stored(family, amount), 0)
+        self._slot[self._index(family.name, *labels)] = max(self._stored(family, amount), 0)
 
     def observe(self, family: MetricFamily, seconds: float, *labels: str) -> None:
         """Add one observation to a histogram."""
         start, seconds = self._index(family.name, *labels), max(seconds, 0.0)
         self._slot[start + bisect_left(family.buckets, seconds)] += 1
         self._slot[start + len(family.buckets) + 1] += int(seconds * NANOSECONDS)
+
+    def _stored(self, family: MetricFamily, amount: float) -> int:
+        return int(amount * NANOSECONDS) if family.name in self._in_seconds else int(amount)
 
     def _observe_all(self, family: MetricFamily, seconds: Sequence[float], *labels: str) -> None:
         start = self._index(family.name, *labels)
@@ -176,10 +180,6 @@ class Meter:
         for (numbers, stride), value in zip(labels, values, strict=True):
             index += numbers[value if value in numbers else OTHER] * stride
         return index
-
-
-def _stored(family: MetricFamily, amount: float) -> int:
-    return int(amount * NANOSECONDS) if family.in_seconds else int(amount)
 
 
 class Growth:
