@@ -24,7 +24,7 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.descriptors import raise_limit
-from gatepost.http.unread_responses import UnreadLimits
+from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.metrics_server import scraped
 from gatepost.runtime.server import Certificate, GatepostServer, listen_config
 from gatepost.runtime.services import opened

@@ -7,7 +7,7 @@ import msgspec
 import structlog
 import uvicorn
 
-from gatepost.http.unread_responses import UnreadLimits, UnreadResponses
+from gatepost.http.flow_control import UnreadLimits, UnreadResponses
 
 log = structlog.get_logger("gatepost.http")
 

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp
 from gatepost.http.acceptor import Acceptor
 from gatepost.http.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
 from gatepost.http.descriptors import DescriptorLimits
+from gatepost.http.flow_control import UnreadResponses
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from gatepost.http.unread_responses import UnreadResponses
 from gatepost.runtime import garbage_collector
 
 SUITES = ":".join(
