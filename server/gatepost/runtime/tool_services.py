@@ -19,8 +19,8 @@ from gatepost.storage.records import Records
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.context import Outbound, SealedStore
+from gatepost.tools.redacted_call import peer_here
 from gatepost.tools.registry import Unknown
-from gatepost.tools.stage import peer_here
 
 T = TypeVar("T")
 

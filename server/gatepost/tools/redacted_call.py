@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
+from gatepost.redaction.log_context import HERE
 from gatepost.redaction.redactor import Redactor, cleaned_text, is_prompt
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
@@ -263,3 +264,16 @@ def _sent(request: InputRequest) -> bytes:
 
 def _shown(value: Any) -> str:
     return f"<{type(value).__name__}>"
+
+
+def remark(name: str, value: str) -> None:
+    """Say something of the call that this code runs for, where its record will have it."""
+    here = HERE.get()
+    if isinstance(here, RedactedCall):
+        here.remarks = {**(here.remarks or {}), name: value}
+
+
+def peer_here() -> str:
+    """Where the call comes from that this code runs for; empty outside of calls."""
+    here = HERE.get()
+    return here.call.peer if isinstance(here, RedactedCall) else ""

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol
 
-from gatepost.redaction.log_context import HERE
 from gatepost.storage.commit import CommitFuture
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.redacted_call import RedactedCall
@@ -31,19 +30,6 @@ class Recorder(Protocol):
         *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
         whoever does not wait for it loses nothing.
         """
-
-
-def remark(name: str, value: str) -> None:
-    """Say something of the call that this code runs for, where its record will have it."""
-    here = HERE.get()
-    if isinstance(here, RedactedCall):
-        here.remarks = {**(here.remarks or {}), name: value}
-
-
-def peer_here() -> str:
-    """Return the address of the current call's client; empty outside of calls."""
-    here = HERE.get()
-    return here.call.peer if isinstance(here, RedactedCall) else ""
 
 
 class RequestLimits(Protocol):

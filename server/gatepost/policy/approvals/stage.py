@@ -26,10 +26,10 @@ from gatepost.policy.idempotency.stage import DAY_S, RunningCalls, StillRunning,
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, WakeUps
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
-from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redacted_call import RedactedCall, remark
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.runner import EXPIRED, GRACE_S
-from gatepost.tools.stage import Next, Stage, remark
+from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.approvals")

@@ -21,10 +21,10 @@ from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
 from gatepost.tools.cpu_thread import in_cpu_thread
-from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.redacted_call import RedactedCall, remark
 from gatepost.tools.redaction import LONG_BYTES, Redaction
 from gatepost.tools.runner import GRACE_S
-from gatepost.tools.stage import Next, Stage, remark
+from gatepost.tools.stage import Next, Stage
 from gatepost_authz.caller import TenantContext
 
 DAY_S = 86_400.0
