@@ -1,18 +1,19 @@
-"""A request's body within its limits, and word when its client leaves: what any protocol needs."""
+"""A request's body within its limits, and what ends a request that waits: for any protocol."""
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, TypeVar
 
 from starlette.types import Message, Receive
 
 from gatepost.http.caller_bytes import CallerBytes
 from gatepost.tools.cpu_thread import TooManyWaiting
 from gatepost.tools.interruption import HUNG_UP, Interruptible, Stop, timer
-from gatepost.tools.running_requests import ENDINGS, RunningRequests
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import RevokedToken
 
 T = TypeVar("T")
+Why = Literal["revoked", "suspended"]
 
 # Most calls are over before anybody could hang up; a task that listens for it costs more than they.
 WATCH_AFTER_S = 0.05
@@ -55,42 +56,50 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     raise Gone
 
 
-AT_ONCE = 32
-"""
-How many bodies of the largest size may arrive at once from one caller. The default burst of
-`[limits]` is smaller, so a caller within its limits is not refused.
-"""
-AT_ONCE_OF_TENANT = 4 * AT_ONCE
-
-_arriving = CallerBytes()
+class TenantSuspended(Exception):
+    """The tenant of the request's caller was suspended while it waited."""
 
 
-async def read_body_of(caller: TenantContext, receive: Receive, limit: int) -> bytes:
+ENDINGS: Mapping[str | None, type[Exception]] = {
+    "revoked": RevokedToken,
+    "suspended": TenantSuspended,
+}
+"""The exception that ends a request, by the reason for which it was stopped."""
+
+
+class RunningRequests:
     """
-    Read the whole body of a request of *caller*, as `read_body` does.
+    The requests that wait for something, with what stops each of them.
 
-    Raises TooManyWaiting if too many bytes of the caller or its tenant are arriving: no rate limit
-    counts a request before its body is complete, and a client may hold back the end of any number
-    of them.
+    One that never waits is not entered: it is over before anybody could end it. *is_revoked* says
+    whether a caller's token was revoked since the gate let it pass.
     """
-    owner, size = caller.principal_key, 0
 
-    async def counted() -> Message:
-        nonlocal size
-        message = await receive()
-        if message.get("more_body"):
-            arrived = len(message.get("body", b""))
-            size += arrived
-            _arriving.add(owner, arrived)
-            of_caller, of_tenant = _arriving.of(owner)
-            if of_caller > AT_ONCE * limit or of_tenant > AT_ONCE_OF_TENANT * limit:
-                raise TooManyWaiting
-        return message
+    def __init__(self, is_revoked: Callable[[TenantContext], bool] | None = None) -> None:
+        self.is_revoked = is_revoked or nobody
+        self._waiting: dict[Stop, TenantContext] = {}
 
-    try:
-        return await read_body(counted, limit)
-    finally:
-        _arriving.add(owner, -size)
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, stop: Stop, caller: TenantContext) -> None:
+        """Add a request that starts to wait."""
+        self._waiting[stop] = caller
+
+    def leave(self, stop: Stop) -> None:
+        """Remove a request; a second call does nothing."""
+        self._waiting.pop(stop, None)
+
+    def end(self, which: Callable[[TenantContext], bool], why: Why) -> None:
+        """Stop all waiting requests of these callers."""
+        for stop, caller in tuple(self._waiting.items()):
+            if which(caller):
+                stop.pull(why)
+
+
+def nobody(caller: TenantContext) -> bool:
+    """Return False for every caller."""
+    return False
 
 
 class UntilDisconnect(Interruptible[T]):

@@ -8,7 +8,7 @@ import msgspec
 import structlog
 from msgspec import UNSET
 
-from gatepost.http.body import RequestCancelled
+from gatepost.http.body import RequestCancelled, TenantSuspended
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import (
     DENIED,
@@ -31,7 +31,6 @@ from gatepost.tools.api import Failure, Outcome
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
 from gatepost.tools.results import BEFORE_RESULT, text_of
 from gatepost.tools.runner import UNRECORDED
-from gatepost.tools.running_requests import TenantSuspended
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope

@@ -1,12 +1,12 @@
 """The state that all methods share, and the request that a method answers."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from functools import wraps
 from typing import Any
 
 import msgspec
 
+from gatepost.http.body import RunningRequests
 from gatepost.http.open_streams import OpenStreams
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.mcp.jsonrpc import JsonRpcError
@@ -29,7 +29,6 @@ from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
-from gatepost.tools.running_requests import RunningRequests
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -84,6 +83,8 @@ class McpServer:
         self.keyring = keyring
         self.feed = feed
         self.streams = streams
+        self.stopping = streams.stopping
+        """Set when the server is about to stop; waits then end early."""
         self.asking = frozenset(asking)
         """The tools whose calls may have to wait for an approval."""
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
@@ -106,11 +107,6 @@ class McpServer:
             "_meta": {SERVER_INFO: info},
         }
         self.discovery = _encode(shown)
-
-    @property
-    def stopping(self) -> asyncio.Event:
-        """Set when the server is about to stop; waits then end early."""
-        return self.streams.stopping
 
     async def count(self, caller: TenantContext) -> None:
         """Count a request against its caller's rate limit; raises JsonRpcError above it."""

@@ -7,7 +7,15 @@ import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.body import Gone, RequestCancelled, TooLarge, UntilDisconnect, read_body
+from gatepost.http.body import (
+    Gone,
+    RequestCancelled,
+    RunningRequests,
+    TenantSuspended,
+    TooLarge,
+    UntilDisconnect,
+    read_body,
+)
 from gatepost.http.edge import peer_of
 from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.rest import responses
@@ -30,7 +38,6 @@ from gatepost.tools.json_shape import MOST_VALUES
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
-from gatepost.tools.running_requests import RunningRequests, TenantSuspended
 from gatepost.tools.truncation import fit
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge

@@ -14,6 +14,7 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.config.references import resolve
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
+from gatepost.http.body import RunningRequests
 from gatepost.http.failed_tokens import FailedTokenLimit
 from gatepost.http.open_streams import OpenStreams
 from gatepost.mcp.change_notifications import ChangeFeed
@@ -51,7 +52,6 @@ from gatepost.tools.api import Call, Outcome
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
-from gatepost.tools.running_requests import RunningRequests
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT

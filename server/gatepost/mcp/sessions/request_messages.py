@@ -6,12 +6,11 @@ from collections.abc import Awaitable, Coroutine
 from functools import cached_property
 from typing import TypeVar
 
-from gatepost.http.body import WATCH_AFTER_S, RequestCancelled
+from gatepost.http.body import ENDINGS, WATCH_AFTER_S, RequestCancelled, RunningRequests
 from gatepost.mcp.sessions.channel import Hear, MessageChannel, Signal
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Subscription
 from gatepost.tools.interruption import Interruptible, Stop, timer
-from gatepost.tools.running_requests import ENDINGS, RunningRequests
 from gatepost_authz.caller import TenantContext
 
 

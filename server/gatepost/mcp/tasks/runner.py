@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gatepost.background import always
+from gatepost.http.body import nobody
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import rate_limited
 from gatepost.mcp.tasks import store
@@ -33,7 +34,6 @@ from gatepost.tools.client import NOBODY
 from gatepost.tools.json_shape import decoder_of
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner, outcome_of
-from gatepost.tools.running_requests import nobody
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientScope
 
