@@ -167,6 +167,7 @@ class Whole(Members, gc=False):
 
 _decode_whole = msgspec.json.Decoder(Whole).decode
 _decode = msgspec.json.Decoder(Params).decode
+_decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_meta = msgspec.json.Decoder(OnlyMeta).decode
 
 NONE = Params()
@@ -243,6 +244,18 @@ def arguments_in(params: Params) -> bytes:
     if raw == b"null":
         return b"{}"
     raise JsonRpcError(INVALID_PARAMS, "params.arguments must be an object")
+
+
+def declares_tasks(params: Params) -> bool:
+    """Return whether a request declares the tasks extension (K-02, X-02)."""
+    capabilities = UNSET if params.meta is UNSET else params.meta.capabilities
+    if capabilities is UNSET or "extensions" not in capabilities:
+        return False
+    try:
+        settings = _decode_extensions(capabilities["extensions"]).get(TASKS)
+    except msgspec.DecodeError:
+        return False
+    return settings is not None and bytes(settings)[:1] == b"{"
 
 
 def decode_as(kind: type[Any], raw: bytes | None) -> Any:

@@ -10,10 +10,10 @@ from gatepost.http.open_streams import Closing, TooMany
 from gatepost.mcp.change_notifications import ChangeNotification, ChangeSubscription
 from gatepost.mcp.event_stream import EventStream, frame, reads_events
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, RATE_LIMITED, JsonRpcError
-from gatepost.mcp.request import PREFIX, SERVER_INFO, Exchange, Params
+from gatepost.mcp.request import PREFIX, SERVER_INFO, Exchange, Params, declares_tasks
 from gatepost.mcp.responses import result
 from gatepost.mcp.server import McpServer
-from gatepost.mcp.tasks.methods import UNDECLARED, declared
+from gatepost.mcp.tasks.methods import UNDECLARED
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.context import Listed
 from gatepost_authz.caller import TenantContext
@@ -71,7 +71,7 @@ async def listen(
 ) -> "ListenStream":
     """Open a stream for the requested changes; raises JsonRpcError before it opens."""
     asked = _asked(params)
-    if asked.task_ids is not UNSET and not declared(params):
+    if asked.task_ids is not UNSET and not declares_tasks(params):
         raise UNDECLARED
     if not reads_events(exchange.headers.get(b"accept", b"")):
         raise NO_EVENTS

@@ -1,16 +1,31 @@
-"""Answer `tools/call`: pass the request to the runner and encode the outcome."""
+"""Answer `tools/call`: run the call and encode its outcome, or the task that it becomes."""
+
+import asyncio
+import contextlib
+
+import msgspec
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
-from gatepost.mcp.request import arguments_in, name_in
+from gatepost.mcp.request import arguments_in, declares_tasks, name_in
 from gatepost.mcp.responses import MethodResult, UncommittedResult, call_result, unrecorded
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.server import McpRequest, McpServer
-from gatepost.mcp.tasks import methods
+from gatepost.mcp.tasks.client import TaskClient
+from gatepost.mcp.tasks.methods import UNDECLARED
+from gatepost.mcp.tasks.runner import perform
 from gatepost.storage.tasks import TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome
+from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import MissingCapability
+from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import NO_RECORD, UNRECORDED_EFFECT
+from gatepost.tools.runner import EXPIRED, NO_RECORD, UNRECORDED_EFFECT
+
+ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-07-28) can call it."
+PATIENCE_S = 1.0
+"""How long a client waits for a call that has not reached its tool."""
+
+_encode = msgspec.json.encode
+_replace = msgspec.structs.replace
 
 
 async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
@@ -33,9 +48,9 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
     commit = NO_RECORD
     try:
         if call.name in server.lengthy:
-            found = await methods.run(server, ask, call)
+            found = await run_detachable(server, ask, call)
             if isinstance(found, TaskRecord):
-                return methods.created(server, found)
+                return created(server, found)
             outcome = found
         else:
             outcome, commit = await server.runner.run_uncommitted(call)
@@ -50,6 +65,89 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         raise unrecorded(ask.request_id)
     body = call_result(outcome, ask.revision, server.tail)
     return body if commit.kept else UncommittedResult(body, commit)
+
+
+async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outcome | TaskRecord:
+    """
+    Run a call that may become a task; return its outcome, or the task.
+
+    Raises the exceptions of `Runner.run`, and JsonRpcError or StoreUnavailable if the task cannot
+    be stored.
+    """
+    try:
+        tool = server.registry.find(call.caller, call.name)
+    except UnknownTool:
+        return await server.runner.run(call)  # the runner counts and records the call
+    if not (ask.revision == MODERN and declares_tasks(ask.params)):
+        return await _without_task(server, ask, call, tool)
+    task_client = TaskClient(ask.client)
+    detachable = _replace(call, client=task_client, lasting=True)
+    work = asyncio.create_task(perform(server.runner, detachable))
+    work.add_done_callback(lambda _: task_client.turn.set())
+    accepted, why = False, ()
+    try:
+        if not await _turned(task_client, server.runner.allowed_s(call.caller), tool):
+            return EXPIRED
+        if work.done():
+            return work.result()
+        record = await server.tasks.accept(call, tool, task_client, work)
+        accepted = True
+        return record
+    except asyncio.CancelledError as cancelled:
+        why = cancelled.args
+        raise
+    finally:
+        if not accepted:
+            # A call that has not reached its tool ends as if it had not been made, so that its
+            # idempotency key is not used up. A tool that detaches may have had effects before.
+            if tool.detaches or not task_client.refuse():
+                work.cancel(*why)
+            if tool.detaches and HUNG_UP in why:
+                # A call that runs on for its idempotency key must not wait for a task.
+                task_client.go_on()
+            await _over(work)
+
+
+async def _without_task(server: McpServer, ask: McpRequest, call: Call, tool: Tool) -> Outcome:
+    """Run the call of a client that does not support tasks."""
+    if tool.task_support != "required":
+        return await server.runner.run(call)
+    await server.count(call.caller)
+    if ask.revision == MODERN:
+        raise UNDECLARED
+    # Before 2026-07-28 there is no error code for it, and the agent can tell its user.
+    return Outcome(failure=Failure("denied", ONLY_TASKS))
+
+
+async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool:
+    """
+    Wait until the call is over or should become a task; False if the caller's time is over.
+
+    A call that does not reach its tool soon, for instance because of an earlier call with the
+    same idempotency key, becomes a task. A tool without task support becomes one only for an
+    approval.
+    """
+    waits = tool.detaches or tool.task_support == "forbidden"
+    patience_s = allowed_s if waits else min(allowed_s, PATIENCE_S)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            await task_client.turn.wait()
+        return True
+    return patience_s < allowed_s
+
+
+async def _over(work: asyncio.Task[Outcome]) -> None:
+    """Wait for the end of cancelled work and discard its outcome."""
+    if not work.done():
+        await asyncio.wait({work})
+    if not work.cancelled():
+        work.exception()
+
+
+def created(server: McpServer, record: TaskRecord) -> bytes:
+    """Encode the result of a call that has become a task (K-05)."""
+    shown = {"resultType": "task", **server.tasks.task_store.handle(record)}
+    return _encode(shown)[:-1] + server.tail + b"}"
 
 
 def unknown_tool(name: str) -> JsonRpcError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.mcp.tasks import methods
+from gatepost.mcp import tool_calls
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
@@ -244,8 +244,8 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
     decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
-    monkeypatch.setattr(methods, "PATIENCE_S", 0.0)
-    client = with_decisions(decisions, TaskClient)
+    monkeypatch.setattr(tool_calls, "PATIENCE_S", 0.0)
+    client = house_of(panel, Tasker)
     (request := Request(PAGE)).decide("approved")
     decisions.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))

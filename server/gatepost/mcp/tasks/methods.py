@@ -1,7 +1,5 @@
-"""The tasks extension: answer calls with a task, and serve the `tasks/…` methods."""
+"""The tasks extension: serve the `tasks/…` methods."""
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,26 +7,19 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, JsonRpcError
-from gatepost.mcp.request import TASKS, Params
-from gatepost.mcp.revisions import MODERN
+from gatepost.mcp.request import TASKS, Params, declares_tasks
 from gatepost.mcp.round_trips import responses_of
 from gatepost.mcp.server import McpRequest, McpServer
 from gatepost.mcp.tasks import store
-from gatepost.mcp.tasks.client import TaskClient
-from gatepost.mcp.tasks.runner import no_room, perform
+from gatepost.mcp.tasks.runner import no_room
 from gatepost.storage.quota import QuotaExceeded
 from gatepost.storage.tasks import TERMINAL, TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import Capabilities, InputRequest
 from gatepost.tools.elicitation import Misanswered, check_answer
-from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.json_shape import decoded
-from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import EXPIRED
 
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
-_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
 
 REQUIRED: Capabilities = {"extensions": {TASKS: {}}}
 UNKNOWN = JsonRpcError(INVALID_PARAMS, "Unknown task")
@@ -38,92 +29,6 @@ UNDECLARED = JsonRpcError(
     f"The client did not declare the extension {TASKS}",
     data={"requiredCapabilities": REQUIRED},
 )
-ONLY_TASKS = "The tool takes long, so only clients that support tasks (MCP 2026-07-28) can call it."
-PATIENCE_S = 1.0
-"""How long a client waits for a call that has not reached its tool."""
-
-
-async def run(server: McpServer, ask: McpRequest, call: Call) -> Outcome | TaskRecord:
-    """
-    Run a call that may become a task; return its outcome, or the task.
-
-    Raises the exceptions of `Runner.run`, and JsonRpcError or StoreUnavailable if the task cannot
-    be stored.
-    """
-    try:
-        tool = server.registry.find(call.caller, call.name)
-    except UnknownTool:
-        return await server.runner.run(call)  # the runner counts and records the call
-    if not (ask.revision == MODERN and declared(ask.params)):
-        return await _without_task(server, ask, call, tool)
-    task_client = TaskClient(ask.client)
-    detachable = _replace(call, client=task_client, lasting=True)
-    work = asyncio.create_task(perform(server.runner, detachable))
-    work.add_done_callback(lambda _: task_client.turn.set())
-    accepted, why = False, ()
-    try:
-        if not await _turned(task_client, server.runner.allowed_s(call.caller), tool):
-            return EXPIRED
-        if work.done():
-            return work.result()
-        record = await server.tasks.accept(call, tool, task_client, work)
-        accepted = True
-        return record
-    except asyncio.CancelledError as cancelled:
-        why = cancelled.args
-        raise
-    finally:
-        if not accepted:
-            # A call that has not reached its tool ends as if it had not been made, so that its
-            # idempotency key is not used up. A tool that detaches may have had effects before.
-            if tool.detaches or not task_client.refuse():
-                work.cancel(*why)
-            if tool.detaches and HUNG_UP in why:
-                # A call that runs on for its idempotency key must not wait for a task.
-                task_client.go_on()
-            await _over(work)
-
-
-async def _without_task(server: McpServer, ask: McpRequest, call: Call, tool: Tool) -> Outcome:
-    """Run the call of a client that does not support tasks."""
-    if tool.task_support != "required":
-        return await server.runner.run(call)
-    await server.count(call.caller)
-    if ask.revision == MODERN:
-        raise UNDECLARED
-    # Before 2026-07-28 there is no error code for it, and the agent can tell its user.
-    return Outcome(failure=Failure("denied", ONLY_TASKS))
-
-
-async def _turned(task_client: TaskClient, allowed_s: float, tool: Tool) -> bool:
-    """
-    Wait until the call is over or should become a task; False if the caller's time is over.
-
-    A call that does not reach its tool soon, for instance because of an earlier call with the
-    same idempotency key, becomes a task. A tool without task support becomes one only for an
-    approval.
-    """
-    waits = tool.detaches or tool.task_support == "forbidden"
-    patience_s = allowed_s if waits else min(allowed_s, PATIENCE_S)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
-            await task_client.turn.wait()
-        return True
-    return patience_s < allowed_s
-
-
-async def _over(work: asyncio.Task[Outcome]) -> None:
-    """Wait for the end of cancelled work and discard its outcome."""
-    if not work.done():
-        await asyncio.wait({work})
-    if not work.cancelled():
-        work.exception()
-
-
-def created(server: McpServer, record: TaskRecord) -> bytes:
-    """Encode the result of a call that has become a task (K-05)."""
-    shown = {"resultType": "task", **server.tasks.task_store.handle(record)}
-    return _encode(shown)[:-1] + server.tail + b"}"
 
 
 async def get_task(server: McpServer, ask: McpRequest) -> bytes:
@@ -177,7 +82,7 @@ def _done(server: McpServer) -> bytes:
 
 async def _task(server: McpServer, ask: McpRequest) -> TaskRecord:
     """Return the caller's task that is named; raises JsonRpcError or InsufficientScope."""
-    if not declared(ask.params):
+    if not declares_tasks(ask.params):
         raise UNDECLARED
     if ask.params.task_id is UNSET:
         raise JsonRpcError(INVALID_PARAMS, "params.taskId is required")
@@ -199,15 +104,3 @@ def _given(params: Params) -> dict[str, Raw]:
     if params.input_responses is UNSET:
         raise JsonRpcError(INVALID_PARAMS, "params.inputResponses is required")
     return responses_of(params.input_responses)
-
-
-def declared(params: Params) -> bool:
-    """Return whether this request declares the extension (K-02, X-02)."""
-    capabilities = UNSET if params.meta is UNSET else params.meta.capabilities
-    if capabilities is UNSET or "extensions" not in capabilities:
-        return False
-    try:
-        settings = _extensions(capabilities["extensions"]).get(TASKS)
-    except msgspec.DecodeError:
-        return False
-    return settings is not None and bytes(settings)[:1] == b"{"
