@@ -166,10 +166,10 @@ def mcp(
         page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
-        keeper=services.keeper,
+        task_runner=services.task_runner,
         register=services.register,
         asking=services.approvals.plan,
-        underway=services.underway,
+        running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
     if (tracer := services.exporter.tracer) is not None:
@@ -208,7 +208,7 @@ def tool_routes(
         challenge=challenge,
         place=beside,
         suspended=services.cutoffs.suspended,
-        underway=services.underway,
+        running_requests=services.running_requests,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
         around=traced,

@@ -65,7 +65,7 @@ async def time_passes(site: Site, session: str) -> None:
 
 
 async def tenant_goes(site: Site, session: str) -> None:
-    site.client.keeper.is_out = lambda caller: caller.tenant_id == "acme"
+    site.client.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
 
 
 async def session_ends(site: Site, session: str) -> None:
@@ -143,7 +143,7 @@ async def test_tasks_end_with_the_trust_in_their_caller(
         async with opened(
             msgspec.convert(before, Config), toolbox, KeyRing.ephemeral()
         ) as services:
-            assert not services.keeper.is_out(caller)
-            assert services.keeper.is_out(stranger)
+            assert not services.task_runner.is_out(caller)
+            assert services.task_runner.is_out(stranger)
             services.apply(msgspec.convert(before | change(idp), Config), toolbox)
-            assert services.keeper.is_out(caller) is is_out
+            assert services.task_runner.is_out(caller) is is_out

@@ -85,7 +85,7 @@ async def site() -> AsyncIterator[Site]:
     site = Site()
     yield site
     site.gate.set()
-    await site.client.keeper.aclose()
+    await site.client.task_runner.aclose()
 
 
 async def one_too_many(site: Site) -> None:
@@ -186,4 +186,4 @@ async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
 
     assert again["content"][0]["text"] == "done"
     assert site.ran == [1]
-    await site.client.keeper.aclose()
+    await site.client.task_runner.aclose()

@@ -77,7 +77,7 @@ async def client() -> AsyncIterator[TaskClient]:
     offers: tuple[Offer, ...] = pack.offers
     client = TaskClient(offers)
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -67,7 +67,7 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 async def client() -> AsyncIterator[TaskClient]:
     client = TaskClient(TOOLS)
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 async def waiting(client: TaskClient, task_id: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 async def client() -> AsyncIterator[TaskClient]:
     client = TaskClient(TOOLS)
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 def changed(**changes: Any) -> TenantContext:
@@ -93,8 +93,8 @@ async def test_k_17_who_lost_the_scopes_is_asked_for_them(client: TaskClient, me
 
     assert response.error == (403, -31002)
     assert 'scope="files:write"' in response.headers["www-authenticate"]
-    assert await client.keeper.may_follow(client.caller, [task["taskId"]]) == []
-    assert await client.keeper.shown(client.caller, task["taskId"]) is None
+    assert await client.task_runner.may_follow(client.caller, [task["taskId"]]) == []
+    assert await client.task_runner.shown(client.caller, task["taskId"]) is None
 
 
 @pytest.mark.requirement("K-17")
@@ -156,7 +156,7 @@ async def test_whoever_may_not_call_any_more_loses_its_tasks(client: TaskClient)
     mine = await client.start("write_slowly")
     client.caller = changed(tenant_id="globex")
     other = await client.start("write_slowly")
-    client.keeper.end(lambda caller: caller.tenant_id == "acme")
+    client.task_runner.end(lambda caller: caller.tenant_id == "acme")
 
     assert (await client.get(other["taskId"]))["status"] == "working"
     client.caller = changed()
@@ -202,7 +202,7 @@ def test_k_16_a_terminal_state_never_changes(edits: list[tuple[Any, int]]) -> No
     async def race() -> list[str]:
         client = TaskClient(TOOLS)
         ledgers = [
-            client.keeper.task_store,
+            client.task_runner.task_store,
             TaskStore(client.records, client.feed, clock=client.clock),
         ]
         await ledgers[0].create("acme", a_record(client.clock.now))

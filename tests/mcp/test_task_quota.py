@@ -26,9 +26,9 @@ async def client() -> AsyncIterator[TaskClient]:
     """A client whose caller may have 100 kB kept."""
     client = TaskClient([*pack.tools.values(), *fixture_questions.task_pack.tools.values()])
     limits = SimpleNamespace(stored_bytes=MOST, tenant=SimpleNamespace(stored_bytes=0))
-    client.keeper.task_store.quota.apply(limits)
+    client.task_runner.task_store.quota.apply(limits)
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 async def taken(client: TaskClient) -> int:

@@ -105,8 +105,8 @@ class Site:
 
     async def aclose(self) -> None:
         self.cable.cut = False
-        await self.second.keeper.aclose()
-        await self.first.keeper.aclose()
+        await self.second.task_runner.aclose()
+        await self.first.task_runner.aclose()
 
 
 class Heard:
@@ -166,7 +166,7 @@ async def test_what_may_run_again_is_run_again(site: Site, tool: str) -> None:
     task = await site.first.start(tool)
     await next_run()
     site.crash()
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     (await next_run()).set()
 
     assert (await site.second.until(task["taskId"]))["status"] == "completed"
@@ -177,13 +177,13 @@ async def test_a_later_run_knows_where_the_call_came_from(site: Site, kept: bool
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
     heard = Heard()
     site.second.runner.recorder = heard
-    site.first.keeper.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
+    site.first.task_runner.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
     site.first.scope = {"client": ("203.0.113.9", 0)}
     task = await site.first.start("look_up")
     await next_run()
     record = await site.records.of("acme").tasks.get(task["taskId"])
     site.crash()
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     (await next_run()).set()
     await site.second.until(task["taskId"])
 
@@ -198,7 +198,7 @@ async def test_what_may_not_run_again_ends_honestly(site: Site) -> None:
     task = await site.first.start("pay")
     await next_run()
     site.crash()
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     ended = await site.second.get(task["taskId"])
 
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
@@ -216,7 +216,7 @@ async def test_a_lease_that_is_kept_is_respected(site: Site) -> None:
         assert before is not None
         moved = asyncio.get_running_loop().create_future()
         await asyncio.wait({moved}, timeout=TERMS.lease_s / 5)
-        await site.second.keeper.sweep()
+        await site.second.task_runner.sweep()
 
     assert Runs.begun.empty()
     go_on.set()
@@ -228,7 +228,7 @@ async def test_who_was_taken_for_dead_writes_nothing(site: Site) -> None:
     task = await site.first.start("look_up")
     late = await next_run()
     site.crash()
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     go_on = await next_run()
     late.set()
     site.cable.cut = False
@@ -246,10 +246,10 @@ async def test_a_task_is_begun_three_times_at_most(site: Site) -> None:
     await next_run()
     for _ in range(2):
         await site.keep(task["taskId"], leased_until=0.0, runner="gone")
-        await site.second.keeper.sweep()
+        await site.second.task_runner.sweep()
         await next_run()
     await site.keep(task["taskId"], leased_until=0.0, runner="gone")
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
 
     ended = await site.second.get(task["taskId"])
     assert (ended["status"], Runs.begun.empty()) == ("failed", True)
@@ -272,7 +272,7 @@ async def test_what_nobody_can_run_ends(
     await next_run()
     site.crash()
     await site.keep(task["taskId"], **changes)
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     record = await site.records.of("acme").tasks.get(task["taskId"])
 
     assert record is not None
@@ -285,8 +285,8 @@ async def test_a_suspended_tenants_tasks_are_not_run_again(site: Site) -> None:
     task = await site.first.start("look_up")
     await next_run()
     site.crash()
-    site.second.keeper.is_out = lambda caller: caller.tenant_id == "acme"
-    await site.second.keeper.sweep()
+    site.second.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
+    await site.second.task_runner.sweep()
     record = await site.records.of("acme").tasks.get(task["taskId"])
 
     assert record is not None
@@ -302,7 +302,7 @@ async def test_k_11_what_was_answered_is_not_asked_again(site: Site) -> None:
     (await next_run()).set()
     await site.first.until(task["taskId"], "input_required")
     site.crash()
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     (await next_run()).set()
     again = await site.second.when(
         task["taskId"], lambda t: "second-2" in t.get("inputRequests", {})
@@ -322,11 +322,11 @@ async def test_a_server_that_stops_hands_its_tasks_over(site: Site) -> None:
     quick, long = await site.first.start("look_up"), await site.first.start("set_once")
     (await next_run()).set()
     await next_run()
-    site.first.keeper.drain(0.05)
-    await site.first.keeper.aclose()
+    site.first.task_runner.drain(0.05)
+    await site.first.task_runner.aclose()
     assert (await site.second.get(quick["taskId"]))["status"] == "completed"
     assert (await site.second.get(long["taskId"]))["status"] == "working"
-    await site.second.keeper.sweep()
+    await site.second.task_runner.sweep()
     (await next_run()).set()
 
     assert (await site.second.until(long["taskId"]))["status"] == "completed"
@@ -340,13 +340,13 @@ async def test_of_many_that_look_one_takes_a_task_up(site: Site) -> None:
     others = [TaskClient(TOOLS, records=site.records, relay=site.second.relay) for _ in range(4)]
     for other in others:
         other.clock.now = site.second.clock.now
-    await asyncio.gather(*(other.keeper.sweep() for other in others))
+    await asyncio.gather(*(other.task_runner.sweep() for other in others))
     (await next_run()).set()
 
     assert (await site.second.until(task["taskId"]))["status"] == "completed"
     assert Runs.begun.empty()
     for other in others:
-        await other.keeper.aclose()
+        await other.task_runner.aclose()
 
 
 async def test_an_end_waits_for_a_store_that_is_away(site: Site) -> None:

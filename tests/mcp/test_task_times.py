@@ -44,7 +44,7 @@ async def client() -> AsyncIterator[TaskClient]:
     Signal.go = asyncio.Event()
     client = TaskClient(pack.tools.values(), terms=TaskLimits(ttl_s=100, lease_s=0.5))
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 @pytest.mark.requirement("K-06")

@@ -86,7 +86,7 @@ TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 async def client() -> AsyncIterator[TaskClient]:
     client = TaskClient(TOOLS)
     yield client
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 @pytest.mark.requirement("K-01", "X-01", "X-05")
@@ -246,7 +246,9 @@ async def test_k_07_a_task_is_durable_before_it_is_promised(client: TaskClient) 
 @pytest.mark.requirement("K-07")
 async def test_k_07_what_cannot_be_kept_does_not_begin(client: TaskClient) -> None:
     """Too many at once are refused with words; the tool has not run."""
-    client.keeper.task_store.terms = client.keeper.task_store.terms.__class__(max_per_caller=2)
+    client.task_runner.task_store.terms = client.task_runner.task_store.terms.__class__(
+        max_per_caller=2
+    )
     first = await client.start("wait_for_word")
     await client.start("confirm_delete", {"filename": "a"})
     response = await client.call_with("wait_for_word")

@@ -203,11 +203,11 @@ async def samples_metrics(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncItera
 
 @asynccontextmanager
 async def takes_up(fault: Fault, patch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    keeper = EndpointClient().keeper
-    patch.setattr(keeper, "sweep", fault)
-    keeper.start()
+    task_runner = EndpointClient().task_runner
+    patch.setattr(task_runner, "sweep", fault)
+    task_runner.start()
     yield
-    await keeper.aclose()
+    await task_runner.aclose()
 
 
 @asynccontextmanager

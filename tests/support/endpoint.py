@@ -172,7 +172,7 @@ class EndpointClient:
         self.feed = ChangeFeed(self.relay)
         self.streams = OpenStreams(clock=self.clock) if streams is None else streams
         ledger = TaskStore(self.records, self.feed, terms, clock=self.clock)
-        self.keeper = TaskRunner(ledger, lambda: runner)
+        self.task_runner = TaskRunner(ledger, lambda: runner)
         self.server = McpServer(
             runner=runner,
             registry=self.registry,
@@ -181,7 +181,7 @@ class EndpointClient:
             page_size=page_size,
             feed=self.feed,
             streams=self.streams,
-            keeper=self.keeper,
+            task_runner=self.task_runner,
             register=SessionRegistry(self.records, self.relay, clock=self.clock),
             asking=asking,
         )
@@ -206,7 +206,7 @@ class EndpointClient:
             lasting=call.lasting,
             client=call.client,
             changes=self.feed.of(tenant),
-            kit=self.kit,
+            services=self.kit,
         )
 
     async def send(

@@ -56,7 +56,7 @@ CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
 """The details that a record of a call may have, in this order."""
 
 Ended = tuple[Call, float, float, list[RedactedCall], Failure | RaisedReason | None]
-"""The call, when it began and ended (`perf_counter`), its guard if it came so far, its ending."""
+"""The call, when it began and ended (`perf_counter`), its redacted call if any, its ending."""
 Entry = Ended | tuple[str, AuditDraft, TenantContext | None]
 """A call, or a finished draft with its tenant and the caller whose quota it counts against."""
 Value = tuple[bytes, bytes, bytes]
@@ -168,18 +168,18 @@ class RecordBuilder:
             self._peers, self._callers = settings.peers, {}
         if settings.calls == "changes":
             entries = [entry for entry in entries if len(entry) == 3 or not _only_read(entry)]
-        guards = [
-            guard
+        redacted_calls = [
+            redacted
             for entry in entries
             if len(entry) != 3
-            for guard in entry[3]
-            if guard.begun or entry[4] is None or not is_limited(entry[4])
+            for redacted in entry[3]
+            if redacted.begun or entry[4] is None or not is_limited(entry[4])
         ]
         most = settings.max_argument_bytes if settings.arguments == "redacted" else None
-        plain = frozenset[int]() if most is None else plain_arguments(guards, most)
+        plain = frozenset[int]() if most is None else plain_arguments(redacted_calls, most)
         # From a single system call: each releases the interpreter's lock, and a thread that builds
         # records would have to wait for the event loop every time.
-        salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(guards), 1)))
+        salts = BytesIO(os.urandom(SALT_BYTES * USUAL_VALUES * max(len(redacted_calls), 1)))
         offset, made = now[0] - now[1], dict[str, list[AuditDraft]]()
         sizes: list[tuple[TenantContext, int]] = []
         for entry in entries:
@@ -208,8 +208,8 @@ class RecordBuilder:
         salts: BytesIO,
     ) -> AuditDraft:
         """Return the record of a call that shows *most* bytes of its arguments; None for none."""
-        call, began, ended, guards, ending = entry
-        caller, guard = call.caller, guards[0] if guards else None
+        call, began, ended, redacted_calls, ending = entry
+        caller, redacted = call.caller, redacted_calls[0] if redacted_calls else None
         fields = self._callers.get((id(caller), call.peer))
         if fields is None or fields.caller is not caller:
             fields = self._caller_fields(caller, call.peer)
@@ -221,19 +221,19 @@ class RecordBuilder:
                 values.append(_value(REASON, text(str(ending.message))))
         if call.correlation is not None:
             values.append(_value(CORRELATION, text(call.correlation)))
-        if guard is None:
+        if redacted is None:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
-            tool, refused = guard.offer.name, not guard.checked or outcome in REFUSED
-            remarks = guard.remarks
+            tool, refused = redacted.offer.name, not redacted.checked or outcome in REFUSED
+            remarks = redacted.remarks
             if tool != call.name:
-                name = guard.redaction.clean(caller.tenant_id, call.name)
+                name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
-            if id(guard) in plain:
+            if id(redacted) in plain:
                 told = str(call.arguments, "utf-8", "replace")
                 values.append((ARGUMENTS, told.encode(), _encode(told)))
-            elif most is not None and may_show(guard, outcome):
-                values.append(_value(ARGUMENTS, shown(guard, most)))
+            elif most is not None and may_show(redacted, outcome):
+                values.append(_value(ARGUMENTS, shown(redacted, most)))
         prefix, sort = self._prefixes[caller.tenant_id, tool, call.kind, outcome, refused]
         side, commitments = _sealed(values, salts)
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
@@ -273,10 +273,10 @@ def asked_tool(call: Call, outcome: str) -> str:
 
 def _only_read(entry: Ended) -> bool:
     """Return whether the call succeeded, and the tool declares that it changes nothing."""
-    guards, ending = entry[3], entry[4]
-    if ending is not None or not guards:
+    redacted_calls, ending = entry[3], entry[4]
+    if ending is not None or not redacted_calls:
         return False
-    offer = guards[0].offer
+    offer = redacted_calls[0].offer
     return not isinstance(offer, Tool) or offer.effects.read_only
 
 
@@ -311,7 +311,7 @@ def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
     return draft(body, {})
 
 
-def may_show(guard: RedactedCall, outcome: str) -> bool:
+def may_show(redacted: RedactedCall, outcome: str) -> bool:
     """
     Return whether all secrets in the arguments are known, so that the rest may be shown.
 
@@ -320,37 +320,37 @@ def may_show(guard: RedactedCall, outcome: str) -> bool:
     """
     if outcome == "rate_limit":
         return False
-    return guard.checked and outcome != "validation" if guard.offer.secret_arguments else True
+    return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
 
 
-def shown(guard: RedactedCall, most: int) -> str:
+def shown(redacted: RedactedCall, most: int) -> str:
     """Return the call's arguments without secrets, cut to *most* bytes."""
-    arguments = guard.call.arguments
+    arguments = redacted.call.arguments
     window = arguments[: most + OVERLAP_BYTES]
-    clean = cleaned(window, guard.now())
+    clean = cleaned(window, redacted.now())
     data = window if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))
     return text(data[:most].decode(errors="replace"), most) + "…"
 
 
-def plain_arguments(guards: Sequence[RedactedCall], most: int) -> set[int]:
+def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[int]:
     """
-    Return the ids of the guards whose arguments are shown as they are.
+    Return the ids of the calls whose arguments are shown as they are.
 
     Their tools take no secrets, and the arguments are short and certain to contain none. That is
     usual, and costs a fraction of `shown` if it is found out for many calls at once.
     """
     found: set[int] = set()
-    for at in range(0, len(guards), TOGETHER):
+    for at in range(0, len(redacted_calls), TOGETHER):
         alike: dict[Redactor, list[RedactedCall]] = {}
-        for guard in guards[at : at + TOGETHER]:
-            if not guard.offer.secret_arguments and len(guard.call.arguments) <= most:
-                current = guard.version == guard.redaction.secrets.version
-                redactor = guard.redactor if current else guard.now()
-                alike.setdefault(redactor, []).append(guard)
+        for redacted in redacted_calls[at : at + TOGETHER]:
+            if not redacted.offer.secret_arguments and len(redacted.call.arguments) <= most:
+                current = redacted.version == redacted.redaction.secrets.version
+                redactor = redacted.redactor if current else redacted.now()
+                alike.setdefault(redactor, []).append(redacted)
         for redactor, group in alike.items():
-            if _harmless([guard.call.arguments for guard in group], redactor):
+            if _harmless([redacted.call.arguments for redacted in group], redactor):
                 found.update(map(id, group))
             else:
                 found.update(id(one) for one in group if _harmless([one.call.arguments], redactor))

@@ -145,20 +145,20 @@ class RefusalCounter:
 
 def _alike(entry: Ended) -> Alike | None:
     """Return the kind of a refusal that may be counted, or None."""
-    call, _, _, guards, ending = entry
+    call, _, _, redacted_calls, ending = entry
     if ending is None:
         return None
     outcome, limit = (
         (ending.kind, ending.limit or "") if isinstance(ending, Failure) else (ending.outcome, "")
     )
-    guard = guards[0] if guards else None
-    if guard is not None and guard.begun:
+    redacted = redacted_calls[0] if redacted_calls else None
+    if redacted is not None and redacted.begun:
         # The tool ran; only a nested call may have been refused.
         return None
-    if outcome not in COUNTED_OUTCOMES and (guard is None or guard.checked):
+    if outcome not in COUNTED_OUTCOMES and (redacted is None or redacted.checked):
         return None
     # One record for all tools, because the quota is used up.
-    tool = guard.offer.name if guard is not None else asked_tool(call, outcome)
+    tool = redacted.offer.name if redacted is not None else asked_tool(call, outcome)
     return "refusal", call.kind, "" if limit in AUDIT_LIMITS else tool, outcome, limit
 
 

@@ -121,15 +121,15 @@ class AuditWriter:
         self,
         call: Call,
         began: float,
-        guards: list[RedactedCall],
+        redacted_calls: list[RedactedCall],
         ending: Failure | BaseException | None,
     ) -> CommitFuture:
         """Record a call that has ended; implements `Recorder`."""
         if ending is not None:
             reason = reason_of(ending) if isinstance(ending, BaseException) else ending
-            entry = call, began, perf_counter(), guards, reason
+            entry = call, began, perf_counter(), redacted_calls, reason
             return COUNTED if self._refusals.add(entry) else self._add(entry)
-        self._waiting.append((call, began, perf_counter(), guards, None))
+        self._waiting.append((call, began, perf_counter(), redacted_calls, None))
         if (wake := self._wake) is not None:
             self._wake = None
             wake(None)

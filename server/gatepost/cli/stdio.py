@@ -89,7 +89,7 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
             over.clear()
         within_s = config.listen.drain_s
         services.streams.stopping.set()
-        services.keeper.drain(within_s)
+        services.task_runner.drain(within_s)
         ending = talk.finish(within_s, end_streams=services.streams.close)
         # After a second reason to end (two signals, or a signal and a closed pipe) do not wait.
         # Until then the client's answers to requests are still read.

@@ -109,18 +109,22 @@ class UntilDisconnect(Interruptible[T]):
     RevokedToken or TenantSuspended when its caller is shut out.
     """
 
-    __slots__ = ("_caller", "_receive", "_timer", "_underway", "_watcher")
+    __slots__ = ("_caller", "_receive", "_running_requests", "_timer", "_watcher")
 
     stopped = RequestCancelled
 
     def __init__(
-        self, receive: Receive, work: Awaitable[T], caller: TenantContext, underway: RunningRequests
+        self,
+        receive: Receive,
+        work: Awaitable[T],
+        caller: TenantContext,
+        running_requests: RunningRequests,
     ) -> None:
         self._work = work.__await__()
         self._stop = None
         self._receive = receive
         self._caller = caller
-        self._underway = underway
+        self._running_requests = running_requests
 
     def raised(self) -> type[Exception]:
         return (
@@ -130,13 +134,13 @@ class UntilDisconnect(Interruptible[T]):
         )
 
     def begin(self, stop: Stop) -> None:
-        self._underway.enter(stop, self._caller)
+        self._running_requests.enter(stop, self._caller)
         self._watcher: asyncio.Task[None] | None = None
         self._timer = timer(WATCH_AFTER_S, self._watch, stop)
 
     def end(self) -> None:
         if self._stop is not None:
-            self._underway.leave(self._stop)
+            self._running_requests.leave(self._stop)
         self._timer.cancel()
         del self._timer
         if self._watcher is not None:

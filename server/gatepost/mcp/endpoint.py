@@ -200,7 +200,14 @@ class Endpoint:
         self, exchange: Exchange, body: bytes | None
     ) -> tuple[bytes, JsonRpcError | None]:
         """Return a body that is longer than most or not here yet, and why it holds too much."""
-        limits, caller = self._limits, exchange.caller
+        limits = self._limits
+        if body is None or len(body) > limits.max_body_bytes:
+            body = await read_body(exchange.receive, limits.max_body_bytes, limits.body_timeout_s)
+            if self._server.running_requests.is_revoked(exchange.caller):
+                # Since the gate let it pass: a body may take its time.
+                raise RevokedToken
+        if len(body) <= self._short_bytes:
+            return body, None
         try:
             if body is None or len(body) > limits.max_body_bytes:
                 most, within_s = limits.max_body_bytes, limits.body_timeout_s
@@ -274,7 +281,7 @@ class Stateless:
         handled = method.handler(server, ask)
         if client is not None and stream is not None:
             handled = client.answered(handled)
-        work = UntilDisconnect(exchange.receive, handled, caller, server.underway)
+        work = UntilDisconnect(exchange.receive, handled, caller, server.running_requests)
         return await self._replies.to(exchange, identity, stream, work, questions)
 
     async def _open(

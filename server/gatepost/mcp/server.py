@@ -71,9 +71,9 @@ class McpServer:
         keyring: KeyRing,
         feed: ChangeFeed,
         streams: OpenStreams,
-        keeper: TaskRunner,
+        task_runner: TaskRunner,
         register: SessionRegistry,
-        underway: RunningRequests | None = None,
+        running_requests: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
         asking: Collection[str] = (),
     ) -> None:
@@ -90,9 +90,9 @@ class McpServer:
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         self.lengthy = lasting | self.asking
         """The tools whose calls may become tasks."""
-        self.tasks = keeper
+        self.tasks = task_runner
         self.register = register
-        self.underway = RunningRequests() if underway is None else underway
+        self.running_requests = RunningRequests() if running_requests is None else running_requests
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated

@@ -81,7 +81,7 @@ class RestRoutes:
         place: ResourceLookup,
         limits: RestLimits,
         suspended: Set[str] = frozenset(),
-        underway: RunningRequests | None = None,
+        running_requests: RunningRequests | None = None,
         differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
         around: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class RestRoutes:
         self._challenge = challenge
         self._locate = place.locate
         self._suspended = suspended
-        self._underway = RunningRequests() if underway is None else underway
+        self._running_requests = RunningRequests() if running_requests is None else running_requests
         self._limits = limits
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,7 +168,7 @@ class RestRoutes:
         )
         try:
             work = self._runner.run_uncommitted(call)
-            outcome, commit = await UntilDisconnect(receive, work, caller, self._underway)
+            outcome, commit = await UntilDisconnect(receive, work, caller, self._running_requests)
         except UnknownTool as unknown:
             # The same words for a tool that is not there and one that this caller cannot reach.
             name = unknown.name[:SHOWN_CHARACTERS]
@@ -218,7 +218,7 @@ class RestRoutes:
             raise RestRefusal(413, "body_too_large", message) from None
         except TimeoutError:
             raise RestRefusal(408, "body_too_slow", "The body did not arrive in time.") from None
-        if self._underway.is_revoked(caller_of(scope)):
+        if self._running_requests.is_revoked(caller_of(scope)):
             # Since the gate let it pass: a body may take its time.
             raise RevokedToken
         self._check(caller_of(scope))

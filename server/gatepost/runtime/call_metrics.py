@@ -86,7 +86,7 @@ class CountingRecorder:
         self,
         call: Call,
         began: float,
-        guards: list[RedactedCall],
+        redacted_calls: list[RedactedCall],
         ending: Failure | BaseException | None,
     ) -> CommitFuture:
         """Implement `Recorder`."""
@@ -99,7 +99,9 @@ class CountingRecorder:
         if seconds is None:
             seconds = self._add_outcome(ended)
         seconds.append(perf_counter() - began)
-        return NO_COMMIT if self._record is None else self._record(call, began, guards, ending)
+        return (
+            NO_COMMIT if self._record is None else self._record(call, began, redacted_calls, ending)
+        )
 
     def _outcome(self, ending: Failure | BaseException) -> str:
         """Return the outcome label, and count refusals by limits."""

@@ -63,7 +63,7 @@ class SampledParts(Protocol):
     @property
     def meter(self) -> Meter: ...
     @property
-    def keeper(self) -> Sized: ...
+    def task_runner(self) -> Sized: ...
     @property
     def streams(self) -> Sized: ...
     @property
@@ -198,7 +198,7 @@ def sampler_of(parts: SampledParts) -> MetricsSampler:
     return MetricsSampler(
         parts.meter,
         gauges=[
-            Gauge(metric_families.TASKS, lambda: len(parts.keeper)),
+            Gauge(metric_families.TASKS, lambda: len(parts.task_runner)),
             Gauge(metric_families.WAITING, lambda: approvals.waiting_calls),
             Gauge(metric_families.AUDIT_QUEUE, lambda: len(parts.audit_writer)),
             Gauge(metric_families.STREAMS, lambda: len(parts.streams)),

@@ -132,7 +132,7 @@ class Services:
         self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
         self.approvals = self.reviews.service
         task_store = TaskStore(records, self.feed, quota=self.runs.quota)
-        self.keeper = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
+        self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
         self.apply(config, toolbox)
@@ -152,7 +152,7 @@ class Services:
         self.withdrawals = WithdrawnApprovals(self.records, self.approvals)
         self.denials = DenialCounter(self.records, self.relay, self.audit_writer, self.cutoffs)
         self.callers = RecentCallers(self.records, is_cut=self.cutoffs.is_cut, is_out=self._is_out)
-        self.underway = RunningRequests(self.cutoffs.is_revoked)
+        self.running_requests = RunningRequests(self.cutoffs.is_revoked)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Build what depends on issuers, tenants, scopes and tools; change nothing on errors."""
@@ -173,12 +173,12 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
-        self.keeper.task_store.apply(
+        self.task_runner.task_store.apply(
             TaskLimits(**msgspec.structs.asdict(config.tasks), peers=config.audit.peers)
         )
         self.cutoffs.configure(config.tenancy.suspended)
         self._cannot_sign_in = revoked_callers(config, issuers)
-        self.keeper.end(self._is_out)
+        self.task_runner.end(self._is_out)
         self.tenants_apart = TENANT in config.resource
 
     def _is_out(self, caller: TenantContext) -> bool:
@@ -278,17 +278,17 @@ class Services:
         self.decisions.forget(cutoffs.is_revoked)
         if self._opaque is not None:
             self._opaque.forget(cutoffs.is_revoked)
-        self.underway.end(cutoffs.is_suspended, "suspended")
-        self.underway.end(cutoffs.is_revoked, "revoked")
+        self.running_requests.end(cutoffs.is_suspended, "suspended")
+        self.running_requests.end(cutoffs.is_revoked, "revoked")
         self.streams.end(cutoffs.is_cut)
-        self.keeper.end(cutoffs.is_cut)
+        self.task_runner.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
         self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
         """Begin a stop: end event streams and waiting calls, and give tasks time to finish."""
         self.streams.close()
-        self.keeper.drain(within_s)
+        self.task_runner.drain(within_s)
 
     def warm(self) -> None:
         """Begin to fetch the issuers' keys, so that the first request does not wait for them."""
@@ -297,7 +297,7 @@ class Services:
     async def aclose(self) -> None:
         """Close all objects, the log last, so that it contains the last requests."""
         await self.withdrawals.aclose()
-        await self.keeper.aclose()
+        await self.task_runner.aclose()
         await self.runs.aclose()  # first, because running calls use the rest
         await self.audit_writer.aclose()
         for introspectors in self._introspectors:
@@ -336,7 +336,7 @@ async def opened(
         closing.push_async_callback(sampler.sample, seldom=False)
         closing.push_async_callback(services.aclose)
         await closing.enter_async_context(services.cutoffs.watching())
-        services.keeper.start()
+        services.task_runner.start()
         await closing.enter_async_context(stores.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(services.callers.writing())

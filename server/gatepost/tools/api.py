@@ -119,32 +119,32 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     lasting: bool = False
     """Whether it may go on for longer than its caller's token is good: it may become a task."""
 
-    kit: ToolServices | None = None
+    services: ToolServices | None = None
     """What the methods below lend; None only where a function is called by hand."""
 
     @property
     def http(self) -> Outbound:
         """HTTP to others, at public addresses and allowed hosts only."""
-        return self._kit.http(self)
+        return self._services.http(self)
 
     @property
-    def _kit(self) -> ToolServices:
-        if self.kit is None:
+    def _services(self) -> ToolServices:
+        if self.services is None:
             raise RuntimeError("this context was made by hand and lends nothing")
-        return self.kit
+        return self.services
 
     def entries(self, subject: str) -> Entries:
-        """Return the tenant's durable entries of a subject."""
-        return self._kit.entries(self, subject)
+        """What the tenant keeps of a subject, durably and at every replica; see Entries."""
+        return self._services.entries(self, subject)
 
     @property
     def sealed(self) -> SealedStore:
         """What the tenant's packs keep that nobody may read; see Sealed."""
-        return self._kit.sealed(self)
+        return self._services.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """Return the pack's own settings, by their type."""
-        return self._kit.settings(kind)
+        """A pack's own table of the configuration, by its type."""
+        return self._services.settings(kind)
 
     async def secret(
         self,
@@ -167,7 +167,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         """
         if text.startswith(REFERENCE_PREFIX):
             name = text.removeprefix(REFERENCE_PREFIX)
-            return await self._kit.secret(self, name, field, to=to, fixed=fixed)
+            return await self._services.secret(self, name, field, to=to, fixed=fixed)
         if not literals:
             message = f"`{field}` takes no literal value here; name a secret: secret:NAME."
             raise ToolFailure("validation", message, field=field)
@@ -178,7 +178,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         Call another tool as this call's caller, at most four deep: what it may not use is unknown,
         limits count it, a scope it lacks ends this call, and its failure is an Outcome with one.
         """
-        return await self._kit.call(self, name, arguments)
+        return await self._services.call(self, name, arguments)
 
     def without_client(self) -> "CallContext":
         """Return this context for work that must not ask the client or tell it anything."""

@@ -71,7 +71,7 @@ class RedactedCall(msgspec.Struct):
     written: list[tuple[str, str]] | None = None
     """The secrets in the call's arguments, computed once."""
     clock: ToolClock | None = None  # of a nested call; the client has the outer call's clock
-    seat: ToolClock | None = None
+    admitted: ToolClock | None = None
     """The call's place in the concurrency limit; released while a person decides."""
     remarks: dict[str, str] | None = None
     """Remarks of stages for the call's audit record."""
@@ -217,7 +217,7 @@ class RedactedCall(msgspec.Struct):
             key: await self._search(_sent(request), question_without, request)
             for key, request in requests.items()
         }
-        with held(self.clock, self.seat):
+        with held(self.clock, self.admitted):
             return await self.call.client.request(clean)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
@@ -229,7 +229,7 @@ class RedactedCall(msgspec.Struct):
 
     async def stand_by(self, waiting: Waiting) -> None:
         """Wait for a decision; the message of *waiting* was made without secrets."""
-        with held(self.clock, self.seat):
+        with held(self.clock, self.admitted):
             await self.call.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:

@@ -106,7 +106,7 @@ class CallContexts:
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,
-            kit=self._services,
+            services=self._services,
         )
 
 
@@ -180,19 +180,19 @@ class Runner:
             return await self._proceed(call, []), NO_RECORD
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
-        guards: list[RedactedCall] = []
+        redacted_calls: list[RedactedCall] = []
         began = perf_counter()
         try:
-            outcome = await self._proceed(call, guards)
+            outcome = await self._proceed(call, redacted_calls)
         except (asyncio.CancelledError, GeneratorExit) as left:
             # Nobody is there to wait with.
-            recorder.ended(call, began, guards, left)
+            recorder.ended(call, began, redacted_calls, left)
             raise
         except BaseException as error:
             with suppress(CommitFailed):  # what is raised says more, and the log says the rest
-                await recorder.ended(call, began, guards, error)
+                await recorder.ended(call, began, redacted_calls, error)
             raise
-        commit = recorder.ended(call, began, guards, outcome.failure)
+        commit = recorder.ended(call, began, redacted_calls, outcome.failure)
         if outcome.failure is None:
             return outcome, commit
         with suppress(CommitFailed):  # why it failed says more than the lost record
@@ -208,7 +208,7 @@ class Runner:
         finally:
             del refused  # its traceback would hold this frame, and with it the call
 
-    async def _proceed(self, call: Call, guards: list[RedactedCall]) -> Outcome:
+    async def _proceed(self, call: Call, redacted_calls: list[RedactedCall]) -> Outcome:
         try:
             offer = self.allowed(call)
         except (Unknown, AuthError) as refused:
@@ -217,23 +217,23 @@ class Runner:
         if (redactor := redaction.at_hand(tenant)) is None:
             await redaction.ready(tenant)
             redactor = redaction.of(tenant)
-        # Where the caller may write secrets itself the guard has to look for them.
+        # Where the caller may write secrets itself the redacted call has to look for them.
         known = -1 if offer.secret_arguments else redaction.secrets.version
-        guard = RedactedCall(redaction, call, offer, redactor, known)
-        guards.append(guard)
+        redacted = RedactedCall(redaction, call, offer, redactor, known)
+        redacted_calls.append(redacted)
         outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
-        HERE.set(guard)
+        HERE.set(redacted)
         if call.client is not NOBODY:
-            call = replace(call, client=guard)
+            call = replace(call, client=redacted)
         try:
             ways = self._ways if call.retry is None else self._ways_again
             outcome = await ways[id(offer)](call, offer, None)
-            if not guard.checked:
+            if not redacted.checked:
                 return outcome  # refused before anything was read that could hold a secret
             # In here, as these may be the first to find that an outcome cannot be told at all.
             if known == redaction.secrets.version and is_harmless(outcome, redactor, self._short):
                 return outcome  # nearly always, and nothing needs to be encoded for it
-            clean = guard.promptly(outcome) or await guard.apart(outcome)
+            clean = redacted.promptly(outcome) or await redacted.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
@@ -243,11 +243,11 @@ class Runner:
         except OURS:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
-            outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
+            outcome = outcome_of(redacted.error(error), call, offer.timeout_s or self.timeout_s)
         finally:
-            guard.over = True
+            redacted.over = True
             HERE.set(outer)
-        clean = guard.promptly(outcome) or await guard.apart(outcome)
+        clean = redacted.promptly(outcome) or await redacted.apart(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
     def allowed(self, call: Call) -> Offer:
@@ -282,8 +282,8 @@ class Runner:
             caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
-        guard: Any = HERE.get()  # of this call
-        guard.begun = True
+        redacted: Any = HERE.get()  # of this call
+        redacted.begun = True
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
@@ -348,19 +348,19 @@ def checking(stages: Sequence[Stage | StageFunction], invoke: Next) -> Next:
     proceed = composed(stages[len(early) :], invoke)
 
     def check(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
-        guard: Any = HERE.get()  # set by the runner for this call
+        redacted: Any = HERE.get()  # set by the runner for this call
         if offer.secret_arguments or len(call.arguments) > SHORT_BYTES:
             if is_large(call.arguments):
-                return apart(call, offer, guard)
-            return proceed(call, offer, guard.arguments())
-        # As `guard.arguments`, which most calls do not need.
+                return apart(call, offer, redacted)
+            return proceed(call, offer, redacted.arguments())
+        # As `redacted.arguments`, which most calls do not need.
         arguments = offer.check(call.arguments)
-        guard.checked = True
+        redacted.checked = True
         return proceed(call, offer, arguments)
 
-    async def apart(call: Call, offer: Offer, guard: RedactedCall) -> Outcome:
+    async def apart(call: Call, offer: Offer, redacted: RedactedCall) -> Outcome:
         # A check that takes milliseconds runs in a thread, so that other calls are served.
-        return await proceed(call, offer, await in_cpu_thread(call.caller, guard.arguments))
+        return await proceed(call, offer, await in_cpu_thread(call.caller, redacted.arguments))
 
     return composed(early, check)
 

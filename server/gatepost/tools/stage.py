@@ -21,14 +21,14 @@ class Recorder(Protocol):
         self,
         call: Call,
         began: float,
-        guards: list[RedactedCall],
+        redacted_calls: list[RedactedCall],
         ending: Failure | BaseException | None,
     ) -> CommitFuture:
         """
         Record the end of a call that began at a `perf_counter` time; None means success.
 
-        *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
-        whoever does not wait for it loses nothing.
+        *redacted_calls* holds its redacted call if it came so far. The commit is kept once the
+        record is durable.
         """
 
 

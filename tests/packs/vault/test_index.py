@@ -54,7 +54,7 @@ class Desk:
     def ctx(self) -> CallContext:
         kit: Any = self.told
         space: Any = Counting(self._space, self)
-        return CallContext(caller=a_caller(), request_id="1", workspace=space, kit=kit)
+        return CallContext(caller=a_caller(), request_id="1", workspace=space, services=kit)
 
     def put(self, path: str, text: str, *, at: float = OLD) -> Path:
         file = self.vault / path

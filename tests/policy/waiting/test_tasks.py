@@ -55,14 +55,14 @@ class Site:
         self.cables[0].cut = True
         for replica in (self.first, self.second):
             replica.clock.now += TERMS.lease_s + 1
-        await self.second.keeper.sweep()
+        await self.second.task_runner.sweep()
         self.cables[0].cut = False
         self.cables.reverse()
         self.first, self.second = self.second, self.first
 
     async def aclose(self) -> None:
-        await self.second.keeper.aclose()
-        await self.first.keeper.aclose()
+        await self.second.task_runner.aclose()
+        await self.first.task_runner.aclose()
 
 
 @pytest.fixture(params=[TaskClient, Visitor])
@@ -265,7 +265,7 @@ async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
     async def create(*args: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client.keeper.task_store, "create", create)
+    monkeypatch.setattr(client.task_runner.task_store, "create", create)
     hang_up = asyncio.Event()
     params = {"name": "pay", "arguments": {}, "_meta": known(client)}
     headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]

@@ -67,7 +67,7 @@ async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionSt
 
     ended = await client.until(task_id)
     assert ended["result"]["content"][0]["text"] == "paid 2"
-    await client.keeper.aclose()
+    await client.task_runner.aclose()
 
 
 @pytest.mark.requirement("A7")

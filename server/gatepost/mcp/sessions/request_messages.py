@@ -130,7 +130,15 @@ class UntilCancelled(Interruptible[T]):
     RevokedToken or TenantSuspended if the caller loses its access.
     """
 
-    __slots__ = ("_caller", "_key", "_own", "_request_messages", "_running", "_timer", "_underway")
+    __slots__ = (
+        "_caller",
+        "_key",
+        "_own",
+        "_request_messages",
+        "_running",
+        "_running_requests",
+        "_timer",
+    )
 
     stopped = RequestCancelled
 
@@ -140,7 +148,7 @@ class UntilCancelled(Interruptible[T]):
         request_messages: RequestMessages,
         work: Awaitable[T],
         caller: TenantContext,
-        underway: RunningRequests,
+        running_requests: RunningRequests,
     ) -> None:
         self._work = work.__await__()
         self._stop = None
@@ -148,13 +156,13 @@ class UntilCancelled(Interruptible[T]):
         self._request_messages = request_messages
         self._key = (request_messages.channel.session.nonce, request_messages.identity)
         self._caller = caller
-        self._underway = underway
+        self._running_requests = running_requests
 
     def raised(self) -> type[Exception]:
         return ENDINGS.get(self._own.why, RequestCancelled)
 
     def begin(self, stop: Stop) -> None:
-        self._underway.enter(stop, self._caller)
+        self._running_requests.enter(stop, self._caller)
         self._own = stop
         self._running[self._key] = stop
         # Most calls are over before this subscribes to messages of other processes.
@@ -163,7 +171,7 @@ class UntilCancelled(Interruptible[T]):
     def end(self) -> None:
         self._timer.cancel()
         del self._timer
-        self._underway.leave(self._own)
+        self._running_requests.leave(self._own)
         # If a client uses an id twice at once, the later request must keep its entry.
         if self._running.get(self._key) is self._own:
             del self._running[self._key]

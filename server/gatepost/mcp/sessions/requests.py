@@ -83,7 +83,7 @@ class SessionEndpoint:
         # A revocation of the caller's tokens ends the sessions started before it. It may also
         # have happened while the store was read.
         began = msgspec.structs.replace(caller, issued_at=session.issued_at)
-        is_revoked = self._server.underway.is_revoked
+        is_revoked = self._server.running_requests.is_revoked
         return None if is_revoked(began) or is_revoked(caller) else channel
 
     def initialize(
@@ -181,7 +181,7 @@ class SessionEndpoint:
         )
         work = client.answered(handler(self._server, ask))
         return await UntilCancelled(
-            self._running, request_messages, work, caller, self._server.underway
+            self._running, request_messages, work, caller, self._server.running_requests
         )
 
     def _read(self, exchange: Exchange, message: IncomingMessage) -> tuple[Handler, Params, Marks]:

@@ -62,7 +62,9 @@ class Sessionless:
         revision = BATCHING if named in (None, BEFORE_STREAMABLE) else named
         work = self._work(exchange, message, (params, problem), revision, stream)
         # Without a session a notification cannot cancel a request; hanging up does.
-        until = UntilDisconnect(exchange.receive, work, exchange.caller, self._server.underway)
+        until = UntilDisconnect(
+            exchange.receive, work, exchange.caller, self._server.running_requests
+        )
         return await self._replies.to(exchange, identity, stream, until)
 
     async def batch(self, exchange: Exchange, batch: list[bytes]) -> ExchangeResponse:
@@ -70,7 +72,9 @@ class Sessionless:
         if not batch:
             return self._replies.refused(None, await self._server.counted(exchange.caller, EMPTY))
         work = self._parts(exchange, batch)
-        until = UntilDisconnect(exchange.receive, work, exchange.caller, self._server.underway)
+        until = UntilDisconnect(
+            exchange.receive, work, exchange.caller, self._server.running_requests
+        )
         try:
             return (await until).response()
         except RequestCancelled:

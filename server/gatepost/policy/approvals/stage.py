@@ -192,7 +192,7 @@ class ApprovalStage(Stage):
             repeatable=request.state != "used" and may_repeat(tool, arguments),
             limit_s=tool.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
-            guard=RedactedCall(self._redaction, call, tool),
+            redacted=RedactedCall(self._redaction, call, tool),
         )
         try:
             outcome = await self._runs.join(work, _use_of(request.id))

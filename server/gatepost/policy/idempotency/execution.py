@@ -72,7 +72,7 @@ class IdempotentWork(msgspec.Struct, frozen=True):
     """Whether the tool may run again if the outcome of the first run is unknown."""
     limit_s: float
     max_result_bytes: int
-    guard: RedactedCall
+    redacted: RedactedCall
     """Redacts secrets from the outcome before it is stored."""
 
 
@@ -281,7 +281,7 @@ class IdempotentExecution:
                 raise RuntimeError("the tool asked the process to exit") from wish
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
-        return await work.guard.told(await work.proceed(work.call, tool, work.arguments))
+        return await work.redacted.told(await work.proceed(work.call, tool, work.arguments))
 
     def _judge(self, doing: "asyncio.Task[Outcome]") -> tuple[CallOutcome, bytes | None]:
         """Return the outcome, and its stored form: only what an invoked tool returned is stored."""
@@ -298,7 +298,7 @@ class IdempotentExecution:
             return CallOutcome(error=error), None if work.repeatable else STOPPED
         try:
             if isinstance(error, ProtocolError):
-                told = work.guard.protocol_error(error)
+                told = work.redacted.protocol_error(error)
                 return CallOutcome(error=told), keep_error(told)
             return self._judge_outcome(doing.result() if error is None else self._failed(error))
         except UNENCODABLE as bad:
@@ -306,7 +306,7 @@ class IdempotentExecution:
 
     def _judge_outcome(self, outcome: Outcome) -> tuple[CallOutcome, bytes | None]:
         if outcome.failure is not None:
-            outcome = self._work.guard.outcome(outcome)
+            outcome = self._work.redacted.outcome(outcome)
         if outcome.failure is not None and outcome.failure.kind in INVITING:
             return CallOutcome(outcome), None
         fitted = fit(outcome, self._work.tool, self._work.max_result_bytes)

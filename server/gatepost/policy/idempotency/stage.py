@@ -185,7 +185,7 @@ class IdempotencyStage(Stage):
             repeatable=may_repeat(offer, arguments),
             limit_s=offer.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
-            guard=RedactedCall(self._redaction, call, offer),
+            redacted=RedactedCall(self._redaction, call, offer),
         )
         return self._runs.join(work, terms)
 

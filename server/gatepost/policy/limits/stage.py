@@ -111,17 +111,17 @@ class LimitStage(Stage):
                 queue.running += 1
             elif refusal := await self._queued(queue, call, account):
                 return refusal
-        seat = None
+        admitted = None
         if call.client is not NOBODY and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
-            seat = call.client.seat = AdmittedCall(account)
+            admitted = call.client.admitted = AdmittedCall(account)
         try:
             return await proceed(call, offer, arguments)
         finally:
-            if seat is None:
+            if admitted is None:
                 account.leave()
             else:
-                seat.end()
+                admitted.end()
 
     def account(self, key: Key) -> CallLimits:
         """Return the limits of calls with this key."""
