@@ -24,7 +24,7 @@ async def one(ctx: CallContext) -> str:
 
 @pack.tool()
 async def sign(ctx: CallContext) -> str:
-    """Change something, so that a retry key is kept for it."""
+    """Change something, so that a idempotency key is kept for it."""
     return "signed"
 
 

@@ -20,7 +20,7 @@ from gatepost.audit.record_builder import Entry, RecordBuilder, shown
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditDraft
 from gatepost.tools.api import Call, Failure
-from gatepost.tools.idempotency_key import Retry
+from gatepost.tools.idempotency_key import IdempotencyKey
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import NoSecrets, Redaction
 from tests.audit.audit_log import ISSUER, person
@@ -140,7 +140,7 @@ RECORDS: dict[str, Any] = {
     "retry": a_record(
         {"retry": "idempotency", "replayed": True},
         ARGUMENTS,
-        retry=Retry("idempotency", "k"),
+        idempotency_key=IdempotencyKey("idempotency", "k"),
         guard={"remarks": {"replayed": "yes"}},
     ),
     "remarks": a_record(

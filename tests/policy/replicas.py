@@ -27,18 +27,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
-from gatepost.tools.api import Call, Retry
-from gatepost.tools.client import (
-    NOBODY,
-    Client,
-    InputNeeded,
-    InputRequest,
-    MissingCapability,
-    ProtocolError,
-    SilentClient,
-    Waiting,
-)
-from gatepost.tools.pack import ToolOptions
+from gatepost.tools.api import Call, IdempotencyKey
+from gatepost.tools.client import NOBODY, Client, SilentClient, Waiting
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -335,7 +325,7 @@ class ApprovalReplica:
             name=tool,
             arguments=json.dumps(arguments or {"what": "a"}).encode() if raw is None else raw,
             request_id="request-1",
-            retry=None if key is None else Retry("idempotency", key),
+            idempotency_key=None if key is None else IdempotencyKey("idempotency", key),
             client=client,
             depth=depth,
         )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Secret, ToolFailure
 from gatepost.policy.idempotency.stage import digest_of, terms_of
-from gatepost.tools.api import Retry
+from gatepost.tools.api import IdempotencyKey
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
 from tests.support.cases import each
@@ -255,7 +255,7 @@ def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
     """The arguments give the stored digest only with the idempotency key, which is not kept."""
     arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
     terms = [
-        terms_of(a_caller(), UNLOCK, Retry("idempotency", key), text)
+        terms_of(a_caller(), UNLOCK, IdempotencyKey("idempotency", key), text)
         for key, text in (("a", arguments), ("a", spelt_otherwise), ("b", arguments))
     ]
 

@@ -240,7 +240,7 @@ class RecordBuilder:
         duration = b',"duration_us":%d' % took if took else b""
         request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
         special = details = b""
-        if remarks or call.retry is not None or call.depth or limit:
+        if remarks or call.idempotency_key is not None or call.depth or limit:
             special, details = _special(call, remarks or {}, limit)
         return AuditDraft(
             b',"at":%d%b%b%b%b%b%b,"commitments":%b}'
@@ -288,7 +288,7 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
     """Return the members that few bodies have: before those about the caller, and after them."""
     details = {name: remarks[name] for name in remarks if name not in {"replayed", "approval"}}
     before = _members(
-        retry=call.retry.kind if call.retry is not None else "",
+        retry=call.idempotency_key.kind if call.idempotency_key is not None else "",
         replayed="replayed" in remarks,
         approval=remarks.get("approval", ""),
         depth=call.depth,

@@ -260,8 +260,8 @@ class Stateless:
             if not method.runs:
                 await self._server.count(exchange.caller)
                 is_counted = True
-            is_marked = exchange.is_marked or meta.retry is not UNSET
-            retry, correlation = marks_of(exchange.headers, params) if is_marked else UNMARKED
+            is_marked = exchange.is_marked or meta.idempotency_key is not UNSET
+            marks = marks_of(exchange.headers, params) if is_marked else UNMARKED
             if method.handler is None:
                 return await self._open(exchange, identity, params, method)
             client = self._client(exchange, method, params, meta)
@@ -277,7 +277,7 @@ class Stateless:
         if client is not None:
             stream, questions = client.stream, client.questions
         asked = NOBODY if client is None else client
-        ask = McpRequest(caller, request_id, MODERN, params, asked, None, retry, correlation, peer)
+        ask = McpRequest(caller, request_id, MODERN, params, asked, None, *marks, peer)
         handled = method.handler(server, ask)
         if client is not None and stream is not None:
             handled = client.answered(handled)

@@ -25,13 +25,13 @@ from gatepost.mcp.jsonrpc import (
     read_id,
 )
 from gatepost.mcp.revisions import MODERN, SERVED, is_modern
-from gatepost.tools.api import Retry, Tool
+from gatepost.tools.api import IdempotencyKey, Tool
 from gatepost.tools.idempotency_key import (
     CORRELATION,
     IDEMPOTENCY,
     BadKey,
     correlation_of,
-    retry_of,
+    idempotency_key_of,
 )
 from gatepost.tools.json_shape import NESTING, decoded, decoder_of
 from gatepost_authz.caller import TenantContext
@@ -128,7 +128,7 @@ class Meta(msgspec.Struct, gc=False):
     capabilities: dict[str, Raw] | UnsetType = msgspec.field(name=CAPABILITIES, default=UNSET)
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     log_level: str | UnsetType = msgspec.field(name=LOG_LEVEL, default=UNSET)
-    retry: str | UnsetType = msgspec.field(name=IDEMPOTENCY_KEY, default=UNSET)
+    idempotency_key: str | UnsetType = msgspec.field(name=IDEMPOTENCY_KEY, default=UNSET)
     # Raw, because an invalid trace context must not cause a refusal (J-17).
     traceparent: Raw | UnsetType = UNSET
     tracestate: Raw | UnsetType = UNSET
@@ -379,7 +379,7 @@ def _same(text: str | None, value: str | float) -> bool:
     return bool(_DECIMAL.fullmatch(text)) and int(text.partition(".")[0]) == value
 
 
-Marks = tuple[Retry | None, str | None]
+Marks = tuple[IdempotencyKey | None, str | None]
 
 UNMARKED: Marks = (None, None)
 
@@ -390,10 +390,11 @@ def marks_of(headers: Mapping[bytes, bytes], params: Params) -> Marks:
 
     Raises JsonRpcError if either is invalid.
     """
-    named = None if params.meta is UNSET or params.meta.retry is UNSET else params.meta.retry
+    meta = NO_META if params.meta is UNSET else params.meta
+    named = None if meta.idempotency_key is UNSET else meta.idempotency_key
     if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
         return UNMARKED  # most calls have neither, and pay only for this check
     try:
-        return retry_of(headers, named), correlation_of(headers)
+        return idempotency_key_of(headers, named), correlation_of(headers)
     except BadKey as bad:
         raise JsonRpcError(INVALID_PARAMS, str(bad), legacy_status=400) from None

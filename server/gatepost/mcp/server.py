@@ -25,7 +25,7 @@ from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSession
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.secrets.keyring import KeyRing
-from gatepost.tools.api import Retry, Tool
+from gatepost.tools.api import IdempotencyKey, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
@@ -52,7 +52,7 @@ class McpRequest(msgspec.Struct, frozen=True):
     client: Client = NOBODY
     session: McpSession | None = None
     """A session of an older revision; None in the modern era and for a request without one."""
-    retry: Retry | None = None
+    idempotency_key: IdempotencyKey | None = None
     correlation: str | None = None
     """The caller's correlation id."""
     peer: str = ""

@@ -41,7 +41,7 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         arguments=arguments,
         request_id=ask.request_id,
         client=ask.client,
-        retry=ask.retry,
+        idempotency_key=ask.idempotency_key,
         correlation=ask.correlation,
         peer=ask.peer,
     )

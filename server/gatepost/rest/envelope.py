@@ -10,13 +10,13 @@ from starlette.types import Scope
 from gatepost.http.edge import peer_of
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.rest.responses import RestRefusal
-from gatepost.tools.api import Call, Retry
+from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.idempotency_key import (
     CORRELATION,
     IDEMPOTENCY,
     BadKey,
     correlation_of,
-    retry_of,
+    idempotency_key_of,
 )
 from gatepost.tools.json_shape import (
     MOST_VALUES,
@@ -46,7 +46,7 @@ class RestRequest(msgspec.Struct, frozen=True):
 
     request_id: str
     correlation: str | None = None
-    retry: Retry | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 class TenantDiffers(RestRefusal):
@@ -82,11 +82,11 @@ def read_envelope(scope: Scope, caller: TenantContext) -> RestRequest:
         name = min(doubled).decode()
         raise RestRefusal(400, "invalid_header", f"The header {name} may be sent only once.")
     try:
-        retry = retry_of(headers)
+        idempotency_key = idempotency_key_of(headers)
         correlation = correlation_of(headers)
     except BadKey as bad:
         raise RestRefusal(400, "invalid_header", f"{bad}.") from None
-    return RestRequest(request_id, correlation, retry)
+    return RestRequest(request_id, correlation, idempotency_key)
 
 
 def check_type(scope: Scope) -> None:

@@ -162,7 +162,7 @@ class RestRoutes:
             name=scope["path_params"]["name"],
             arguments=arguments,
             request_id=envelope.request_id,
-            retry=envelope.retry,
+            idempotency_key=envelope.idempotency_key,
             correlation=envelope.correlation,
             peer=peer_of(scope),
         )

@@ -352,7 +352,7 @@ class Tool(Offer, frozen=True, kw_only=True):
     """The file that a call writes, for approvers."""
 
 
-class Retry(msgspec.Struct, frozen=True):
+class IdempotencyKey(msgspec.Struct, frozen=True):
     """
     How a client marks a call as the same one again.
 
@@ -377,7 +377,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     kind: Kind = "tool"
     client: Client = NOBODY
-    retry: Retry | None = None
+    idempotency_key: IdempotencyKey | None = None
     lasting: bool = False
     """It may go on when its caller's token has expired: whoever waits for it sees to that."""
     correlation: str | None = None

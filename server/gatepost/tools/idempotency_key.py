@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from gatepost.tools.api import Retry
+from gatepost.tools.api import IdempotencyKey
 
 IDEMPOTENCY = b"idempotency-key"
 CORRELATION = b"x-octopus-correlation-id"
@@ -15,7 +15,9 @@ class BadKey(Exception):
     """An idempotency key is invalid; the message may be shown to the caller."""
 
 
-def retry_of(headers: Mapping[bytes, bytes], named: str | None = None) -> Retry | None:
+def idempotency_key_of(
+    headers: Mapping[bytes, bytes], named: str | None = None
+) -> IdempotencyKey | None:
     """
     Return the idempotency key of a call, which marks a retry; None if it has none.
 
@@ -29,12 +31,12 @@ def retry_of(headers: Mapping[bytes, bytes], named: str | None = None) -> Retry 
         if named is not None and named != key:
             # A proxy that reads the header and one that reads the call would see different calls.
             raise BadKey("The call and its Idempotency-Key header name different keys")
-        return Retry("idempotency", key)
+        return IdempotencyKey("idempotency", key)
     if named is not None:
-        return Retry("idempotency", _checked("The idempotency key", named))
+        return IdempotencyKey("idempotency", _checked("The idempotency key", named))
     if CORRELATION in headers:
         value = headers[CORRELATION].decode("latin-1").strip(" \t")
-        return Retry("correlation", _checked("X-Octopus-Correlation-Id", value))
+        return IdempotencyKey("correlation", _checked("X-Octopus-Correlation-Id", value))
     return None
 
 
@@ -42,7 +44,7 @@ def correlation_of(headers: Mapping[bytes, bytes]) -> str | None:
     """Return the correlation id for logs and further calls, or None; raises BadKey."""
     if CORRELATION not in headers:
         return None
-    marked = retry_of({CORRELATION: headers[CORRELATION]})
+    marked = idempotency_key_of({CORRELATION: headers[CORRELATION]})
     return None if marked is None else marked.key
 
 

@@ -226,7 +226,7 @@ class Runner:
         if call.client is not NOBODY:
             call = replace(call, client=redacted)
         try:
-            ways = self._ways if call.retry is None else self._ways_again
+            ways = self._ways if call.idempotency_key is None else self._ways_again
             outcome = await ways[id(offer)](call, offer, None)
             if not redacted.checked:
                 return outcome  # refused before anything was read that could hold a secret

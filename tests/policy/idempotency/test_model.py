@@ -14,7 +14,7 @@ from gatepost.policy.idempotency import execution
 from gatepost.policy.idempotency.stage import KEPT_S, IdempotencyStage, RunningCalls
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
-from gatepost.tools.api import Call, Retry
+from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import Registry
@@ -117,7 +117,7 @@ class World:
             name=tool,
             arguments=msgspec.json.encode({"what": what}),
             request_id=str(len(self.calls)),
-            retry=Retry(kind, key),  # type: ignore[arg-type]  # from a list of both
+            idempotency_key=IdempotencyKey(kind, key),  # type: ignore[arg-type]  # from a list of both
         )
         task = asyncio.create_task(self.replicas[replica][1].run(call))
         asked = Asked(identity, what, self.clock.now, replica, task, len(self.calls))

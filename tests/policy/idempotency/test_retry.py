@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.tools.api import Call, Retry
-from gatepost.tools.idempotency_key import BadKey, retry_of
-from tests.http.wire import HOST, Front, ask
+from gatepost.tools.api import Call, IdempotencyKey
+from gatepost.tools.idempotency_key import BadKey, idempotency_key_of
+from tests.http.exchange import HOST, ask
+from tests.http.front import Front
 from tests.support.cases import each
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
@@ -16,14 +17,14 @@ NAMED = "io.gatepost/idempotency-key"
 
 FOUND = [
     ({}, None, None),
-    ({KEY: b"a"}, None, Retry("idempotency", "a")),
-    ({KEY: b' "8e03"\t'}, None, Retry("idempotency", '"8e03"')),
-    ({KEY: b"x" * 255}, None, Retry("idempotency", "x" * 255)),
-    ({ID: b"episode-xyz789"}, None, Retry("correlation", "episode-xyz789")),
-    ({ID: b"episode", KEY: b"a"}, None, Retry("idempotency", "a")),
-    ({ID: b"episode"}, "b", Retry("idempotency", "b")),
-    ({KEY: b"b"}, "b", Retry("idempotency", "b")),
-    ({}, "b", Retry("idempotency", "b")),
+    ({KEY: b"a"}, None, IdempotencyKey("idempotency", "a")),
+    ({KEY: b' "8e03"\t'}, None, IdempotencyKey("idempotency", '"8e03"')),
+    ({KEY: b"x" * 255}, None, IdempotencyKey("idempotency", "x" * 255)),
+    ({ID: b"episode-xyz789"}, None, IdempotencyKey("correlation", "episode-xyz789")),
+    ({ID: b"episode", KEY: b"a"}, None, IdempotencyKey("idempotency", "a")),
+    ({ID: b"episode"}, "b", IdempotencyKey("idempotency", "b")),
+    ({KEY: b"b"}, "b", IdempotencyKey("idempotency", "b")),
+    ({}, "b", IdempotencyKey("idempotency", "b")),
 ]
 
 REFUSED = [
@@ -44,10 +45,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("headers", "named", "expected"), FOUND)
 def test_a_retry_key_is_found(
-    headers: dict[bytes, bytes], named: str | None, expected: Retry | None
+    headers: dict[bytes, bytes], named: str | None, expected: IdempotencyKey | None
 ) -> None:
     """An idempotency key promises more than a correlation id, so it wins."""
-    assert retry_of(headers, named) == expected
+    assert idempotency_key_of(headers, named) == expected
 
 
 @each(("headers", "named"), REFUSED)
@@ -56,7 +57,7 @@ def test_what_cannot_be_a_retry_key_is_refused(
 ) -> None:
     """A key that is dropped in silence would make a client believe that its retry is safe."""
     with pytest.raises(BadKey):
-        retry_of(headers, named)
+        idempotency_key_of(headers, named)
 
 
 pack = Pack("keys")
@@ -73,25 +74,25 @@ class Seen(EndpointClient):
 
     def __init__(self) -> None:
         super().__init__(pack.tools.values())
-        self.keys: list[Retry | None] = []
+        self.keys: list[IdempotencyKey | None] = []
 
     def _context(self, call: Call) -> CallContext:
-        self.keys.append(call.retry)
+        self.keys.append(call.idempotency_key)
         return super()._context(call)
 
 
 CALL = {"name": "act", "arguments": {}}
 MARKS = [
     ({}, {}, None),
-    ({"idempotency-key": "k1"}, {}, Retry("idempotency", "k1")),
-    ({}, {NAMED: "k1"}, Retry("idempotency", "k1")),
-    ({"x-octopus-correlation-id": "e1"}, {}, Retry("correlation", "e1")),
+    ({"idempotency-key": "k1"}, {}, IdempotencyKey("idempotency", "k1")),
+    ({}, {NAMED: "k1"}, IdempotencyKey("idempotency", "k1")),
+    ({"x-octopus-correlation-id": "e1"}, {}, IdempotencyKey("correlation", "e1")),
 ]
 
 
 @pytest.mark.parametrize(("headers", "meta", "expected"), MARKS)
 async def test_both_eras_read_the_same_keys(
-    headers: dict[str, str], meta: dict[str, str], expected: Retry | None
+    headers: dict[str, str], meta: dict[str, str], expected: IdempotencyKey | None
 ) -> None:
     """Header or `_meta`, with or without a session."""
     client = Seen()

@@ -117,7 +117,7 @@ class Sessionless:
         caller, (params, problem) = exchange.caller, read
         try:
             method, handler = self._method(message, problem)
-            retry, correlation = marks_of(exchange.headers, params)
+            idempotency_key, correlation = marks_of(exchange.headers, params)
         except JsonRpcError as refusal:
             raise await self._server.counted(caller, refusal) from None
         if not method.runs:
@@ -132,7 +132,7 @@ class Sessionless:
             revision,
             params,
             client,
-            retry=retry,
+            idempotency_key=idempotency_key,
             correlation=correlation,
             peer=exchange.peer,
         )

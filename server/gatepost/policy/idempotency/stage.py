@@ -19,7 +19,7 @@ from gatepost.policy.idempotency.execution import (
 from gatepost.storage.quota import StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
-from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
+from gatepost.tools.api import Call, IdempotencyKey, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.redacted_call import RedactedCall, remark
 from gatepost.tools.redaction import LONG_BYTES, Redaction
@@ -153,24 +153,29 @@ class IdempotencyStage(Stage):
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
     ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
-        retry = call.retry
-        if retry is None or not isinstance(offer, Tool):
+        idempotency_key = call.idempotency_key
+        if idempotency_key is None or not isinstance(offer, Tool):
             return proceed(call, offer, arguments)
         if only_reads(offer, arguments):
             # A caller that reads again wants the current value, and stored outcomes of read-only
             # calls would only fill the disk.
             return proceed(call, offer, arguments)
         if len(call.arguments) > LONG_BYTES:
-            return self._apart(call, offer, retry, arguments, proceed)
-        terms = terms_of(call.caller, offer, retry, call.arguments, self._kept_s)
+            return self._apart(call, offer, idempotency_key, arguments, proceed)
+        terms = terms_of(call.caller, offer, idempotency_key, call.arguments, self._kept_s)
         return self._join(call, offer, arguments, proceed, terms)
 
     async def _apart(
-        self, call: Call, offer: Tool, retry: Retry, arguments: Any, proceed: Next
+        self,
+        call: Call,
+        offer: Tool,
+        idempotency_key: IdempotencyKey,
+        arguments: Any,
+        proceed: Next,
     ) -> Outcome:
         # Hashed in a thread, so that other calls are served meanwhile.
         terms = await in_cpu_thread(
-            call.caller, terms_of, call.caller, offer, retry, call.arguments, self._kept_s
+            call.caller, terms_of, call.caller, offer, idempotency_key, call.arguments, self._kept_s
         )
         return await self._join(call, offer, arguments, proceed, terms)
 
@@ -205,7 +210,7 @@ def may_repeat(tool: Tool, arguments: Any) -> bool:
 def terms_of(
     caller: TenantContext,
     tool: Tool,
-    retry: Retry,
+    idempotency_key: IdempotencyKey,
     arguments: bytes,
     kept_s: Mapping[str, float] = KEPT_S,
 ) -> IdempotencyTerms:
@@ -220,17 +225,17 @@ def terms_of(
     if tool.secret_arguments:
         # It is stored for a day, and a reader of the database must not be able to test passwords
         # against it. The idempotency key, which only the client has, is not stored.
-        digest = hmac.digest(retry.key.encode(errors="surrogatepass"), digest, "sha256")
-    named = (*caller.identity_key, tool.name, retry.kind, retry.key)
-    episode = digest.hex() if retry.kind == "correlation" else None
+        digest = hmac.digest(idempotency_key.key.encode(errors="surrogatepass"), digest, "sha256")
+    named = (*caller.identity_key, tool.name, idempotency_key.kind, idempotency_key.key)
+    episode = digest.hex() if idempotency_key.kind == "correlation" else None
     return IdempotencyTerms(
         # As JSON, so that no choice of ids makes two different callers the same.
         key=hashlib.sha256(msgspec.json.encode((*named, episode))).digest(),
         digest=digest,
         holder=secrets.token_hex(8),
         running_s=DAY_S,
-        kept_s=kept_s[retry.kind],
-        unknown_s=MINUTE_S if retry.kind == "correlation" else None,
+        kept_s=kept_s[idempotency_key.kind],
+        unknown_s=MINUTE_S if idempotency_key.kind == "correlation" else None,
         owner=caller.principal_digest,
     )
 
