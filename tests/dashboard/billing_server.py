@@ -232,9 +232,9 @@ class BillingServer:
 
     def forget_limits(self) -> None:
         """Let the agent call as if it had paused."""
-        counts = self.server.services.limits.tally
-        counts.accounts.clear()
-        counts.buckets = Buckets(forgetting=counts.accounts.clear)
+        counts = self.site.services.limits.counters
+        counts.call_limits.clear()
+        counts.buckets = Buckets(forgetting=counts.call_limits.clear)
 
     def now(self) -> float:
         """The service's time."""

@@ -104,7 +104,7 @@ class UsagePage:
             chart=columns(slots_of(counts, since, span, now), KINDS, step_s=span.step_s),
             tools=tools_of(counts),
             buckets=[bucket_meter(one) for one in levels.buckets],
-            places=[place_meter(one) for one in levels.places],
+            places=[place_meter(one) for one in levels.concurrency],
             levels=levels,
             refused=refused_by(counts),
             tokens=tokens_of(counts),

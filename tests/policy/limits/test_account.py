@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.policy.limits import local_counters
-from gatepost.policy.limits.admission_queue import CallerQueue
+from gatepost.policy.limits.admission_queue import ConcurrencyCounter
 from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.requirement("P12")
 
 async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither accounts nor places that nobody has; and nobody gets a second burst by it."""
-    monkeypatch.setattr(local_counters, "MOST_ACCOUNTS", 10)
+    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 10)
     process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "seen"
 
-    assert len(process.limits.tally.accounts) <= 10
-    assert len(process.limits.tally.places) <= 20
+    assert len(process.limits.counters.call_limits) <= 10
+    assert len(process.limits.counters.concurrency) <= 20
     for number in range(100):
         assert await process.call(tenant_id=f"tenant-{number}") == "rate_limit caller"
 
@@ -46,14 +46,14 @@ async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
         )
         await process.limits(call, None, None, proceed)  # type: ignore[arg-type]  # none is looked at
 
-    assert len(process.limits.tally.accounts) == 1
+    assert len(process.limits.counters.call_limits) == 1
 
 
 async def test_a_bucket_that_is_forgotten_is_nobodys_any_more() -> None:
     """An account that kept it, and another that makes it anew, would give twice as much."""
     process = LimitedProcess(LimitRules(caller=bucket(2, rate=1.0)))
-    counts = process.limits.tally
-    counts.buckets = Buckets(most=2, forgetting=counts.accounts.clear)
+    counts = process.limits.counters
+    counts.buckets = Buckets(most=2, forgetting=counts.call_limits.clear)
     assert await process.call() == "seen"
     process.now = 100
     assert [await process.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
@@ -69,7 +69,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     """Also when everything was looked up anew meanwhile."""
     process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
     asking = await process.begin("ask", client=person)
-    monkeypatch.setattr(local_counters, "MOST_ACCOUNTS", 1)
+    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 1)
     assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 
     person.decided.set()
@@ -77,7 +77,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     assert await process.call() == "rate_limit tenant"
     assert await process.end() == ["accept"]
     assert asking.done()
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
 
 
 def test_a_crowd_of_new_names_gives_nobody_a_fresh_bucket() -> None:
@@ -124,7 +124,7 @@ def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
         Bucket(0.0, 1 / rate, (burst - 1) / rate + WITHIN)
         for rate, burst in zip(RATES, BURSTS, strict=True)
     ]
-    tenant, tool = CallerQueue("tenant", 6), CallerQueue("tool", 5)
+    tenant, tool = ConcurrencyCounter("tenant", 6), ConcurrencyCounter("tool", 5)
     account = CallLimits("acme", kept, [tenant, tool], ["caller", "tenant", "tool"], None)
     held, now = [float(burst) for burst in BURSTS], 0.0
     for pause, running in comings:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, CallerQueue
+from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.rules import ANY
 
 WITHIN_S = 10
@@ -16,8 +16,8 @@ class Floor:
     """A queue and what it looks at; calls that are let in are told by name, in order."""
 
     def __init__(self, most: int, **settings: float) -> None:
-        self.calls: defaultdict[Hashable, CallerQueue] = defaultdict(
-            lambda: CallerQueue("tenant", ANY)
+        self.calls: defaultdict[Hashable, ConcurrencyCounter] = defaultdict(
+            lambda: ConcurrencyCounter("tenant", ANY)
         )
         self.queue = AdmissionQueue(self.calls)
         self.queue.most = most

@@ -130,8 +130,8 @@ async def test_however_a_call_ends_it_leaves_its_places(end: str) -> None:
     process = LimitedProcess(LimitRules(tenant=places(1), tool=places(1)), most=1)
     for _ in range(5):
         await ENDS[end](process)
-        assert process.limits.tally.running == {}
-        assert process.limits.tally.queue.running == 0
+        assert process.limits.counters.running == {}
+        assert process.limits.counters.queue.running == 0
 
     assert await process.call() == "seen"
 
@@ -144,17 +144,17 @@ async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
     )
     asking = await process.begin("ask", client=person)
     assert person.asked.is_set()
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
     other = await process.begin()
     assert not other.done()
 
     person.decided.set()
     await settle()
     assert process.ran["asked"] == 1
-    assert process.limits.tally.running == {"acme": 2, ("acme", "ask"): 1}
+    assert process.limits.counters.running == {"acme": 2, ("acme", "ask"): 1}
     assert await process.call() == "rate_limit tenant"
     assert await process.end() == ["accept", "waited"]
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
     assert asking.done()
 
 
@@ -169,17 +169,17 @@ async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -
 
     process.put_behind(approval)
     waiting = await process.begin(client=person)
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
     if decided:
         person.decided.set()
         await settle()
-        assert process.limits.tally.running == {"acme": 1}
+        assert process.limits.counters.running == {"acme": 1}
         assert await process.end() == ["waited"]
     else:
         waiting.cancel()
         await asyncio.wait([waiting])
-    assert process.limits.tally.running == {}
-    assert process.limits.tally.queue.running == 0
+    assert process.limits.counters.running == {}
+    assert process.limits.counters.queue.running == 0
 
 
 async def test_a_call_within_a_call_has_no_place_of_its_own_tenant() -> None:
@@ -216,9 +216,9 @@ async def test_who_waits_too_long_for_a_place_is_told_when_to_come_back() -> Non
     process = LimitedProcess(LimitRules(tenant=places(10)), most=1, within_s=0.01)
     await process.begin()
     assert await process.call() == "rate_limit server"
-    assert process.limits.tally.running == {"acme": 1}
+    assert process.limits.counters.running == {"acme": 1}
     assert await process.end() == ["waited"]
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
 
 
 async def test_a_configuration_read_anew_counts_what_runs() -> None:
@@ -232,7 +232,7 @@ async def test_a_configuration_read_anew_counts_what_runs() -> None:
     process.limits.apply(LimitRules(caller=bucket(1)))
     assert [await process.call(), await process.call()] == ["seen", "rate_limit caller"]
     assert await process.end() == ["waited", "waited"]
-    assert process.limits.tally.running == {}
+    assert process.limits.counters.running == {}
 
 
 def test_without_any_limit_there_is_nothing_to_ask() -> None:
@@ -261,7 +261,7 @@ async def test_levels_tell_what_is_used_up() -> None:
         ("caller", "alice", 4, 2),
         ("tenant", "", 8, 6),
     ]
-    assert [(one.kind, one.name, one.most, one.taken) for one in found.places] == [
+    assert [(one.kind, one.name, one.most, one.taken) for one in found.concurrency] == [
         ("tenant", "", 3, 1),
         ("tool", "wait", 2, 1),
     ]
@@ -277,5 +277,5 @@ async def test_levels_tell_of_nobody_without_a_limit() -> None:
     found = await process.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 
     assert found.buckets == ()
-    assert [(one.kind, one.name, one.taken) for one in found.places] == [("tool", "wait", 1)]
+    assert [(one.kind, one.name, one.taken) for one in found.concurrency] == [("tool", "wait", 1)]
     assert await process.end() == ["waited"]

@@ -65,7 +65,7 @@ async def test_places_are_the_same_at_every_process(valkey: str) -> None:
         assert await one.call() == "rate_limit tenant"
 
         found = await one.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
-        assert [level.taken for level in found.places] == [3, 2]
+        assert [level.taken for level in found.concurrency] == [3, 2]
         assert [round(level.held) for level in found.buckets] == [2, 5]
         assert (found.shared, found.together) == (True, True)
 
@@ -121,7 +121,7 @@ async def test_while_the_relay_is_away_each_process_counts_for_itself(
 
         own_valkey.start()
         async with asyncio.timeout(WITHIN_S):
-            while (await other.limits.levels("acme")).places[0].taken != 2:
+            while (await other.limits.levels("acme")).concurrency[0].taken != 2:
                 await settle(1)
         assert await other.call() == "rate_limit tenant"
         assert await one.end() == ["waited", "waited"]

@@ -15,7 +15,7 @@ LOOKS = 100
 Waiter = asyncio.Future[bool]
 
 
-class CallerQueue(msgspec.Struct, weakref=True):
+class ConcurrencyCounter(msgspec.Struct, weakref=True):
     """The number of running and waiting calls of a tenant or tool, and their maximum."""
 
     kind: Kind
@@ -29,12 +29,12 @@ class AdmissionQueue:
 
     A free slot goes to the waiting tenant with the fewest running calls, among equals to the one
     that has waited longest for its turn. Within a tenant, callers take turns. So a tenant gets no
-    larger share by making more or longer calls. *places* has the number of running and waiting
+    larger share by making more or longer calls. *concurrency* has the number of running and waiting
     calls of each tenant. While `running` is less than `most`, a caller takes a slot by increasing
     `running` itself, without calling `enter`.
     """
 
-    def __init__(self, places: Mapping[Hashable, CallerQueue]) -> None:
+    def __init__(self, concurrency: Mapping[Hashable, ConcurrencyCounter]) -> None:
         self.most: float = float("inf")
         """Maximum number of running calls; further calls wait."""
         self.each = 100
@@ -43,23 +43,23 @@ class AdmissionQueue:
         """Seconds that a call waits at most."""
         self.running = 0
         self.waiting = 0
-        self._places = places
-        self._lines: OrderedDict[str, TenantQueue] = OrderedDict()
+        self._concurrency = concurrency
+        self._queues: OrderedDict[str, TenantQueue] = OrderedDict()
 
     async def enter(self, tenant: str, caller: Hashable) -> bool:
         """Wait for a slot; return False if none is free in time or the tenant's queue is full."""
-        line = self._lines.get(tenant) or TenantQueue()
-        if line.size >= self.each:
-            last = line.last_of_longest(caller)
+        tenant_queue = self._queues.get(tenant) or TenantQueue()
+        if tenant_queue.size >= self.each:
+            last = tenant_queue.last_of_longest(caller)
             if last is None:
                 return False
             if not last.done():  # it may be cancelled but not resumed yet
                 last.set_result(False)
             self.waiting -= 1
-        self._lines[tenant] = line
+        self._queues[tenant] = tenant_queue
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
-        line.add(caller, waiter)
+        tenant_queue.add(caller, waiter)
         self.waiting += 1
         timer = loop.call_later(self.within_s, self._give_up, tenant, caller, waiter)
         try:
@@ -82,28 +82,28 @@ class AdmissionQueue:
         """Give free slots to waiting calls."""
         while self.waiting and self.running < self.most:
             tenant = self._next()
-            line = self._lines[tenant]
-            waiter = line.next()
+            tenant_queue = self._queues[tenant]
+            waiter = tenant_queue.next()
             self.waiting -= 1
-            if line.size:
-                self._lines.move_to_end(tenant)
+            if tenant_queue.size:
+                self._queues.move_to_end(tenant)
             else:
-                del self._lines[tenant]
+                del self._queues[tenant]
             if not waiter.done():
                 self.running += 1
                 waiter.set_result(True)
 
     def waiting_of(self, tenant: str) -> int:
         """Return the number of waiting calls of a tenant."""
-        line = self._lines.get(tenant)
-        return 0 if line is None else line.size
+        tenant_queue = self._queues.get(tenant)
+        return 0 if tenant_queue is None else tenant_queue.size
 
     def _next(self) -> str:
-        return min(islice(self._lines, LOOKS), key=self._running_of)
+        return min(islice(self._queues, LOOKS), key=self._running_of)
 
     def _running_of(self, tenant: str) -> int:
-        place = self._places.get(tenant)
-        return (0 if place is None else place.taken) - self._lines[tenant].size
+        counter = self._concurrency.get(tenant)
+        return (0 if counter is None else counter.taken) - self._queues[tenant].size
 
     def _give_up(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
         if not waiter.done():
@@ -112,11 +112,11 @@ class AdmissionQueue:
 
     def _drop(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
         """Remove a waiter, unless it has been removed already."""
-        line = self._lines.get(tenant)
-        if line is not None and line.remove(caller, waiter):
+        tenant_queue = self._queues.get(tenant)
+        if tenant_queue is not None and tenant_queue.remove(caller, waiter):
             self.waiting -= 1
-            if not line.size:
-                del self._lines[tenant]
+            if not tenant_queue.size:
+                del self._queues[tenant]
 
 
 class TenantQueue:

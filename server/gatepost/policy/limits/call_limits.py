@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, CallerQueue
+from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
 from gatepost.storage.rate_limits import PLACE_WAIT_S, Bucket, ConcurrencySlot, Spending
 from gatepost.storage.relay import TenantRelay
@@ -121,16 +121,16 @@ class CallLimits(msgspec.Struct):
 
     tenant: str
     buckets: Sequence[Bucket]
-    places: Sequence[CallerQueue]
+    concurrency: Sequence[ConcurrencyCounter]
     kinds: Sequence[Kind]
-    """The kinds of the buckets, followed by the kinds of the limited places."""
+    """The kinds of the buckets, followed by the kinds of the concurrency limits."""
     queue: AdmissionQueue | None
     """The queue of the process; None for nested calls."""
     relay: TenantRelay | None = None
     """The relay through which processes count together; None for a single process."""
     spendings: Sequence[Spending] = ()
     slots: Sequence[ConcurrencySlot] = ()
-    """The same buckets and limited places under their names at the relay."""
+    """The same buckets and concurrency limits under their names at the relay."""
     quotas: Sequence[AuditQuota] = ()
     """The quotas of audit records; their buckets are the last of `buckets`."""
 
@@ -144,37 +144,37 @@ class CallLimits(msgspec.Struct):
                 self._put_back(bucket)
                 return False
             bucket.full_at = full_at + bucket.each_s
-        for place in self.places:
-            if place.taken >= place.most:
-                self._put_back(place)
+        for counter in self.concurrency:
+            if counter.taken >= counter.most:
+                self._put_back(counter)
                 return False
-            place.taken += 1
+            counter.taken += 1
         return True
 
-    def _put_back(self, lacking: Bucket | CallerQueue) -> None:
+    def _put_back(self, lacking: Bucket | ConcurrencyCounter) -> None:
         """Give back what was taken before *lacking* turned out to be used up."""
         for bucket in self.buckets:
             if bucket is lacking:
                 return
             bucket.full_at -= bucket.each_s
-        for place in self.places:
-            if place is lacking:
+        for counter in self.concurrency:
+            if counter is lacking:
                 return
-            place.taken -= 1
+            counter.taken -= 1
 
     def shortage(self, now: float) -> tuple[Kind, float]:
         """Return the limit that was reached, and the seconds until there may be room again."""
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)
-        full = [place.kind for place in self.places if place.taken >= place.most]
+        full = [counter.kind for counter in self.concurrency if counter.taken >= counter.most]
         if full and longest <= PLACE_WAIT_S:
             return full[-1], PLACE_WAIT_S
         return self.kinds[waits.index(longest)], longest
 
     def hold(self) -> None:
         """Take all slots, even beyond the limits."""
-        for place in self.places:
-            place.taken += 1
+        for counter in self.concurrency:
+            counter.taken += 1
         if self.relay is not None:
             self.relay.hold(self.slots)
         if self.queue is not None:
@@ -182,8 +182,8 @@ class CallLimits(msgspec.Struct):
 
     def leave(self) -> None:
         """Give all slots back."""
-        for place in self.places:
-            place.taken -= 1
+        for counter in self.concurrency:
+            counter.taken -= 1
         if self.relay is not None:
             self.relay.leave(self.slots)
         queue = self.queue

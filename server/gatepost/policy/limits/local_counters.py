@@ -5,14 +5,22 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from gatepost.policy.limits.admission_queue import AdmissionQueue, CallerQueue
+from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.call_limits import AuditQuota, CallLimits, Key, quota_rows
-from gatepost.policy.limits.rules import ANY, LINE, BoundKey, Kind, LimitRules, Principal, rows_of
+from gatepost.policy.limits.rules import (
+    ANY,
+    IN_QUEUE,
+    BoundKey,
+    Kind,
+    LimitRules,
+    Principal,
+    rows_of,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Buckets, ConcurrencySlot, Spending
 from gatepost.storage.relay import Relay
 
-MOST_ACCOUNTS = 10_000
+MOST_CALL_LIMITS = 10_000
 """Maximum number of cached `CallLimits`; creating one again takes microseconds."""
 
 
@@ -20,18 +28,18 @@ class LocalCounters:
     """Counters that survive a reload, so that running calls keep counting."""
 
     def __init__(self) -> None:
-        self.accounts: dict[Key, CallLimits] = {}
+        self.call_limits: dict[Key, CallLimits] = {}
         """Cached limits by key; cleared when the settings change or the cache is full."""
         self.audited: dict[Principal, CallLimits] = {}
         """Cached quotas of audit records, by caller."""
         self.buckets = Buckets(forgetting=self.forget)
-        self.places: WeakValueDictionary[Hashable, CallerQueue] = WeakValueDictionary()
+        self.concurrency: WeakValueDictionary[Hashable, ConcurrencyCounter] = WeakValueDictionary()
         """By tenant, and by tenant and tool; kept while the cache or a call refers to it."""
-        self.queue = AdmissionQueue(self.places)
+        self.queue = AdmissionQueue(self.concurrency)
 
     def forget(self) -> None:
         """Clear the cached limits; what calls have taken stays taken."""
-        self.accounts.clear()
+        self.call_limits.clear()
         self.audited.clear()
 
     def audit(
@@ -43,12 +51,12 @@ class LocalCounters:
             return known
         rows = quota_rows(terms, principal)
         found = self.buckets.these([row.bucket for row in rows], now)
-        if len(self.audited) >= MOST_ACCOUNTS:
+        if len(self.audited) >= MOST_CALL_LIMITS:
             self.audited.clear()
         made = self.audited[principal] = CallLimits(
             tenant=principal[0],
             buckets=tuple(found),
-            places=(),
+            concurrency=(),
             kinds=[row.kind for row in rows],
             queue=None,
             relay=None if relay is None else relay.of(principal[0]),
@@ -56,7 +64,7 @@ class LocalCounters:
         )
         return made
 
-    def account(self, key: Key, terms: LimitRules, now: float, relay: Relay | None) -> CallLimits:
+    def limits_of(self, key: Key, terms: LimitRules, now: float, relay: Relay | None) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
         principal, tool, inner = key[:4], key[4], key[5]
         tenant = principal[0]
@@ -81,12 +89,12 @@ class LocalCounters:
             ],
             now,
         )
-        if len(self.accounts) >= MOST_ACCOUNTS:
-            self.accounts.clear()
-        account = self.accounts[key] = CallLimits(
+        if len(self.call_limits) >= MOST_CALL_LIMITS:
+            self.call_limits.clear()
+        call_limits = self.call_limits[key] = CallLimits(
             tenant=tenant,
             buckets=tuple(buckets),
-            places=tuple(self._place(row) for row in placed),
+            concurrency=tuple(self._counter(row) for row in placed),
             kinds=[
                 *(row.kind for row in rated),
                 *(row.kind for row in quotas),
@@ -96,24 +104,26 @@ class LocalCounters:
             quotas=tuple(map(AuditQuota, quotas, buckets[len(rated) :])),
         )
         if relay is not None:
-            account.relay = relay.of(tenant)
-            account.spendings = [
+            call_limits.relay = relay.of(tenant)
+            call_limits.spendings = [
                 Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated
             ]
-            account.slots = [ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded]
-        return account
+            call_limits.slots = [
+                ConcurrencySlot(row.shared, int(row.bound.most)) for row in bounded
+            ]
+        return call_limits
 
-    def _place(self, row: BoundKey) -> CallerQueue:
-        place = self.places.get(row.here)
-        if place is None:
-            place = self.places[row.here] = CallerQueue(row.kind, row.bound.most)
-        place.most = row.bound.most
-        return place
+    def _counter(self, row: BoundKey) -> ConcurrencyCounter:
+        counter = self.concurrency.get(row.here)
+        if counter is None:
+            counter = self.concurrency[row.here] = ConcurrencyCounter(row.kind, row.bound.most)
+        counter.most = row.bound.most
+        return counter
 
     @property
     def running(self) -> Mapping[Hashable, int]:
         """Return the numbers of running and waiting calls by tenant, and by tenant and tool."""
-        return {name: place.taken for name, place in self.places.items() if place.taken}
+        return {name: counter.taken for name, counter in self.concurrency.items() if counter.taken}
 
 
 class BucketUsage(msgspec.Struct, frozen=True):
@@ -140,7 +150,7 @@ class LimitUsage(msgspec.Struct, frozen=True):
     """The usage of one tenant, over all processes if they count together."""
 
     buckets: tuple[BucketUsage, ...]
-    places: tuple[ConcurrencyUsage, ...]
+    concurrency: tuple[ConcurrencyUsage, ...]
     waiting: int
     """Calls of the tenant in the admission queues."""
     shared: bool
@@ -150,19 +160,24 @@ class LimitUsage(msgspec.Struct, frozen=True):
 
 
 async def levels(
-    tally: LocalCounters, relay: Relay | None, tenant: str, rows: Sequence[BoundKey], *, now: float
+    counters: LocalCounters,
+    relay: Relay | None,
+    tenant: str,
+    rows: Sequence[BoundKey],
+    *,
+    now: float,
 ) -> LimitUsage:
     """Return the usage of the limits in *rows*; takes nothing from them."""
     buckets = [row for row in rows if row.bound.rate]
-    places = [row for row in rows if row.bound.most != ANY]
+    concurrency = [row for row in rows if row.bound.most != ANY]
     held = [
-        tally.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
+        counters.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
         for row in buckets
     ]
-    running = tally.running
-    taken = [running.get(row.here, 0) for row in places]
-    waiting = tally.queue.waiting_of(tenant)
-    told = await _told(relay, tenant, buckets, places)
+    running = counters.running
+    taken = [running.get(row.here, 0) for row in concurrency]
+    waiting = counters.queue.waiting_of(tenant)
+    told = await _told(relay, tenant, buckets, concurrency)
     if told is not None:
         held, others = told[: len(buckets)], told[len(buckets) :]
         # The relay may not know yet what this process has taken.
@@ -174,9 +189,9 @@ async def levels(
             BucketUsage(row.kind, row.name, row.bound.rate, row.bound.burst, max(level, 0.0))
             for row, level in zip(buckets, held, strict=True)
         ),
-        places=tuple(
+        concurrency=tuple(
             ConcurrencyUsage(row.kind, row.name, int(row.bound.most), number)
-            for row, number in zip(places, taken, strict=True)
+            for row, number in zip(concurrency, taken, strict=True)
         ),
         waiting=waiting,
         shared=relay is not None,
@@ -185,13 +200,13 @@ async def levels(
 
 
 async def _told(
-    relay: Relay | None, tenant: str, buckets: Sequence[BoundKey], places: Sequence[BoundKey]
+    relay: Relay | None, tenant: str, buckets: Sequence[BoundKey], concurrency: Sequence[BoundKey]
 ) -> list[float] | None:
     """Return the shared levels, then the number of waiting calls; None if the relay is silent."""
     if relay is None:
         return None
     spendings = [Spending(row.shared, row.bound.rate, row.bound.burst) for row in buckets]
-    slots = [*(ConcurrencySlot(row.shared, 0) for row in places), *LINE]
+    slots = [*(ConcurrencySlot(row.shared, 0) for row in concurrency), *IN_QUEUE]
     try:
         return await relay.of(tenant).levels(spendings, slots)
     except StoreUnavailable:

@@ -36,7 +36,7 @@ class CallerRequests:
         if not terms.rate:
             return None
         name, now = ("message", *caller.principal_key), limits.monotonic()
-        wait = limits.tally.buckets.spend(name, now, rate=terms.rate, burst=terms.burst)
+        wait = limits.counters.buckets.spend(name, now, rate=terms.rate, burst=terms.burst)
         return self._told(refusal_by("caller", wait) if wait > 0 else None)
 
     async def take(self, caller: TenantContext) -> Outcome | None:
@@ -46,14 +46,14 @@ class CallerRequests:
     async def _take(self, key: Key) -> Outcome | None:
         limits = self._limits
         # Like a call without a tool and without concurrency slots.
-        account = limits.account(key)
-        if not account.buckets:
+        call_limits = limits.limits_of(key)
+        if not call_limits.buckets:
             return None
-        if account.relay is not None:
-            return await limits.shared(account.relay, account)
-        if account.take(now := limits.monotonic()):
+        if call_limits.relay is not None:
+            return await limits.shared(call_limits.relay, call_limits)
+        if call_limits.take(now := limits.monotonic()):
             return None
-        return refusal_by(*account.shortage(now))
+        return refusal_by(*call_limits.shortage(now))
 
     def _told(self, refusal: Outcome | None) -> Outcome | None:
         if refusal is not None and refusal.failure is not None:
@@ -111,11 +111,11 @@ class AuditedRetries(Stage):
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Handle the call; implements `Stage`."""
         limits = self._limits
-        account, now = limits.audited(call.caller), limits.monotonic()
-        if not account.take(now):
-            return refusal_by(*account.shortage(now))
-        relay = account.relay if any(quota.owes_much for quota in account.quotas) else None
-        if relay is not None and (refusal := await limits.shared(relay, account)):
+        call_limits, now = limits.audited(call.caller), limits.monotonic()
+        if not call_limits.take(now):
+            return refusal_by(*call_limits.shortage(now))
+        relay = call_limits.relay if any(quota.owes_much for quota in call_limits.quotas) else None
+        if relay is not None and (refusal := await limits.shared(relay, call_limits)):
             return refusal
         return await proceed(call, offer, arguments)
 

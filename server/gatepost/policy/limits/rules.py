@@ -14,7 +14,7 @@ from gatepost_authz.caller import TenantContext
 SECONDS_AT_ONCE = 2.0
 """The default burst, in seconds of the rate."""
 ANY = math.inf
-LINE = (ConcurrencySlot("line", 0),)
+IN_QUEUE = (ConcurrencySlot("line", 0),)
 """The shared counter of a tenant's waiting calls; it has no maximum."""
 
 DAY_S = 86_400.0

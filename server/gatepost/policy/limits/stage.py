@@ -13,7 +13,7 @@ import structlog
 from gatepost.policy.limits.admission_queue import AdmissionQueue
 from gatepost.policy.limits.call_limits import CallLimits, Key, Owed
 from gatepost.policy.limits.local_counters import LimitUsage, LocalCounters, levels
-from gatepost.policy.limits.rules import ANY, LINE, Bound, Kind, LimitRules, rows_of
+from gatepost.policy.limits.rules import ANY, IN_QUEUE, Bound, Kind, LimitRules, rows_of
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, TenantRelay
@@ -64,8 +64,8 @@ class LimitStage(Stage):
     def __init__(
         self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.tally = LocalCounters()
-        self.queue, self._accounts = self.tally.queue, self.tally.accounts
+        self.counters = LocalCounters()
+        self.queue, self._call_limits = self.counters.queue, self.counters.call_limits
         self.relay = relay
         self.monotonic = monotonic
         self._alone = False
@@ -82,7 +82,7 @@ class LimitStage(Stage):
         wait for a slot, for *within_s* seconds.
         """
         self.terms = terms
-        self.tally.forget()
+        self.counters.forget()
         queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
@@ -99,55 +99,57 @@ class LimitStage(Stage):
             call.name if call.kind == "tool" else None if call.kind in OFF_RECORD else "",
             call.depth > 0,
         )
-        account = self._accounts.get(key) or self.account(key)
-        if account.relay is not None:
-            if refusal := await self.shared(account.relay, account):
+        call_limits = self._call_limits.get(key) or self.limits_of(key)
+        if call_limits.relay is not None:
+            if refusal := await self.shared(call_limits.relay, call_limits):
                 return refusal
-        elif not account.take(now := self.monotonic()):
-            return refusal_by(*account.shortage(now))
-        queue = account.queue
+        elif not call_limits.take(now := self.monotonic()):
+            return refusal_by(*call_limits.shortage(now))
+        queue = call_limits.queue
         if queue is not None:
             if queue.running < queue.most:
                 queue.running += 1
-            elif refusal := await self._queued(queue, call, account):
+            elif refusal := await self._queued(queue, call, call_limits):
                 return refusal
         admitted = None
         if call.client is not NOBODY and isinstance(call.client, RedactedCall):
             # Only such a client can make the call wait for a person.
-            admitted = call.client.admitted = AdmittedCall(account)
+            admitted = call.client.admitted = AdmittedCall(call_limits)
         try:
             return await proceed(call, offer, arguments)
         finally:
             if admitted is None:
-                account.leave()
+                call_limits.leave()
             else:
                 admitted.end()
 
-    def account(self, key: Key) -> CallLimits:
+    def limits_of(self, key: Key) -> CallLimits:
         """Return the limits of calls with this key."""
-        known = self._accounts.get(key)
-        return known or self.tally.account(key, self.terms, self.monotonic(), self.relay)
+        known = self._call_limits.get(key)
+        return known or self.counters.limits_of(key, self.terms, self.monotonic(), self.relay)
 
     def audited(self, caller: TenantContext) -> CallLimits:
         """Return the quotas of audit records of a caller."""
         principal = caller.principal_key
-        known = self.tally.audited.get(principal)
-        return known or self.tally.audit(principal, self.terms, self.monotonic(), self.relay)
+        known = self.counters.audited.get(principal)
+        return known or self.counters.audit(principal, self.terms, self.monotonic(), self.relay)
 
     def recorded(self, caller: TenantContext, size: int) -> None:
         """Charge an audit record of *size* bytes to *caller* and its tenant."""
         principal = caller.tenant_id, caller.issuer, caller.subject_kind, caller.subject
-        limits = self.tally.audited.get(principal) or self.audited(caller)
+        limits = self.counters.audited.get(principal) or self.audited(caller)
         now = self.monotonic()
         for quota in limits.quotas:
             quota.charge(size, now)
 
-    async def shared(self, relay: TenantRelay, account: CallLimits) -> Outcome | None:
+    async def shared(self, relay: TenantRelay, call_limits: CallLimits) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
-        quotas = account.quotas
+        quotas = call_limits.quotas
         owed = Owed(quotas)
         try:
-            denial = await relay.spend_all([*account.spendings, *owed.spendings], account.slots)
+            denial = await relay.spend_all(
+                [*call_limits.spendings, *owed.spendings], call_limits.slots
+            )
         except asyncio.CancelledError:
             owed.give_back()
             raise
@@ -157,38 +159,38 @@ class LimitStage(Stage):
                 self._alone = True
                 log.warning("limits_counted_here", reason=str(outage))
             now = self.monotonic()
-            if not account.take(now):
-                return refusal_by(*account.shortage(now))
-            relay.hold(account.slots)
+            if not call_limits.take(now):
+                return refusal_by(*call_limits.shortage(now))
+            relay.hold(call_limits.slots)
             return None
         if self._alone:
             self._alone = False
             log.info("limits_counted_together")
         if denial is not None:
             owed.give_back()
-            at = denial.at - len(account.spendings)
+            at = denial.at - len(call_limits.spendings)
             if 0 <= at < len(quotas):
                 quotas[at].empty(self.monotonic(), denial.wait_s)
-            return refusal_by(account.kinds[denial.at], denial.wait_s)
-        for place in account.places:
-            place.taken += 1
+            return refusal_by(call_limits.kinds[denial.at], denial.wait_s)
+        for counter in call_limits.concurrency:
+            counter.taken += 1
         return None
 
     async def _queued(
-        self, queue: AdmissionQueue, call: Call, account: CallLimits
+        self, queue: AdmissionQueue, call: Call, call_limits: CallLimits
     ) -> Outcome | None:
         """Wait for a slot in this process; return a refusal if none becomes free in time."""
-        let_in, relay = False, account.relay
+        let_in, relay = False, call_limits.relay
         if relay is not None:
-            relay.hold(LINE)
+            relay.hold(IN_QUEUE)
         try:
-            let_in = await queue.enter(account.tenant, call.caller.principal_key)
+            let_in = await queue.enter(call_limits.tenant, call.caller.principal_key)
         finally:
             if relay is not None:
-                relay.leave(LINE)
+                relay.leave(IN_QUEUE)
             if not let_in:
                 queue.running += 1  # `leave` gives back this slot and all others
-                account.leave()
+                call_limits.leave()
         return None if let_in else refusal_by("server", queue.within_s)
 
     @property
@@ -211,7 +213,7 @@ class LimitStage(Stage):
         """
         principals = [caller.principal_key for caller in callers]
         rows = rows_of(self.terms, tenant, tools, principals)
-        return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
+        return await levels(self.counters, self.relay, tenant, rows, now=self.monotonic())
 
 
 class DenialHold(Stage):
@@ -248,7 +250,7 @@ def refusal_by(limit: Kind, wait_s: float) -> Outcome:
 class AdmittedCall(msgspec.Struct):
     """The slots of a running call; it is the `ToolClock` that is paused while a person decides."""
 
-    account: CallLimits
+    call_limits: CallLimits
     holds: int = 0
     over: bool = False
 
@@ -257,16 +259,16 @@ class AdmittedCall(msgspec.Struct):
         """Give the slots back during a block; the last of several blocks takes them again."""
         self.holds += 1
         if self.holds == 1 and not self.over:
-            self.account.leave()
+            self.call_limits.leave()
         try:
             yield
         finally:
             self.holds -= 1
             if self.holds == 0 and not self.over:
-                self.account.hold()
+                self.call_limits.hold()
 
     def end(self) -> None:
         """End the call and give its slots back."""
         self.over = True
         if not self.holds:
-            self.account.leave()
+            self.call_limits.leave()
