@@ -73,7 +73,7 @@ class Site(TaskClient):
         async def is_over() -> bool:
             followed = self.relay.of("acme")._followers  # type: ignore[attr-defined]
             held = len(self.streams) + len(self.feed.tenants) + len(followed)
-            return held + len(self.task_runner._jobs) == 0
+            return held + len(self.task_runner._running_tasks) == 0
 
         await run_until(is_over)
 

@@ -127,7 +127,7 @@ class Site:
         found: dict[str, object] = {
             "streams": [*client.streams, *client.streams._of_caller],
             "followed": [*client.feed.tenants, *self.wire._followers],
-            "tasks": [*client.task_runner._jobs, *client.task_runner._opening],
+            "tasks": [*client.task_runner._running_tasks, *client.task_runner._opening],
             "requests": [*handshake._running, *handshake._client_requests._open],
             "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
             "idempotency": [

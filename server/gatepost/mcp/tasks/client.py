@@ -67,11 +67,11 @@ class TaskClient:
         self._accepted = asyncio.Event()
         self._refused = False
 
-    def accept(self, job: StartedTask) -> None:
-        """Continue as *job*, which is durable."""
+    def accept(self, running_task: StartedTask) -> None:
+        """Continue as *running_task*, which is durable."""
         # This releases the request's stream and its connection.
         self._client = NOBODY
-        self._job = job
+        self._job = running_task
         self._accepted.set()
 
     def refuse(self) -> bool:
@@ -158,8 +158,8 @@ class TaskClient:
             return None
         return UrlElicitation(waiting.message, waiting.url).request
 
-    async def _show(self, job: StartedTask, waiting: Waiting, page: InputRequest) -> None:
-        visit = ApprovalUrl(waiting, page, _answer(job, page))
+    async def _show(self, running_task: StartedTask, waiting: Waiting, page: InputRequest) -> None:
+        visit = ApprovalUrl(waiting, page, _answer(running_task, page))
         try:
             async with watched(visit) as over:
                 await over
@@ -173,5 +173,5 @@ class TaskClient:
         await self._client.pause(retry_after_s)
 
 
-async def _answer(job: StartedTask, page: InputRequest) -> Mapping[str, Any]:
-    return (await job.ask({VISIT: page}))[VISIT]
+async def _answer(running_task: StartedTask, page: InputRequest) -> Mapping[str, Any]:
+    return (await running_task.ask({VISIT: page}))[VISIT]

@@ -98,14 +98,14 @@ class TaskRunner:
         self.task_store = task_store
         self.is_out = is_out
         self._runner = runner
-        self._jobs: dict[RunningTask, asyncio.Task[None]] = {}
+        self._running_tasks: dict[RunningTask, asyncio.Task[None]] = {}
         self._opening: Counter[bytes] = Counter()
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
         self._draining = False
 
     def __len__(self) -> int:
-        return len(self._jobs)
+        return len(self._running_tasks)
 
     async def accept(
         self, call: Call, tool: Tool, task_client: TaskClient, work: asyncio.Task[Outcome]
@@ -144,55 +144,61 @@ class TaskRunner:
         keys = store.InputKeys()
         for asked, answers in task_client.heard:
             record = keys.heard(record, asked, answers)
-        job = RunningTask(task_store, tenant, record, work, keys)
-        opening = asyncio.ensure_future(self._open(job, task_client))
+        running_task = RunningTask(task_store, tenant, record, work, keys)
+        opening = asyncio.ensure_future(self._open(running_task, task_client))
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
             # No client learns the task's id. The request still has to stop the work.
-            job.reason = "cancelled"
+            running_task.reason = "cancelled"
             opening.add_done_callback(_heard_of)
             raise
         return record
 
-    async def _open(self, job: RunningTask, task_client: TaskClient) -> None:
-        task_store, owner = self.task_store, job.record.owner
+    async def _open(self, running_task: RunningTask, task_client: TaskClient) -> None:
+        task_store, owner = self.task_store, running_task.record.owner
         # Tasks that are about to be stored count too, because many calls may come at once. One
         # that is stored meanwhile counts twice for a moment, but is never missed.
         ahead = self._opening[owner]
         self._opening[owner] += 1
         try:
             if (
-                await task_store.unfinished(job.tenant, owner) + ahead
+                await task_store.unfinished(running_task.tenant, owner) + ahead
                 >= task_store.terms.max_per_caller
             ):
                 raise _too_many(task_store.terms)
-            async with task_store.quota.room(job.tenant, owner, job.record.weight):
-                await task_store.create(job.tenant, job.record)
+            async with task_store.quota.room(
+                running_task.tenant, owner, running_task.record.weight
+            ):
+                await task_store.create(running_task.tenant, running_task.record)
         except QuotaExceeded as full:
             raise no_room(full) from None
         finally:
             self._opening[owner] -= 1
             if not self._opening[owner]:
                 del self._opening[owner]
-        self._begin(job, task_client)
+        self._begin(running_task, task_client)
 
-    def _begin(self, job: RunningTask, task_client: TaskClient) -> None:
-        task_client.accept(job)
-        attending = self._jobs[job] = asyncio.create_task(self._attend(job))
-        attending.add_done_callback(lambda _: self._jobs.pop(job, None))
-        if self.is_out(_decode_call(job.record.call).caller):
+    def _begin(self, running_task: RunningTask, task_client: TaskClient) -> None:
+        task_client.accept(running_task)
+        attending = self._running_tasks[running_task] = asyncio.create_task(
+            self._attend(running_task)
+        )
+        attending.add_done_callback(lambda _: self._running_tasks.pop(running_task, None))
+        if self.is_out(_decode_call(running_task.record.call).caller):
             # The caller lost its access while the record was written.
-            job.stop("revoked")
+            running_task.stop("revoked")
         if self._draining:
-            job.leave()
+            running_task.leave()
 
-    async def _attend(self, job: RunningTask) -> None:
-        interest = await self.task_store.follow(job.tenant, job.record.id, job.nudge)
+    async def _attend(self, running_task: RunningTask) -> None:
+        interest = await self.task_store.follow(
+            running_task.tenant, running_task.record.id, running_task.nudge
+        )
         try:
             # Read the changes from before the subscription.
-            job.nudge()
-            await job.attend()
+            running_task.nudge()
+            await running_task.attend()
         finally:
             if interest is not None:
                 interest.end()
@@ -327,27 +333,27 @@ class TaskRunner:
         """
         self._until = asyncio.get_running_loop().time() + within_s
         self._draining = True
-        for job in self._jobs:
-            job.leave()
+        for running_task in self._running_tasks:
+            running_task.leave()
 
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """Stop the tasks of these callers in this process, because their access was revoked."""
-        for job in self._jobs:
-            if which(_decode_call(job.record.call).caller):
-                job.stop("revoked")
+        for running_task in self._running_tasks:
+            if which(_decode_call(running_task.record.call).caller):
+                running_task.stop("revoked")
 
     async def aclose(self) -> None:
         """Hand the tasks that still run after the drain over to other servers."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        if self._jobs:
+        if self._running_tasks:
             left = self._until - asyncio.get_running_loop().time()
-            await asyncio.wait(self._jobs.values(), timeout=max(left, 0.0))
-        for job in self._jobs:
-            job.stop("handed over")
-        if self._jobs:
-            await asyncio.wait(self._jobs.values(), timeout=HAND_OVER_S)
-        for attending in self._jobs.values():
+            await asyncio.wait(self._running_tasks.values(), timeout=max(left, 0.0))
+        for running_task in self._running_tasks:
+            running_task.stop("handed over")
+        if self._running_tasks:
+            await asyncio.wait(self._running_tasks.values(), timeout=HAND_OVER_S)
+        for attending in self._running_tasks.values():
             attending.cancel()
 
 
