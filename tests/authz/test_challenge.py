@@ -25,7 +25,6 @@ from gatepost_authz.errors import (
     WrongAudience,
 )
 from gatepost_authz.middleware import OneStepSend, send_response
-from tests.authz.parsers import PARSERS
 from tests.support.cases import each
 
 Read = Callable[[str, str], str | None]

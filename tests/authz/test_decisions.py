@@ -5,8 +5,8 @@ import pytest
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.verifier import LIFETIME, VerdictCache, key_of
-from tests.authz.keyset import NOW, RESOURCE
-from tests.support.steps import steps
+from tests.authz.verifiers import NOW, RESOURCE
+from tests.support.measuring import steps
 
 
 class Versions(msgspec.Struct):

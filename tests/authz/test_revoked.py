@@ -8,9 +8,6 @@ import pytest
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
 from gatepost_authz.verifier import VerdictCache, key_of
-from tests.authz.clock import until
-from tests.authz.keyset import NOW, RESOURCE
-from tests.authz.opaque_tokens import OpaqueTokenGate
 from tests.authz.test_decisions import CALLER, Versions
 from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate, until
 

@@ -232,7 +232,7 @@ class BillingServer:
 
     def forget_limits(self) -> None:
         """Let the agent call as if it had paused."""
-        counts = self.site.services.limits.counters
+        counts = self.server.services.limits.counters
         counts.call_limits.clear()
         counts.buckets = Buckets(forgetting=counts.call_limits.clear)
 

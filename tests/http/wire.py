@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.http.checks import HeadChecks, HeadRules
 from gatepost.http.deadlines import Deadlines
+from gatepost.http.edge import Edge, respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost.runtime.server import GatepostServer, bind, listen_config
 from gatepost.telemetry.access import AccessLog

@@ -28,7 +28,17 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.tools.api import Call, IdempotencyKey
-from gatepost.tools.client import NOBODY, Client, SilentClient, Waiting
+from gatepost.tools.client import (
+    NOBODY,
+    Client,
+    InputNeeded,
+    InputRequest,
+    MissingCapability,
+    ProtocolError,
+    SilentClient,
+    Waiting,
+)
+from gatepost.tools.pack import ToolOptions
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -134,7 +144,7 @@ class IdempotencyReplica:
             name=tool,
             arguments=arguments,
             request_id="request-1",
-            retry=None if key is None else Retry(kind, key),
+            idempotency_key=None if key is None else IdempotencyKey(kind, key),
         )
         async with asyncio.timeout(WITHIN_S):
             return await self.runner.run(call)

@@ -56,6 +56,44 @@ async def read_body(receive: Receive, limit: int) -> bytes:
     raise Gone
 
 
+AT_ONCE = 32
+"""
+How many bodies of the largest size may arrive at once from one caller. The default burst of
+`[limits]` is smaller, so a caller within its limits is not refused.
+"""
+AT_ONCE_OF_TENANT = 4 * AT_ONCE
+
+_arriving = CallerBytes()
+
+
+async def read_body_of(caller: TenantContext, receive: Receive, limit: int) -> bytes:
+    """
+    Read the whole body of a request of *caller*, as `read_body` does.
+
+    Raises TooManyWaiting if too many bytes of the caller or its tenant are arriving: no rate limit
+    counts a request before its body is complete, and a client may hold back the end of any number
+    of them.
+    """
+    owner, size = caller.principal_key, 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        if message.get("more_body"):
+            arrived = len(message.get("body", b""))
+            size += arrived
+            _arriving.add(owner, arrived)
+            of_caller, of_tenant = _arriving.of(owner)
+            if of_caller > AT_ONCE * limit or of_tenant > AT_ONCE_OF_TENANT * limit:
+                raise TooManyWaiting
+        return message
+
+    try:
+        return await read_body(counted, limit)
+    finally:
+        _arriving.add(owner, -size)
+
+
 class TenantSuspended(Exception):
     """The tenant of the request's caller was suspended while it waited."""
 

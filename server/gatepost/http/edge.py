@@ -213,7 +213,7 @@ class Edge:
 
 
 def peer_of(scope: Scope) -> str:
-    """The address that a request comes from, as Edge has settled it; empty where nobody knows."""
+    """Return the address of the client, as the edge determined it; empty if unknown."""
     client = scope.get("client")
     return client[0] if client else ""
 

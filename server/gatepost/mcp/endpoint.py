@@ -200,19 +200,12 @@ class Endpoint:
         self, exchange: Exchange, body: bytes | None
     ) -> tuple[bytes, JsonRpcError | None]:
         """Return a body that is longer than most or not here yet, and why it holds too much."""
-        limits = self._limits
-        if body is None or len(body) > limits.max_body_bytes:
-            body = await read_body(exchange.receive, limits.max_body_bytes, limits.body_timeout_s)
-            if self._server.running_requests.is_revoked(exchange.caller):
-                # Since the gate let it pass: a body may take its time.
-                raise RevokedToken
-        if len(body) <= self._short_bytes:
-            return body, None
+        limits, caller = self._limits, exchange.caller
         try:
             if body is None or len(body) > limits.max_body_bytes:
                 most, within_s = limits.max_body_bytes, limits.body_timeout_s
                 body = await read_body(caller, exchange.receive, most, within_s)
-                if self._server.underway.is_revoked(caller):
+                if self._server.running_requests.is_revoked(caller):
                     # Since the gate let it pass: a body may take its time.
                     raise RevokedToken
             if len(body) <= self._short_bytes:

@@ -14,7 +14,7 @@ from gatepost.http.body import (
     TenantSuspended,
     TooLarge,
     UntilDisconnect,
-    read_body,
+    read_body_of,
 )
 from gatepost.http.edge import peer_of
 from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY

@@ -134,7 +134,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.services
 
     def entries(self, subject: str) -> Entries:
-        """What the tenant keeps of a subject, durably and at every replica; see Entries."""
+        """Return the tenant's durable entries of a subject."""
         return self._services.entries(self, subject)
 
     @property
@@ -143,7 +143,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
         return self._services.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
-        """A pack's own table of the configuration, by its type."""
+        """Return the pack's own settings, by their type."""
         return self._services.settings(kind)
 
     async def secret(

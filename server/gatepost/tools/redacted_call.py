@@ -274,6 +274,6 @@ def remark(name: str, value: str) -> None:
 
 
 def peer_here() -> str:
-    """Where the call comes from that this code runs for; empty outside of calls."""
+    """Return the address of the current call's client; empty outside of calls."""
     here = HERE.get()
     return here.call.peer if isinstance(here, RedactedCall) else ""

@@ -166,22 +166,22 @@ async def test_a7_a_stop_hands_over_what_waits(
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
     server = Site(decisions, kind)
     if late:
-        site.first.task_runner.drain(HOUR_S)
-    task_id = (await site.first.start("pay"))["taskId"]
+        server.first.task_runner.drain(HOUR_S)
+    task_id = (await server.first.start("pay"))["taskId"]
     if not late:
-        await waiting(site, task_id)
-        site.first.task_runner.drain(HOUR_S)
-    await handed_over(site.first, task_id)
-    await site.first.task_runner.sweep()
+        await waiting(server, task_id)
+        server.first.task_runner.drain(HOUR_S)
+    await handed_over(server.first, task_id)
+    await server.first.task_runner.sweep()
     async with asyncio.timeout(WITHIN_S):
-        await site.first.task_runner.aclose()
-    await site.second.task_runner.sweep()
-    await (await panel.only()).watched_by(1)
-    (await panel.only()).decide("approved")
-    ended = await site.second.until(task_id)
+        await server.first.task_runner.aclose()
+    await server.second.task_runner.sweep()
+    await (await decisions.only()).watched_by(1)
+    (await decisions.only()).decide("approved")
+    ended = await server.second.until(task_id)
 
     assert (ended["status"], Paid.amounts) == ("completed", [1])
-    await site.second.task_runner.aclose()
+    await server.second.task_runner.aclose()
 
 
 @pytest.mark.requirement("A7", "K-07", "N23")
@@ -192,10 +192,10 @@ async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStag
     await waiting(server, task_id)
     (await decisions.only()).decide("approved")
     await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
-    site.first.task_runner.drain(HOUR_S)
+    server.first.task_runner.drain(HOUR_S)
     Paid.go_on.set()
     async with asyncio.timeout(WITHIN_S):
-        await site.first.task_runner.aclose()
+        await server.first.task_runner.aclose()
 
     assert (await server.second.get(task_id))["status"] == "completed"
     assert Paid.amounts == [1]

@@ -245,7 +245,7 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
 ) -> None:
     """Only a decision makes it one; its author did not want it to be."""
     monkeypatch.setattr(tool_calls, "PATIENCE_S", 0.0)
-    client = house_of(panel, Tasker)
+    client = with_decisions(decisions, TaskClient)
     (request := Request(PAGE)).decide("approved")
     decisions.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
