@@ -17,7 +17,7 @@ from gatepost_authz import keyset
 from tests.attacks import server
 from tests.attacks.server import AttackedServer
 from tests.support.issuers import Idp
-from tests.support.server import SAMPLE_TOOLS, Server
+from tests.support.server import SAMPLE_TOOLS
 
 PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 
@@ -52,9 +52,11 @@ def serving(
     config = msgspec.convert(tree, Config)
     toolbox = load(config.tools, config.packs, config.network)
     assert toolbox.problems == ()
-    inside = Server(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
-    with inside.running():
-        yield AttackedServer(idp, resource, inside.log)
+    attacked = AttackedServer(
+        config, toolbox, sock, parser=PARSERS[parser], keyring=keyring, idp=idp
+    )
+    with attacked.running():
+        yield attacked
 
 
 @pytest.fixture(scope="session", params=PARSERS)

@@ -1,20 +1,18 @@
 """The attacked server: Gatepost in front of issuers with odd keys and faults, and calls to it."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from typing import Any
 
 from gatepost_authz.caller import TenantContext
 from tests.support import tokens as f
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.issuers import Idp
 from tests.support.sample_tools import CALLS
+from tests.support.server import Server
 from tests.support.tokens import (
     ABSENT,
     Signer,
-    TokenFactory,
     ec_key,
     ed448_key,
     ed_key,
@@ -149,32 +147,28 @@ def tools_call(tool: str) -> tuple[list[tuple[str, str | bytes]], bytes]:
     return fields, json.dumps(message).encode()
 
 
-class AttackedServer(NamedTuple):
-    """A running server (its resource URL and port), its issuers, and its log so far."""
-
-    idp: Idp
-    resource: str
-    read_log: Any
+class AttackedServer(Server):
+    """A running server in front of these issuers, and calls to it with any token."""
 
     @property
     def authority(self) -> str:
-        return urlsplit(self.resource).netloc
+        return self.client.authority
 
     @property
     def origin(self) -> str:
-        return f"http://{self.authority}"
+        return self.client.origin
 
     @property
     def path(self) -> str:
-        return urlsplit(self.resource).path
+        return self.client.path
 
     @property
     def port(self) -> int:
-        return urlsplit(self.resource).port or 80
+        return self.client.port
 
     @property
     def metadata_url(self) -> str:
-        return f"{self.resource}{WELL_KNOWN}"
+        return self.client.metadata_url
 
     @property
     def metadata_path(self) -> str:
@@ -184,25 +178,10 @@ class AttackedServer(NamedTuple):
     def inserted_metadata_path(self) -> str:
         return f"{WELL_KNOWN}{self.path}"
 
-    def log(self) -> str:
-        """Everything the server has written so far."""
-        text: str = self.read_log()
-        return text
-
-    def tokens(self, issuer: str = "main") -> TokenFactory:
-        return TokenFactory(self.idp.issuer(issuer), self.resource)
-
     def signs(self, issuer: str) -> Signer:
         """The signer that belongs to an issuer with an EC key."""
         assert issuer == "ec"
         return signer(ec_key(), "ES256")
-
-    @contextmanager
-    def nothing_runs(self) -> Iterator[None]:
-        """No tool runs inside the block."""
-        before = len(CALLS)
-        yield
-        assert len(CALLS) == before, "a tool ran"
 
     def raw(
         self,

@@ -41,7 +41,7 @@ def issuer(change: Callable[[str], Any]) -> Make:
 
 
 def audience(change: Callable[[str], Any]) -> Make:
-    return lambda site: site.tokens().token(aud=change(site.resource))
+    return lambda site: site.tokens().token(aud=change(site.client.resource))
 
 
 def typed(typ: str, **claims: Any) -> Make:

@@ -99,7 +99,7 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(site: AttackedServer) -> None
             subject="alice",
             subject_kind="user",
             client_id="client-1",
-            resource=closed.resource,
+            resource=closed.client.resource,
             expires_at=int(time.time()) + 300,
         )
         params = b'{"protocolVersion":"2025-03-26"}'

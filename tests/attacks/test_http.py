@@ -191,7 +191,7 @@ def test_a_forwarded_header_from_a_stranger_changes_nothing(
     """Challenge and metadata stay as they are configured."""
     assert_refused(site, site.raw([field]), 401, "invalid_token")
     document = site.raw([field], method="GET", target=site.metadata_path)
-    assert json.loads(document.body)["resource"] == site.resource
+    assert json.loads(document.body)["resource"] == site.client.resource
 
 
 @pytest.mark.requirement("W15")
@@ -282,7 +282,7 @@ def test_metadata_ignores_credentials(site: AttackedServer) -> None:
     }
 
     assert len(documents) == 1
-    assert json.loads(documents.pop())["resource"] == site.resource
+    assert json.loads(documents.pop())["resource"] == site.client.resource
     # A verifier that looked at the good token would have fetched this issuer's keys.
     assert site.idp.key_hits("offline") == 0
 
