@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from gatepost.cli.main import COMMANDS
+from gatepost.cli.main import COMMANDS, main
+from tests.support.cases import each
 from tests.support.commands import run
 from tests.support.processes import Process, python_environment
 
@@ -45,13 +47,21 @@ def code_of(process: Process) -> int:
     return int(process.process.returncode)
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
-    """`--help` answers for the program and for each command of the table."""
-    done = finished(run(*filter(None, [command]), "--help", cwd=tmp_path))
+def test_the_program_explains_itself(tmp_path: Path) -> None:
+    """`gatepost --help` answers in a process of its own."""
+    done = finished(run("--help", cwd=tmp_path))
 
     assert code_of(done) == 0
     assert "Usage: gatepost" in done.stdout
+
+
+@each("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    """`--help` answers for each command of the table."""
+    done = CliRunner().invoke(main, [command, "--help"], prog_name="gatepost")
+
+    assert done.exit_code == 0
+    assert f"Usage: gatepost {command}" in done.output
 
 
 WRONG_USE: list[tuple[list[str], int, str]] = [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gatepost.runtime import metrics_sampler
 from gatepost.storage.sql import sqlite
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
@@ -47,6 +48,7 @@ def test_a_database_that_accepts_no_writes_is_reported_until_it_does(
     idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_failure: str, status: int
 ) -> None:
     """Both report it with either `audit.on_failure`, and recover without a call."""
+    monkeypatch.setattr(metrics_sampler, "EVERY_S", 0.05)
     monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 200})
     file = tmp_path / "gatepost.db"
     settings = {
