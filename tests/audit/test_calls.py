@@ -19,7 +19,7 @@ TOOLSET = str(Path(tools.__file__))
 PASSWORD = "correct-horse-battery-staple"
 
 
-class Desk:
+class AuditedServer:
     """A server and what is on its record; each test has a tenant of its own."""
 
     def __init__(self, server: Server, url: str) -> None:
@@ -38,7 +38,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     folder = tmp_path_factory.mktemp("audit")
     url = f"sqlite:///{folder}/records.db"
     settings: dict[str, Any] = {
@@ -49,7 +49,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         "audit": {"max_argument_bytes": 200},
     }
     with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as server:
-        yield Desk(server, url)
+        yield AuditedServer(server, url)
 
 
 Ask = Callable[[Server, str], object]
@@ -113,7 +113,7 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU3")
 @each("name", ENDINGS)
-def test_however_a_call_ends_it_is_on_record(desk: Desk, name: str) -> None:
+def test_however_a_call_ends_it_is_on_record(desk: AuditedServer, name: str) -> None:
     """One record, there when the answer is, with who called and how it ended."""
     ask, told = ENDINGS[name]
     tenant = f"t{[*ENDINGS].index(name)}"
@@ -128,7 +128,7 @@ def test_however_a_call_ends_it_is_on_record(desk: Desk, name: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
-def test_what_only_looks_is_not_on_record(desk: Desk, method: str) -> None:
+def test_what_only_looks_is_not_on_record(desk: AuditedServer, method: str) -> None:
     """Lists would bury what was done."""
     desk.site.client.ask(desk.site.token(org_id="looker"), method)
 
@@ -136,7 +136,7 @@ def test_what_only_looks_is_not_on_record(desk: Desk, method: str) -> None:
 
 
 @pytest.mark.requirement("AU3")
-def test_a_retry_is_on_record_as_a_replay(desk: Desk) -> None:
+def test_a_retry_is_on_record_as_a_replay(desk: AuditedServer) -> None:
     """The tool ran once, and the record says which of the two calls it ran for."""
     token = desk.site.token(org_id="again")
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_a_retry_is_on_record_as_a_replay(desk: Desk) -> None:
     ]
 
 
-def test_a_call_within_a_call_is_a_record_of_its_own(desk: Desk) -> None:
+def test_a_call_within_a_call_is_a_record_of_its_own(desk: AuditedServer) -> None:
     """The inner one first, as it ended first, and both of the same request."""
     desk.site.client.call(desk.site.token(org_id="within"), "both")
     found = desk.records("within")
@@ -174,7 +174,7 @@ SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU9")
 @pytest.mark.parametrize("name", SECRETS)
-def test_no_secret_is_in_a_record(desk: Desk, name: str) -> None:
+def test_no_secret_is_in_a_record(desk: AuditedServer, name: str) -> None:
     """Wherever a caller wrote it, and wherever the record of long arguments is cut."""
     tool, arguments = SECRETS[name]
     tenant = f"s{[*SECRETS].index(name)}"
@@ -185,7 +185,7 @@ def test_no_secret_is_in_a_record(desk: Desk, name: str) -> None:
     assert not any(PASSWORD[at : at + 8] in kept for at in range(len(PASSWORD) - 8))
 
 
-def test_long_arguments_are_cut(desk: Desk) -> None:
+def test_long_arguments_are_cut(desk: AuditedServer) -> None:
     """As much as is configured, and a mark that there was more."""
     desk.site.client.call(desk.site.token(org_id="long"), "write", {"text": "y" * 9000})
     (found,) = desk.records("long")

@@ -53,7 +53,7 @@ def idp() -> Iterator[Idp]:
         yield idp
 
 
-class Site:
+class PostgresServer:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 
     def __init__(self, client: Client, token: str, url: str, ring: Path) -> None:
@@ -85,7 +85,7 @@ class Site:
 
 
 @contextlib.contextmanager
-def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterator[Site]:
+def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterator[PostgresServer]:
     """A server whose first call is served; *read_from*: another way to its database."""
     ring = folder / "keyring.json"
     if not ring.exists():
@@ -97,7 +97,7 @@ def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterato
         "workspace": {"root": str(folder / "workspaces")},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as made:
-        site = Site(made.client, made.token(org_id="acme"), read_from or url, ring)
+        site = PostgresServer(made.client, made.token(org_id="acme"), read_from or url, ring)
         eventually(lambda: site.call().status == 200, within=WITHIN_S)
         yield site
 
@@ -218,13 +218,13 @@ def end_backends(server: Postgres, name: str) -> int:
 
 
 @contextlib.contextmanager
-def called(sites: list[Site], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
+def called(sites: list[PostgresServer], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
     """What callers hear for the time of a block, four of each site, so often in all."""
     heard: list[RawAnswer] = []
     over = threading.Event()
     pause = 4 * len(sites) / per_second if per_second else 0
 
-    def calls(site: Site) -> None:
+    def calls(site: PostgresServer) -> None:
         while not over.wait(pause):
             heard.append(site.call())
 

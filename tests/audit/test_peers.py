@@ -14,7 +14,7 @@ from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
 from tests.audit import tools
 from tests.audit.audit_log import AuditLog
-from tests.audit.test_calls import Desk
+from tests.audit.test_calls import AuditedServer
 from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
@@ -28,7 +28,7 @@ WRITE: Any = ("write", {"text": "x"})
 
 
 @contextmanager
-def serving(folder: Path, **listen: Any) -> Iterator[Desk]:
+def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
     url = f"sqlite:///{folder}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
@@ -37,18 +37,18 @@ def serving(folder: Path, **listen: Any) -> Iterator[Desk]:
         "listen": listen,
     }
     with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as server:
-        yield Desk(server, url)
+        yield AuditedServer(server, url)
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server behind a proxy on this machine."""
     with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as desk:
         yield desk
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server that trusts no proxy."""
     with serving(tmp_path_factory.mktemp("alone")) as desk:
         yield desk
@@ -96,7 +96,7 @@ WAYS: dict[str, Way] = {
 }
 
 
-def peers(desk: Desk, tenant: str) -> list[str]:
+def peers(desk: AuditedServer, tenant: str) -> list[str]:
     """Of all of a tenant's records, in their order."""
     found = [one.caller for one in desk.records(tenant)]
     return ["nobody" if one is None else one.peer for one in found]
@@ -104,7 +104,7 @@ def peers(desk: Desk, tenant: str) -> list[str]:
 
 @pytest.mark.requirement("AU10")
 @each("name", WAYS)
-def test_a_record_says_where_a_call_came_from(behind: Desk, name: str) -> None:
+def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
     """Behind a trusted proxy the address that it names; so do calls that the call makes."""
     tenant = f"w{[*WAYS].index(name)}"
     WAYS[name](behind.site, behind.site.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
@@ -128,7 +128,7 @@ CLAIMS = (
 
 @pytest.mark.requirement("AU10")
 @each("name", WAYS)
-def test_a_caller_cannot_write_its_own_address(alone: Desk, name: str) -> None:
+def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) -> None:
     """Whatever field it says it in: the record has the other end of the connection."""
     tenant = f"c{[*WAYS].index(name)}"
     fields = [(one, f"for={FAR}" if one == "Forwarded" else FAR) for one in CLAIMS]
@@ -166,7 +166,7 @@ HANDED_ON = {
 
 @pytest.mark.requirement("AU10")
 @each("name", HANDED_ON)
-def test_garbage_that_a_proxy_hands_on_is_no_address(behind: Desk, name: str) -> None:
+def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name: str) -> None:
     """Then it is the proxy's own; an address is written in one form only."""
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
@@ -200,7 +200,7 @@ def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
 def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
-    behind: Desk, ask: Callable[[Server, str, str], bytes]
+    behind: AuditedServer, ask: Callable[[Server, str, str], bytes]
 ) -> None:
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
     tenant = f"shared-{ask.__name__}"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.audit.test_lost_connections import (
     WITHIN_S,
-    Site,
+    PostgresServer,
     called,
     end_backends,
     good,
@@ -42,7 +42,7 @@ A machine that others use makes both longer; on an idle one a call takes some mi
 
 
 @contextlib.contextmanager
-def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Site]]:
+def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[PostgresServer]]:
     """So many `gatepost serve` on one database, each of which has served a call."""
     replicas = Replicas(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
@@ -50,19 +50,19 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Si
     for port in replicas.ports:
         client = Client(replicas.url)
         client.port = port
-        sites.append(Site(client, token, url, folder / "keyring.json"))
+        sites.append(PostgresServer(client, token, url, folder / "keyring.json"))
     with replicas.running():
         for site in sites:
             eventually(lambda: good(site.call()), within=WITHIN_S)  # noqa: B023  # at once
         yield sites
 
 
-def seconds_until_good(sites: list[Site]) -> tuple[float, list[RawAnswer]]:
+def seconds_until_good(sites: list[PostgresServer]) -> tuple[float, list[RawAnswer]]:
     """How long it takes until each site, asked beside the others, has served a call."""
     heard: list[RawAnswer] = []
-    served: list[Site] = []
+    served: list[PostgresServer] = []
 
-    def asks(site: Site) -> None:
+    def asks(site: PostgresServer) -> None:
         def is_served() -> bool:
             heard.append(answer := site.call())
             return good(answer)
@@ -109,7 +109,7 @@ def test_a_hundred_endings(
 
 
 def endings(
-    sites: list[Site], server: Postgres, answers: list[RawAnswer]
+    sites: list[PostgresServer], server: Postgres, answers: list[RawAnswer]
 ) -> tuple[list[float], list[float]]:
     """The seconds of each recovery, sorted, and of a call to each site after it."""
     recoveries, usual = list[float](), list[float]()

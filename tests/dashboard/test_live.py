@@ -29,7 +29,7 @@ class Counted(ApprovalService):
         return list(await super().waiting(tenant))
 
 
-class Office:
+class ApprovalStore:
     """One store, and a process that looks at it; other processes have no relay in common."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Office:
 
 
 @pytest.fixture
-def office() -> Office:
-    return Office()
+def office() -> ApprovalStore:
+    return ApprovalStore()
 
 
 async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
@@ -55,7 +55,7 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
     return None if waiting is None else [one.tool for one in waiting]
 
 
-async def test_a_change_at_another_replica_arrives(office: Office) -> None:
+async def test_a_change_at_another_replica_arrives(office: ApprovalStore) -> None:
     """The relay may lose its message, or not reach us: we look anyway."""
     live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
@@ -64,7 +64,7 @@ async def test_a_change_at_another_replica_arrives(office: Office) -> None:
         assert await told(pages) == ["report.star"]
 
 
-async def test_a_word_of_the_relay_wakes_at_once(office: Office) -> None:
+async def test_a_word_of_the_relay_wakes_at_once(office: ApprovalStore) -> None:
     """Without waiting for the next look."""
     live = LiveInbox(office.service, office.relay, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
@@ -74,7 +74,7 @@ async def test_a_word_of_the_relay_wakes_at_once(office: Office) -> None:
         assert await told(pages) == ["report.star"]
 
 
-async def test_many_pages_are_one_look(office: Office) -> None:
+async def test_many_pages_are_one_look(office: ApprovalStore) -> None:
     """However many people have the page open, the store is asked once."""
     live = LiveInbox(office.service, office.relay, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
@@ -85,7 +85,7 @@ async def test_many_pages_are_one_look(office: Office) -> None:
     assert live._rooms == {}
 
 
-async def test_tenants_hear_of_their_own_only(office: Office) -> None:
+async def test_tenants_hear_of_their_own_only(office: ApprovalStore) -> None:
     """What waits for one tenant wakes nobody of another."""
     live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
@@ -95,7 +95,7 @@ async def test_tenants_hear_of_their_own_only(office: Office) -> None:
         assert live._rooms["globex"].version == 1
 
 
-async def test_an_outage_is_told_and_its_end_too(office: Office) -> None:
+async def test_an_outage_is_told_and_its_end_too(office: ApprovalStore) -> None:
     """A page does not go on showing what may be long over."""
     live = LiveInbox(office.service, office.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:

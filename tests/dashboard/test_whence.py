@@ -14,7 +14,7 @@ from tests.dashboard.test_pages import decide, fields_of
 SOCKET, FAR = "127.0.0.1", "203.0.113.9"
 
 
-class House(NamedTuple):
+class BillingServerBehindProxy(NamedTuple):
     """A company, and the address that it knows of who says that they come from `FAR`."""
 
     company: BillingServer
@@ -24,15 +24,15 @@ class House(NamedTuple):
 @pytest.fixture(scope="module", params=["behind a proxy", "alone"])
 def house(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[House]:
+) -> Iterator[BillingServerBehindProxy]:
     trusted = request.param == "behind a proxy"
     root = tmp_path_factory.mktemp("whence")
     with open_billing_server(root, proxies=(f"{SOCKET}/32",) if trusted else ()) as running:
-        yield House(running, FAR if trusted else SOCKET)
+        yield BillingServerBehindProxy(running, FAR if trusted else SOCKET)
 
 
 @pytest.fixture
-def dave(house: House) -> Iterator[HttpBrowser]:
+def dave(house: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
     """An approver at a browser of his own."""
     with house.company.server.guest() as guest:
         guest.http.headers["x-forwarded-for"] = FAR
@@ -57,7 +57,9 @@ def whence(company: BillingServer, kind: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.requirement("AU10")
-def test_a_sign_in_and_a_sign_out_say_from_where(house: House, dave: HttpBrowser) -> None:
+def test_a_sign_in_and_a_sign_out_say_from_where(
+    house: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
     """As the edge knows it: what a stranger's fields say of it counts for nothing."""
     assert whence(house.company, "signin") == ("signed_in", "dave", house.seen)
     dave.post("/sign-out")
@@ -69,7 +71,9 @@ VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
 
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_decision_says_from_where(house: House, dave: HttpBrowser, verb: str) -> None:
+def test_a_decision_says_from_where(
+    house: BillingServerBehindProxy, dave: HttpBrowser, verb: str
+) -> None:
     """Whoever decided; of whom it was about there is no address on it."""
     request = house.company.asks("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
@@ -82,7 +86,9 @@ def test_a_decision_says_from_where(house: House, dave: HttpBrowser, verb: str) 
 
 
 @pytest.mark.requirement("AU10")
-def test_a_grant_and_its_end_say_from_where(house: House, dave: HttpBrowser) -> None:
+def test_a_grant_and_its_end_say_from_where(
+    house: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
     """A grant lets calls pass that nobody looks at, so who gave it and whence matters more."""
     request = house.company.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
@@ -94,7 +100,7 @@ def test_a_grant_and_its_end_say_from_where(house: House, dave: HttpBrowser) -> 
 
 
 @pytest.mark.requirement("AU10")
-def test_the_pages_show_and_find_it(house: House, dave: HttpBrowser) -> None:
+def test_the_pages_show_and_find_it(house: BillingServerBehindProxy, dave: HttpBrowser) -> None:
     """On the page of its record, and by any part of it in the search."""
     house.company.call("find_customer", {"name": "somewhere"})
     call = newest(house.company, "call")
@@ -110,7 +116,7 @@ def test_the_pages_show_and_find_it(house: House, dave: HttpBrowser) -> None:
     assert "No matching records" in none
 
 
-def test_nobody_else_learns_it(house: House, dave: HttpBrowser) -> None:
+def test_nobody_else_learns_it(house: BillingServerBehindProxy, dave: HttpBrowser) -> None:
     """It is for the record alone: in no cookie, and not on the page of what was decided."""
     request = house.company.asks("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")

@@ -20,7 +20,7 @@ from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.relay import ValkeyRelay
 from tests.storage.samples import idempotency_record
-from tests.storage.test_relay import Ear
+from tests.storage.test_relay import Follower
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
 from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD
 from tests.support.stores import Postgres, Valkey
@@ -149,7 +149,7 @@ async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
     await records.aclose()
 
 
-async def heard_again(relay: Relay, ear: Ear) -> None:
+async def heard_again(relay: Relay, ear: Follower) -> None:
     """Publish until the follower hears: when it has its connection back, nobody says."""
     async with asyncio.timeout(20):
         while not ear.heard:
@@ -162,7 +162,7 @@ async def heard_again(relay: Relay, ear: Ear) -> None:
 async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
     """Without having to follow again; what was published meanwhile raises and is lost."""
     relay = await open_relay(own_valkey.url())
-    acme, ear = relay.of("acme"), Ear()
+    acme, ear = relay.of("acme"), Follower()
     await acme.follow("t", ear)
     own_valkey.stop()
 
@@ -184,7 +184,7 @@ async def test_nobody_follows_what_cannot_be_heard(
     """A promise to hear everything from now on is not made during an outage."""
     monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     relay = await open_relay(own_valkey.url())
-    acme, ear = relay.of("acme"), Ear()
+    acme, ear = relay.of("acme"), Follower()
     await acme.follow("t", ear)
     own_valkey.stop()
     with pytest.raises(StoreUnavailable):
@@ -208,7 +208,7 @@ async def test_a_connection_that_falls_silent_is_made_anew(
     monkeypatch.setattr(channels, "SILENCE_S", 0.5)
     with capture_logs() as logs:
         relay = await open_relay(own_valkey.url())
-        ear = Ear()
+        ear = Follower()
         await relay.of("acme").follow("t", ear)
         own_valkey.signal(signal.SIGSTOP)
         async with asyncio.timeout(20):

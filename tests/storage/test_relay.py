@@ -12,7 +12,7 @@ from gatepost.storage.relay import LogEvent, Relay, TenantRelay
 LONG = 60.0
 
 
-class Ear:
+class Follower:
     """A follower that remembers what it heard, and can be waited for."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Ear:
 
 async def test_whoever_follows_hears_what_is_published(relay: Relay) -> None:
     """From the moment `follow` returns, in order, bytes as they are."""
-    acme, first, second = relay.of("acme"), Ear(), Ear()
+    acme, first, second = relay.of("acme"), Follower(), Follower()
     await acme.publish("t", b"before")
     await acme.follow("t", first)
     await acme.publish("t", b"1\x00\xff")
@@ -58,7 +58,7 @@ async def test_whoever_follows_hears_what_is_published(relay: Relay) -> None:
 
 async def test_whoever_stopped_hears_no_more(relay: Relay) -> None:
     """One follower's end is not the others'; a second end does nothing."""
-    acme, gone, stays = relay.of("acme"), Ear(), Ear()
+    acme, gone, stays = relay.of("acme"), Follower(), Follower()
     following = await acme.follow("t", gone)
     await acme.follow("t", stays)
     await following.aclose()
@@ -73,7 +73,7 @@ async def test_a_topic_can_be_followed_again(relay: Relay) -> None:
     """However often the last follower left and the next one came."""
     acme = relay.of("acme")
     for number in range(20):
-        ear = Ear()
+        ear = Follower()
         following = await acme.follow("t", ear)
         await acme.publish("t", b"%d" % number)
         await ear.has(b"%d" % number)
@@ -85,7 +85,7 @@ async def test_many_can_come_and_go_at_once(relay: Relay) -> None:
     acme = relay.of("acme")
 
     async def visit(number: int) -> None:
-        ear = Ear()
+        ear = Follower()
         following = await acme.follow(f"t{number % 5}", ear)
         await acme.publish(f"t{number % 5}", b"x")
         await ear.hears(b"x")
@@ -101,7 +101,7 @@ async def test_a_follower_that_raises_silences_nobody(valkey: str) -> None:
         lambda _, context: failures.append(str(context["exception"]))
     )
     relay = await open_relay(valkey)
-    acme, ear = relay.of("acme"), Ear()
+    acme, ear = relay.of("acme"), Follower()
 
     def bad(_: bytes) -> None:
         raise ValueError("broken")

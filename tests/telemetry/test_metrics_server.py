@@ -36,7 +36,7 @@ OTHERS = 50
 CALLS = {"tool": "pid", "outcome": "success"}
 
 
-class Site:
+class MeasuredServer:
     """A running server, the port of its metrics, and how many calls it has answered."""
 
     def __init__(self, post: ServerProcess, port: int) -> None:
@@ -48,17 +48,17 @@ class Site:
 
 
 @contextlib.contextmanager
-def serving(idp: Idp, folder: Path) -> Iterator[Site]:
+def serving(idp: Idp, folder: Path) -> Iterator[MeasuredServer]:
     port = free_port()
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}"}
     with server_process(
         idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
     ) as server:
-        yield Site(server, port)
+        yield MeasuredServer(server, port)
 
 
 @pytest.fixture(scope="module")
-def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredServer]:
     with serving(idp, tmp_path_factory.mktemp("site")) as server:
         yield server
 
@@ -84,13 +84,15 @@ CLIENTS = {
 }
 
 
-def counted(server: Site) -> float:
+def counted(server: MeasuredServer) -> float:
     """Return how many calls of the tool were counted."""
     return scrape(server.port).value("gatepost_tool_calls_total", **CALLS)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_many_clients_of_metrics_are_bounded_and_block_nothing(server: Site, client: str) -> None:
+def test_many_clients_of_metrics_are_bounded_and_block_nothing(
+    server: MeasuredServer, client: str
+) -> None:
     """Calls and scrapes are answered meanwhile, and the number of open connections is bounded."""
     token = server.post.token()
     server.made += 1

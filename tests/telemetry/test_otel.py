@@ -26,7 +26,7 @@ KEY = "collector-key-0001"
 PRIVATE = "argument-of-alice-4711"
 
 
-class Site(NamedTuple):
+class TracedServer(NamedTuple):
     gatepost: Server
     collector: Collector
 
@@ -58,22 +58,22 @@ def idp_with_key() -> Iterator[Idp]:
 
 
 @pytest.fixture(scope="module")
-def server(idp_with_key: Idp) -> Iterator[Site]:
+def server(idp_with_key: Idp) -> Iterator[TracedServer]:
     idp = idp_with_key
     with (
         Collector() as collector,
         running_server(idp, [issuer_settings(idp)], **settings(collector)) as found,
     ):
-        yield Site(found, collector)
+        yield TracedServer(found, collector)
 
 
 @pytest.fixture(autouse=True)
-def only_this_test(server: Site) -> None:
+def only_this_test(server: TracedServer) -> None:
     """Let the collector return only spans of this test."""
     server.collector.since_ns = time.time_ns()
 
 
-def test_a_call_is_one_span_with_the_names_of_the_convention(server: Site) -> None:
+def test_a_call_is_one_span_with_the_names_of_the_convention(server: TracedServer) -> None:
     """The span has method, tool, revision and outcome, and the resource names the service."""
     server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
     span = server.collector.span("tools/call echo")
@@ -114,7 +114,7 @@ FAILED: dict[str, tuple[str, dict[str, Any], str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("case", FAILED)
-def test_a_failed_call_has_its_kind_of_failure(server: Site, case: str) -> None:
+def test_a_failed_call_has_its_kind_of_failure(server: TracedServer, case: str) -> None:
     """The span has the kind of failure, and no name that only the client knows."""
     tool, arguments, name, wanted = FAILED[case]
     server.gatepost.client.call(server.token, tool, arguments)
@@ -129,7 +129,7 @@ def test_a_failed_call_has_its_kind_of_failure(server: Site, case: str) -> None:
     assert list(span.events) == []
 
 
-def test_a_call_by_rest_is_a_span_too(server: Site) -> None:
+def test_a_call_by_rest_is_a_span_too(server: TracedServer) -> None:
     """It has the route and the status."""
     Octopus(server.gatepost, server.token).call("echo", {"text": PRIVATE})
     span = server.collector.span("POST /tool/{name}/call", gen_ai__tool__name="echo")
@@ -137,7 +137,7 @@ def test_a_call_by_rest_is_a_span_too(server: Site) -> None:
     assert attributes_of(span.attributes)["http.response.status_code"] == "200"
 
 
-def test_a_context_of_a_caller_becomes_a_link(server: Site) -> None:
+def test_a_context_of_a_caller_becomes_a_link(server: TracedServer) -> None:
     """Contexts from `_meta` and from the header become links of a new trace."""
     meta = {"traceparent": PARENT, "tracestate": "vendor=theirs"}
     server.gatepost.client.ask(
@@ -158,7 +158,7 @@ def test_a_context_of_a_caller_becomes_a_link(server: Site) -> None:
 
 @pytest.mark.requirement("J-17")
 @pytest.mark.parametrize("parent", ["nonsense", 42, None, {"a": 1}, PARENT.upper()])
-def test_a_malformed_context_changes_nothing(server: Site, parent: Any) -> None:
+def test_a_malformed_context_changes_nothing(server: TracedServer, parent: Any) -> None:
     """A malformed context changes neither the answer nor the span."""
     params = {"name": "echo", "arguments": {"text": "x"}, "_meta": {"traceparent": parent}}
     answer = server.gatepost.client.ask(server.token, "tools/call", params)
@@ -167,7 +167,7 @@ def test_a_malformed_context_changes_nothing(server: Site, parent: Any) -> None:
     server.collector.span("tools/call echo")
 
 
-def test_log_events_arrive_with_their_span_and_without_secrets(server: Site) -> None:
+def test_log_events_arrive_with_their_span_and_without_secrets(server: TracedServer) -> None:
     """Exported log records are redacted like the log."""
     logging.getLogger("gatepost.test").warning("Bearer abcdefgh12345678 was refused by %s", "us")
     eventually(
@@ -178,7 +178,7 @@ def test_log_events_arrive_with_their_span_and_without_secrets(server: Site) -> 
     assert not any(b"abcdefgh12345678" in body for body in server.collector.raw)
 
 
-def test_audit_records_arrive_without_the_caller(server: Site) -> None:
+def test_audit_records_arrive_without_the_caller(server: TracedServer) -> None:
     """They have kind, number, tool and outcome."""
     server.gatepost.client.call(server.token, "echo", {"text": PRIVATE})
 
@@ -194,7 +194,7 @@ def test_audit_records_arrive_without_the_caller(server: Site) -> None:
     assert "gatepost.tenant" not in records()[-1]
 
 
-def test_nothing_private_of_a_caller_is_exported(server: Site) -> None:
+def test_nothing_private_of_a_caller_is_exported(server: TracedServer) -> None:
     """The collector gets no token, argument, subject, tenant or name that only the client knows."""
     token = server.token
     server.gatepost.client.call(token, "echo", {"text": PRIVATE})

@@ -75,7 +75,7 @@ class TraceServer(ThreadingHTTPServer):
             thread.join(5)
 
 
-class Site(NamedTuple):
+class ServerWithUpstreams(NamedTuple):
     gatepost: Server
     collector: Collector
     configured: TraceServer
@@ -88,7 +88,7 @@ class Site(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
+def site() -> Iterator[ServerWithUpstreams]:
     with (
         Idp() as idp,
         Collector() as collector,
@@ -109,11 +109,11 @@ def site() -> Iterator[Site]:
             "tenancy": {"create_on_first_use": True},
         }
         with running_server(idp, [issuer_settings(idp)], **config) as found:
-            yield Site(found, collector, configured, other)
+            yield ServerWithUpstreams(found, collector, configured, other)
 
 
 @pytest.fixture(autouse=True)
-def only_this_test(site: Site) -> None:
+def only_this_test(site: ServerWithUpstreams) -> None:
     """Let the collector return only spans of this test."""
     site.collector.since_ns = time.time_ns()
 
@@ -126,7 +126,7 @@ def asked(answer: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def test_a_caller_that_sent_a_context_gets_ours(site: Site) -> None:
+def test_a_caller_that_sent_a_context_gets_ours(site: ServerWithUpstreams) -> None:
     """The question's `_meta` has the context, and the next round accepts the answer."""
     first = site.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
     traceparent = asked(first)["_meta"]["traceparent"]
@@ -149,12 +149,12 @@ def test_a_caller_that_sent_a_context_gets_ours(site: Site) -> None:
     assert result(answer)["content"][0]["text"] == "Ada"
 
 
-def test_a_caller_without_a_context_gets_none(site: Site) -> None:
+def test_a_caller_without_a_context_gets_none(site: ServerWithUpstreams) -> None:
     """Its questions have no `_meta`."""
     assert "_meta" not in asked(site.ask("name_yourself", {}, CAPABLE))
 
 
-def test_only_configured_origins_get_the_context(site: Site) -> None:
+def test_only_configured_origins_get_the_context(site: ServerWithUpstreams) -> None:
     """Other servers get no context."""
     for server in (site.configured, site.other):
         url = f"http://127.0.0.1:{server.server_port}/page"
@@ -169,7 +169,7 @@ def test_only_configured_origins_get_the_context(site: Site) -> None:
     assert span.kind == span.SPAN_KIND_SERVER
 
 
-def test_a_nested_call_is_a_child_span(site: Site) -> None:
+def test_a_nested_call_is_a_child_span(site: ServerWithUpstreams) -> None:
     """It belongs to the same trace and has the name of the convention for tools."""
     assert site.ask("pass_on", {}, {})["content"][0]["text"] == "done"
     outer = site.collector.span("tools/call pass_on")

@@ -39,7 +39,7 @@ class Told:
         return self._settings
 
 
-class Desk:
+class VaultTools:
     """One tenant's vault on the disk, and its tools; counts the notes they read."""
 
     def __init__(self, spaces: Workspaces, root: Path, tenant: str = "acme") -> None:
@@ -73,7 +73,7 @@ class Desk:
 class Counting:
     """A workspace that takes note of the notes it is asked to read."""
 
-    def __init__(self, inner: TenantWorkspace, secrets: Desk) -> None:
+    def __init__(self, inner: TenantWorkspace, secrets: VaultTools) -> None:
         self._inner, self._desk = inner, secrets
 
     def folder(self, path: str, shown: str) -> "Counting":
@@ -89,13 +89,13 @@ class Counting:
 
 
 @pytest.fixture
-def secrets(tmp_path: Path) -> Iterator[Desk]:
+def secrets(tmp_path: Path) -> Iterator[VaultTools]:
     spaces = Workspaces(tmp_path)
-    yield Desk(spaces, tmp_path)
+    yield VaultTools(spaces, tmp_path)
     spaces.close()
 
 
-async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: Desk) -> None:
+async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: VaultTools) -> None:
     """Whatever their number: what a search reads is what changed since the last."""
     for number in range(600):
         secrets.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
@@ -110,7 +110,7 @@ async def test_of_many_notes_only_the_changed_one_is_read_again(secrets: Desk) -
     assert (await vault_list(secrets.ctx)).total == 600
 
 
-async def test_whoever_changes_a_file_the_next_search_knows(secrets: Desk) -> None:
+async def test_whoever_changes_a_file_the_next_search_knows(secrets: VaultTools) -> None:
     """A pull, an editor, a move, a deletion, a folder that goes: none of them tells the index."""
     file = secrets.put("a/one.md", "apple #fruit [[two]]")
     secrets.put("a/two.md", "pear")
@@ -130,7 +130,7 @@ async def test_whoever_changes_a_file_the_next_search_knows(secrets: Desk) -> No
     assert (await vault_list(secrets.ctx)).total == 0
 
 
-async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: Desk) -> None:
+async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: VaultTools) -> None:
     """Two changes within one tick of a clock look like one."""
     soon = 4_000_000_000
     secrets.put("one.md", "apple", at=soon)
@@ -158,7 +158,7 @@ async def test_a_file_that_was_just_changed_is_looked_at_again(secrets: Desk) ->
     ],
     ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
 )
-async def test_an_index_that_is_spoilt_is_made_anew(secrets: Desk, spoil: Any) -> None:
+async def test_an_index_that_is_spoilt_is_made_anew(secrets: VaultTools, spoil: Any) -> None:
     """Nobody notices, but that the notes are read again."""
     for number in range(40):
         secrets.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
@@ -177,7 +177,7 @@ def changed(file: Path, statements: str) -> None:
     rows.close()
 
 
-async def test_an_index_that_cannot_be_made_is_a_failure(secrets: Desk) -> None:
+async def test_an_index_that_cannot_be_made_is_a_failure(secrets: VaultTools) -> None:
     """Said to the model in a sentence; files are still read and written."""
     secrets.put("one.md", "apple")
     secrets.index.parent.mkdir(parents=True)
@@ -190,7 +190,9 @@ async def test_an_index_that_cannot_be_made_is_a_failure(secrets: Desk) -> None:
     assert "can neither be used nor rebuilt" in failed.value.failure.message
 
 
-async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(secrets: Desk) -> None:
+async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(
+    secrets: VaultTools,
+) -> None:
     """What there is no room for is not found, nor is what it said before."""
     secrets.told = Told(index_bytes=1_000_000)
     for number in range(60):
@@ -213,7 +215,7 @@ async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(secr
 async def test_nobody_waits_for_another_tenants_index(tmp_path: Path) -> None:
     """Each has its own, beside its own workspace."""
     spaces = Workspaces(tmp_path)
-    desks = [Desk(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
+    desks = [VaultTools(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
     for one in desks:
         one.put("same.md", f"apple of {one.vault.parent.name}")
 
@@ -224,7 +226,7 @@ async def test_nobody_waits_for_another_tenants_index(tmp_path: Path) -> None:
     spaces.close()
 
 
-async def test_many_searches_at_once_read_each_note_once(secrets: Desk) -> None:
+async def test_many_searches_at_once_read_each_note_once(secrets: VaultTools) -> None:
     """Those that come while the index is made wait for it."""
     for number in range(50):
         secrets.put(f"n{number}.md", f"word{number}")
@@ -238,7 +240,7 @@ async def test_many_searches_at_once_read_each_note_once(secrets: Desk) -> None:
     assert len(secrets.read) == 50
 
 
-async def test_the_loop_goes_on_while_an_index_is_made(secrets: Desk) -> None:
+async def test_the_loop_goes_on_while_an_index_is_made(secrets: VaultTools) -> None:
     """No step of it runs on the event loop's own thread."""
     threads: set[str] = set()
 
@@ -263,12 +265,12 @@ sys.addaudithook(lambda event, args: [hook(event, args) for hook in AUDITS] and 
 OTHER = """
 import asyncio, sys
 from pathlib import Path
-from tests.packs.vault.test_index import Desk
+from tests.packs.vault.test_index import VaultTools
 from gatepost.workspace import Workspaces
 
 async def main():
     spaces = Workspaces(Path(sys.argv[1]))
-    desk = Desk(spaces, Path(sys.argv[1]))
+    desk = VaultTools(spaces, Path(sys.argv[1]))
     for round in range(4):
         desk.put(f"{sys.argv[2]}/n{round}.md", f"{sys.argv[2]}word{round}")
         found = await desk.search(f"{sys.argv[2]}word{round}")
@@ -279,7 +281,7 @@ asyncio.run(main())
 """
 
 
-async def test_two_processes_share_one_index(secrets: Desk, tmp_path: Path) -> None:
+async def test_two_processes_share_one_index(secrets: VaultTools, tmp_path: Path) -> None:
     """Each finds what it wrote at once, whoever else writes; nothing is lost or doubled."""
     for number in range(100):
         secrets.put(f"n{number}.md", f"common word{number}")
@@ -319,7 +321,7 @@ def test_what_another_process_found_meanwhile_stays(tmp_path: Path) -> None:
     assert index.behind(index.known(), [new.item, fresh.item]) == []
 
 
-async def test_whoever_gives_up_is_not_waited_for(secrets: Desk) -> None:
+async def test_whoever_gives_up_is_not_waited_for(secrets: VaultTools) -> None:
     """A call that is cancelled leaves its work, and the next one finds a sound index."""
     for number in range(300):
         secrets.put(f"n{number}.md", f"word{number} " + "a b c " * 500)
@@ -333,7 +335,7 @@ async def test_whoever_gives_up_is_not_waited_for(secrets: Desk) -> None:
 
 
 async def test_a_search_sees_one_state_while_notes_are_written(
-    secrets: Desk, monkeypatch: pytest.MonkeyPatch
+    secrets: VaultTools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has found is still there when it reads the text of it."""
     loop, hits, written = asyncio.get_running_loop(), lookup._hits, threading.Event()
@@ -357,7 +359,7 @@ async def test_a_search_sees_one_state_while_notes_are_written(
     assert await asyncio.wrap_future(others[0]) == ["one.md"]
 
 
-async def test_searches_and_writes_at_once_all_succeed(secrets: Desk) -> None:
+async def test_searches_and_writes_at_once_all_succeed(secrets: VaultTools) -> None:
     """A note that is just being read again may be missing; none is found twice, and none fails."""
     for number in range(8):
         secrets.put(f"n{number}.md", "apple 0")

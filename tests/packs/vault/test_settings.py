@@ -9,7 +9,7 @@ import pytest
 from gatepost.workspace import Workspaces
 from gatepost_packs.vault.settings import VaultSettings
 from gatepost_packs.vault.tools import vault_list, vault_read, vault_write
-from tests.packs.vault.test_index import Desk, Told
+from tests.packs.vault.test_index import Told, VaultTools
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P5")
@@ -46,7 +46,7 @@ async def test_the_vault_is_the_folder_that_is_named(
 ) -> None:
     """Its paths are the same wherever it lies."""
     spaces = Workspaces(tmp_path)
-    secrets = Desk(spaces, tmp_path)
+    secrets = VaultTools(spaces, tmp_path)
     secrets.told = Told(folder=folder)
 
     written = await vault_write(secrets.ctx, "One", "text")

@@ -64,7 +64,7 @@ class Customers:
         return True
 
 
-class Shop(Replicas):
+class LimitedReplicas(Replicas):
     """Two replicas and what they did."""
 
     def done(self, word: str, since: float, until: float) -> int:
@@ -83,12 +83,12 @@ class Shop(Replicas):
 @contextmanager
 def opened(
     idp: Idp, folder: Path, postgres: Postgres, template: str, valkey: Valkey, **limits: Any
-) -> Iterator[Shop]:
+) -> Iterator[LimitedReplicas]:
     """Two replicas with these limits."""
     with postgres.database(like=template) as database:
         storage = {"database": database, "shared": valkey.url()}
         usual = {"failures_per_second": 0, "requests_per_second": 0} | limits
-        pair = Shop(
+        pair = LimitedReplicas(
             idp,
             folder,
             storage,

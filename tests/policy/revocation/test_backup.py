@@ -27,7 +27,7 @@ SECRET = "the-value-that-is-kept"
 WITHIN_S = 60
 
 
-class Shop:
+class BackedUpServer:
     """A deployment in a folder: the server that runs there, and whoever types commands."""
 
     def __init__(self, folder: Path, database: str, server: ServerProcess) -> None:
@@ -60,7 +60,7 @@ def _can(capabilities: dict[str, Any]) -> bytes:
 
 
 @contextmanager
-def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]:
+def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[BackedUpServer]:
     """A server in that folder, at the same address where one is given."""
     settings: dict[str, Any] = {
         "keys": {"ring": "file:keyring.json"},
@@ -73,7 +73,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]
     with server_process(
         idp, folder, [issuer_settings(idp, tenants={"acme": "acme"})], **settings
     ) as server:
-        found = Shop(folder, database, server)
+        found = BackedUpServer(folder, database, server)
         try:
             yield found
         finally:
@@ -81,7 +81,7 @@ def shop(idp: Idp, folder: Path, database: str, port: int = 0) -> Iterator[Shop]
 
 
 @contextmanager
-def under_load(shop: Shop) -> Iterator[list[str]]:
+def under_load(shop: BackedUpServer) -> Iterator[list[str]]:
     """Tasks are begun one after another; those that were acknowledged, by their ids."""
     begun: list[str] = []
     over = threading.Event()
@@ -99,11 +99,11 @@ def under_load(shop: Shop) -> Iterator[list[str]]:
         thread.join(WITHIN_S)
 
 
-Back = Callable[[Shop, Path], str]
+Back = Callable[[BackedUpServer, Path], str]
 """Takes a backup, puts it back for a server in another folder, and answers its `database`."""
 
 
-def sqlite(shop: Shop, elsewhere: Path) -> str:
+def sqlite(shop: BackedUpServer, elsewhere: Path) -> str:
     """`gatepost backup`, and the copy becomes the database's file."""
     told = shop.commands.succeed("backup", "kept.db")
     assert "Backed up the database to" in told.out
@@ -115,7 +115,7 @@ def sqlite(shop: Shop, elsewhere: Path) -> str:
 def postgresql(server: Postgres, stack: list[str]) -> Back:
     """`pg_dump` and `pg_restore`, as docs/storage.md writes them."""
 
-    def back(shop: Shop, elsewhere: Path) -> str:
+    def back(shop: BackedUpServer, elsewhere: Path) -> str:
         dump = elsewhere / "gatepost.dump"
         server.run("pg_dump", "--format=custom", f"--file={dump}", shop.database)
         server.run("pg_restore", "--exit-on-error", f"--dbname={stack[0]}", str(dump))
@@ -159,7 +159,7 @@ def test_a_backup_of_a_running_server_holds_what_was_acknowledged(
         holds_what_was_kept(there)
 
 
-def prepared(here: Shop) -> list[str]:
+def prepared(here: BackedUpServer) -> list[str]:
     """One thing of each kind, acknowledged; the ids of tasks."""
     here.commands.succeed("secrets", "set", "KEY", "--tenant", "acme", typed=SECRET)
     here.commands.succeed("revoke", "--subject", "mallory", "--reason", "left")
@@ -173,7 +173,7 @@ def prepared(here: Shop) -> list[str]:
     return [first]
 
 
-def holds_what_was_kept(there: Shop) -> None:
+def holds_what_was_kept(there: BackedUpServer) -> None:
     """As the server and the commands in the new place see it."""
     assert (
         "cannot be decrypted"

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 DAY_S = 86_400
 
 
-class Shell:
+class CommandFolder:
     """One process for many commands, each in a folder that holds a configuration."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,19 +66,19 @@ class Shell:
 
 
 @pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    shell = Shell(tmp_path_factory.mktemp("shell"))
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandFolder]:
+    shell = CommandFolder(tmp_path_factory.mktemp("shell"))
     yield shell
     shell.process.kill()
 
 
 @pytest.fixture
-def shell(process: Shell) -> Shell:
+def shell(process: CommandFolder) -> CommandFolder:
     process.begin()
     return process
 
 
-def test_tenants_are_listed_with_their_state(shell: Shell) -> None:
+def test_tenants_are_listed_with_their_state(shell: CommandFolder) -> None:
     """Those of the configuration and those that commands shut, with who did it and why."""
     assert shell.run("tenant", "suspend", "globex", "--reason", "un\x1b[1mpaid").code == 0
     rows = shell.tenants()
@@ -96,7 +96,7 @@ def test_tenants_are_listed_with_their_state(shell: Shell) -> None:
     assert "\x1b" not in shown
 
 
-async def test_a_tenant_that_only_keeps_something_is_listed(shell: Shell) -> None:
+async def test_a_tenant_that_only_keeps_something_is_listed(shell: CommandFolder) -> None:
     """No setting names it, and it came by using the server."""
     records = await shell.records()
     await records.of("newcomer").tasks.create(task())
@@ -106,7 +106,7 @@ async def test_a_tenant_that_only_keeps_something_is_listed(shell: Shell) -> Non
     assert shell.run("tenant", "suspend", "newcomer").code == 0
 
 
-def test_suspending_twice_keeps_the_first(shell: Shell) -> None:
+def test_suspending_twice_keeps_the_first(shell: CommandFolder) -> None:
     """Resuming opens once, and then there is nothing to open."""
     assert shell.run("tenant", "suspend", "acme", "--reason", "first").code == 0
     again = shell.run("tenant", "suspend", "acme", "--reason", "second")
@@ -142,7 +142,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_changes_nothing(shell: Shell, case: str) -> None:
+def test_what_makes_no_sense_changes_nothing(shell: CommandFolder, case: str) -> None:
     """A sentence that says what to do, and the exit code that says whose mistake it was."""
     arguments, code, sentence = REFUSED[case]
     told = shell.run(*arguments)
@@ -170,7 +170,7 @@ TABLES = SETTINGS["issuers"]
     ids=["tables", "claims"],
 )
 def test_a_tenant_that_nobody_knows_is_told_of_first(
-    shell: Shell, case: str, issuers: list[Any], says: str
+    shell: CommandFolder, case: str, issuers: list[Any], says: str
 ) -> None:
     """Who shuts it in a hurry must not believe another one shut; erasing it does nothing."""
     shell.begin(
@@ -185,7 +185,7 @@ def test_a_tenant_that_nobody_knows_is_told_of_first(
     assert ("acmee" in shell.tenants()) is (code == 0)
 
 
-def test_a_tenant_that_is_known_is_not_doubted(shell: Shell) -> None:
+def test_a_tenant_that_is_known_is_not_doubted(shell: CommandFolder) -> None:
     """By a setting, or by what it left behind."""
     shell.begin(tenancy={"create_on_first_use": True})
     for arguments in (["tenant", "suspend", "acme"], ["revoke", "--tenant", "globex"]):
@@ -194,7 +194,7 @@ def test_a_tenant_that_is_known_is_not_doubted(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("creates", [True, False])
-def test_files_alone_are_something_to_erase(shell: Shell, creates: bool) -> None:
+def test_files_alone_are_something_to_erase(shell: CommandFolder, creates: bool) -> None:
     """Of a tenant that the configuration has forgotten, and the database too."""
     shell.begin(tenancy={"create_on_first_use": creates})
     folder = tenant_folder(shell.folder / "workspaces", "former")
@@ -205,7 +205,7 @@ def test_files_alone_are_something_to_erase(shell: Shell, creates: bool) -> None
     assert (told.code, folder.exists()) == (0, False), told
 
 
-def test_revocations_are_listed_until_they_are_undone(shell: Shell) -> None:
+def test_revocations_are_listed_until_they_are_undone(shell: CommandFolder) -> None:
     """Whose tokens, up to when, whether newer ones are good, by whom and why."""
     orders = [
         (["--subject", "bob", "--reason", "left"], "tokens of subject bob", "accepted"),
@@ -229,7 +229,7 @@ def test_revocations_are_listed_until_they_are_undone(shell: Shell) -> None:
     assert shell.run("revoke", "--list").out == "There are no revocations.\n"
 
 
-def test_memory_has_nobody_to_shut_out(shell: Shell) -> None:
+def test_memory_has_nobody_to_shut_out(shell: CommandFolder) -> None:
     """What is in a server's memory, no command can change."""
     shell.begin(storage={"database": "memory:"})
     for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
@@ -238,7 +238,7 @@ def test_memory_has_nobody_to_shut_out(shell: Shell) -> None:
         assert "Set it to a SQLite file or PostgreSQL" in told.err
 
 
-async def test_details_that_cannot_be_erased_are_told(shell: Shell) -> None:
+async def test_details_that_cannot_be_erased_are_told(shell: CommandFolder) -> None:
     """Without the key ring the person's data stays on record: nobody may believe it gone."""
     records = await shell.records()
     audit_writer = AuditWriter(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
@@ -251,7 +251,7 @@ async def test_details_that_cannot_be_erased_are_told(shell: Shell) -> None:
     assert (told.code, "except the details of audit records" in told.err) == (1, True)
 
 
-def test_who_shuts_whom_out_is_on_record(shell: Shell) -> None:
+def test_who_shuts_whom_out_is_on_record(shell: CommandFolder) -> None:
     """In the tenant's record; what concerns no tenant alone, in one of its own."""
     (shell.folder / "keyring.json").unlink(missing_ok=True)
     assert shell.run("keyring", "new", "keyring.json").code == 0

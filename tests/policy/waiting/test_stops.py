@@ -9,7 +9,7 @@ import pytest
 from gatepost.mcp import approval_wait
 from tests.policy.waiting.decision_stage import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
 from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
-from tests.policy.waiting.test_tasks import Site, Visitor, waiting
+from tests.policy.waiting.test_tasks import TaskReplicas, Visitor, waiting
 from tests.support.asking_tools import ask_again
 from tests.support.endpoint import META, EndpointClient, TaskClient, message
 from tests.support.endpoint_streams import EndpointPair
@@ -164,7 +164,7 @@ async def test_a7_a_stop_hands_over_what_waits(
     decisions: DecisionStage, kind: type[TaskClient], *, late: bool
 ) -> None:
     """However long the drain is; also what comes to wait during it, and the server keeps none."""
-    server = Site(decisions, kind)
+    server = TaskReplicas(decisions, kind)
     if late:
         server.first.task_runner.drain(HOUR_S)
     task_id = (await server.first.start("pay"))["taskId"]
@@ -187,7 +187,7 @@ async def test_a7_a_stop_hands_over_what_waits(
 @pytest.mark.requirement("A7", "K-07", "N23")
 async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
     """It has begun, so that it ends here, like any other work."""
-    server = Site(decisions, TaskClient)
+    server = TaskReplicas(decisions, TaskClient)
     task_id = (await server.first.start("pay_slowly"))["taskId"]
     await waiting(server, task_id)
     (await decisions.only()).decide("approved")

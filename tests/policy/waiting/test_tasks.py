@@ -35,7 +35,7 @@ class Visitor(TaskClient):
     }
 
 
-class Site:
+class TaskReplicas:
     """Two replicas with one stage, each with its own cable to the store."""
 
     def __init__(self, decisions: DecisionStage, kind: type[TaskClient]) -> None:
@@ -66,8 +66,10 @@ class Site:
 
 
 @pytest.fixture(params=[TaskClient, Visitor])
-async def server(request: pytest.FixtureRequest, decisions: DecisionStage) -> AsyncIterator[Site]:
-    server = Site(decisions, request.param)
+async def server(
+    request: pytest.FixtureRequest, decisions: DecisionStage
+) -> AsyncIterator[TaskReplicas]:
+    server = TaskReplicas(decisions, request.param)
     yield server
     await server.aclose()
 
@@ -80,7 +82,7 @@ def shows_page(client: TaskClient) -> bool:
     return isinstance(client, Visitor)
 
 
-async def waiting(server: Site, task_id: str) -> Any:
+async def waiting(server: TaskReplicas, task_id: str) -> Any:
     """The task once it says what it waits for."""
     status = "input_required" if shows_page(server.first) else "working"
     return await server.first.when(
@@ -98,7 +100,7 @@ VERDICTS: list[tuple[Verdict, str]] = [
 @pytest.mark.requirement("A7", "A8", "K-02", "K-09")
 @pytest.mark.parametrize(("verdict", "words"), VERDICTS)
 async def test_a7_the_task_says_what_it_waits_for(
-    server: Site, decisions: DecisionStage, verdict: Verdict, words: str
+    server: TaskReplicas, decisions: DecisionStage, verdict: Verdict, words: str
 ) -> None:
     """In its status, and as a page to a client that opens pages; it ends with the decision."""
     task = await server.first.start("pay")
@@ -123,7 +125,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
     decisions: DecisionStage, action: str, *, ends: bool
 ) -> None:
     """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
-    server = Site(decisions, Visitor)
+    server = TaskReplicas(decisions, Visitor)
     task_id = (await server.first.start("pay"))["taskId"]
     (key,) = (await waiting(server, task_id))["inputRequests"]
     await server.second.answer(task_id, **{key: {"action": action}})
@@ -144,7 +146,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
 
 @pytest.mark.requirement("K-07", "A7")
 async def test_a7_a_waiting_task_survives_its_servers(
-    server: Site, decisions: DecisionStage
+    server: TaskReplicas, decisions: DecisionStage
 ) -> None:
     """
     Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
@@ -167,7 +169,7 @@ async def test_a7_a_waiting_task_survives_its_servers(
 @pytest.mark.requirement("K-07", "K-10", "A7")
 @pytest.mark.parametrize("taken_up", [True, False])
 async def test_a7_what_was_approved_and_begun_is_not_begun_again(
-    server: Site, decisions: DecisionStage, *, taken_up: bool
+    server: TaskReplicas, decisions: DecisionStage, *, taken_up: bool
 ) -> None:
     """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
     task_id = (await server.first.start("pay_slowly"))["taskId"]
@@ -187,7 +189,9 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
 
 
 @pytest.mark.requirement("K-13", "A7")
-async def test_k_13_a_cancelled_task_does_not_begin(server: Site, decisions: DecisionStage) -> None:
+async def test_k_13_a_cancelled_task_does_not_begin(
+    server: TaskReplicas, decisions: DecisionStage
+) -> None:
     """Whoever took its call back was told so before somebody approved it."""
     task_id = (await server.first.start("pay"))["taskId"]
     await waiting(server, task_id)
@@ -200,7 +204,7 @@ async def test_k_13_a_cancelled_task_does_not_begin(server: Site, decisions: Dec
 
 @pytest.mark.requirement("A7")
 async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
-    server: Site, decisions: DecisionStage
+    server: TaskReplicas, decisions: DecisionStage
 ) -> None:
     """However long after its own time somebody decides."""
     task_id = (await server.first.start("pay"))["taskId"]
@@ -217,7 +221,9 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
     assert text(await server.first.until(task_id)) == "paid 1"
 
 
-async def kept(server: Site, task_id: str, condition: Callable[[TaskRecord], object]) -> None:
+async def kept(
+    server: TaskReplicas, task_id: str, condition: Callable[[TaskRecord], object]
+) -> None:
     """Return once *condition* holds of the record."""
     async with asyncio.timeout(20):
         record = None
