@@ -1,0 +1,1 @@
+"""Tests of sessions, which only older revisions have."""
