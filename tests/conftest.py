@@ -61,10 +61,11 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
     named: dict[str, set[str]] = {}
+    tests = config.rootpath / "tests"
     for item in items:
         for mark in item.iter_markers("requirement"):
             for identifier in mark.args:
-                named.setdefault(identifier, set()).add(item.path.parent.name)
+                named.setdefault(identifier, set()).add(item.path.relative_to(tests).parts[0])
     config.stash[NAMED_REQUIREMENTS] = named
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
