@@ -25,8 +25,8 @@ _SECRETS = re.compile(
 )
 _ENCODER = msgspec.json.Encoder()
 
-OWN_LOGGERS = ("gatepost", "gatepost_authz", "gatepost_keys", "gatepost_packs")
-"""The loggers of this project: only they log below `info`."""
+OWN_LOGGERS = ("gatepost", "gatepost_authz", "gatepost_keys")
+"""The loggers that log below `info`."""
 
 UNSEEN = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
