@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gatepost_packs.github.settings import GithubSettings
-from tests.packs.forges.api_servers import TOKEN, Github
+from tests.packs.forge_servers import TOKEN, Github
 from tests.packs.servers import Agent, PackServer, SecretWriter, by_rest, open_server
 from tests.rest.clients import Octopus
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.forges.api_servers import PERSONAL, ForgeServers, Gitlab, echoed
+from tests.packs.forge_servers import PERSONAL, ForgeServers, Gitlab, echoed
 from tests.packs.servers import Agent, HttpServer, PackServer, SecretWriter, open_server
 
 

@@ -11,7 +11,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
-from tests.packs.forges.api_servers import PERSONAL, PICTURE, README, ForgeServers, ask
+from tests.packs.forge_servers import PERSONAL, PICTURE, README, ForgeServers, ask
 from tests.packs.servers import Agent, by_mcp, by_rest, open_server
 
 pytestmark = pytest.mark.requirement("X4")

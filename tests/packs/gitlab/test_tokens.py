@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.forges.api_servers import OAUTH, PERSONAL, ForgeServers, ask
+from tests.packs.forge_servers import OAUTH, PERSONAL, ForgeServers, ask
 from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 pytestmark = pytest.mark.requirement("X4")
