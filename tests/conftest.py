@@ -29,8 +29,9 @@ structlog.configure(
 LONGEST = """
 clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
 mcp/test_official_suite.py runtime/memory/test_leaks.py runtime/replicas/test_replicas.py
-rest/test_document.py http/test_encrypted.py dashboard/test_replicas.py audit/test_tampering.py
-http/test_unread.py dashboard/test_show.py tenancy/test_sessions.py telemetry/test_readers.py
+rest/test_document.py http/test_tls.py dashboard/test_replicas.py audit/test_tampering.py
+http/test_slow_readers.py dashboard/test_approvals_in_a_browser.py tenancy/test_sessions.py
+telemetry/test_metrics_server.py
 """
 """The files that take longest: one that began last would leave the other process idle."""
 

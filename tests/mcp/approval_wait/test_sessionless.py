@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.policy.waiting.decision_stage import MESSAGE, DecisionStage, Paid, with_decisions
+from tests.mcp.approval_wait.decision_stage import MESSAGE, DecisionStage, Paid, with_decisions
 from tests.support.endpoint import JSON, EndpointClient, message
 from tests.support.endpoint_streams import OpenExchange
 

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.policy.waiting.decision_stage import MESSAGE, PAGE, DecisionStage, Paid, with_decisions
-from tests.policy.waiting.test_pages import ACCEPT, PAGES, answer_of
-from tests.policy.waiting.test_tasks import TaskReplicas, Visitor, waiting
+from tests.mcp.approval_wait.decision_stage import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    with_decisions,
+)
+from tests.mcp.approval_wait.test_tasks import TaskReplicas, Visitor, waiting
+from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
 from tests.support.asking_tools import ask_again
 from tests.support.endpoint import META, EndpointClient, TaskClient, message
 from tests.support.endpoint_streams import EndpointPair

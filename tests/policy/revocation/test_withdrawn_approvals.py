@@ -28,7 +28,7 @@ from tests.policy.replicas import (
     run_until,
     text_of,
 )
-from tests.policy.revocation.test_reach import NOW, REACHED, order
+from tests.policy.revocation.test_orders import NOW, REACHED, order
 from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("CO2")

@@ -9,8 +9,8 @@ from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from tests.policy.replicas import ACME, CAROL
-from tests.policy.revocation.test_reach import AGENT, BOB, ROBOT, order
-from tests.policy.revocation.test_withdrawal import RULES, Watched
+from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
+from tests.policy.revocation.test_withdrawn_approvals import RULES, Watched
 
 pytestmark = pytest.mark.requirement("CO2")
 

@@ -1,7 +1,7 @@
 """What was found by sending requests whose end is in doubt; each stays found."""
 
 from tests.attacks.server import AttackedServer
-from tests.attacks.test_found_wire import connected, statuses
+from tests.attacks.test_http_connections import connected, statuses
 from tests.support.cases import each
 
 CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"

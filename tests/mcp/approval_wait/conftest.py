@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.policy.waiting.decision_stage import DecisionStage, Paid
+from tests.mcp.approval_wait.decision_stage import DecisionStage, Paid
 
 
 @pytest.fixture(autouse=True)
