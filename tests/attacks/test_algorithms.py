@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.attacks.server import ODD_ENTRIES, AttackedServer
+from tests.attacks.conftest import ODD_ENTRIES, AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 SIGN = signer(rsa_key(), "RS256")

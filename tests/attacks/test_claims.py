@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, rsa_key, signer
 

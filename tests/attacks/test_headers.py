@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer

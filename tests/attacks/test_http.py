@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support.cases import each
 from tests.support.client import RawAnswer
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.httptools_protocol import HttptoolsProtocol
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.http.wire import SOON, serving
 from tests.http.wire import connected as opened
 from tests.support.cases import each

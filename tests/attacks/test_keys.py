@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz import keyset
-from tests.attacks.server import AttackedServer, tools_call
+from tests.attacks.conftest import AttackedServer, tools_call
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, request

@@ -1,6 +1,6 @@
 """What was found by sending requests whose end is in doubt; each stays found."""
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.attacks.test_http_connections import connected, statuses
 from tests.support.cases import each
 

@@ -26,8 +26,7 @@ from gatepost_authz.errors import InvalidToken
 from gatepost_authz.headers import LONGEST_REMEMBERED
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
-from tests.attacks.conftest import serving
-from tests.attacks.server import AttackedServer, tools_call
+from tests.attacks.conftest import AttackedServer, serving, tools_call
 from tests.http.wire import HOST, Front, ask
 from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.attacks.server import AttackedServer, Fields, tools_call
+from tests.attacks.conftest import AttackedServer, Fields, tools_call
 from tests.support.client import RawAnswer, read_answer, request
 from tests.support.sample_tools import CALLS
 

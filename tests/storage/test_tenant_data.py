@@ -5,7 +5,7 @@ from gatepost.storage.relay import Relay
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
-from tests.storage.samples import approval, idempotency_record, outbox_message, task
+from tests.storage.conftest import approval, idempotency_record, outbox_message, task
 from tests.storage.test_revocations import SUSPENSION
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.approval_wait.decision_stage import (
+from tests.mcp.approval_wait.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,

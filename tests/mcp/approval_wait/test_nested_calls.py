@@ -13,7 +13,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.tools.api import Call
 from gatepost.tools.client import NOBODY
 from gatepost_authz.config import Network
-from tests.mcp.approval_wait.decision_stage import (
+from tests.mcp.approval_wait.conftest import (
     MESSAGE,
     PAGE,
     RETRY_AFTER_S,

@@ -11,7 +11,7 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
-from tests.mcp.approval_wait.decision_stage import (
+from tests.mcp.approval_wait.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp import approval_wait
-from tests.mcp.approval_wait.decision_stage import (
+from tests.mcp.approval_wait.conftest import (
     MESSAGE,
     PAGE,
     DecisionStage,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.packs.calendar.caldav_servers import document, event
+from tests.packs.calendar.conftest import document, event
 from tests.packs.calendar.test_recurrence import asked
 
 pytestmark = pytest.mark.requirement("P7")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gatepost_packs.calendar import worker
 from gatepost_packs.child.process import ask
-from tests.packs.calendar.caldav_servers import ZONES, document, event
+from tests.packs.calendar.conftest import ZONES, document, event
 
 pytestmark = pytest.mark.requirement("P7")
 

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
-from tests.packs.openapi.petstore import DOCUMENTS, PetstoreServer
+from tests.packs.openapi.conftest import DOCUMENTS, PetstoreServer
 from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.cases import each

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.petstore import INLINE, PetstoreServer
+from tests.packs.openapi.conftest import INLINE, PetstoreServer
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
 

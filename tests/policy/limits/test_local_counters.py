@@ -10,7 +10,7 @@ from gatepost.policy.limits.call_limits import CallLimits
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
-from tests.policy.limits.limited_process import LimitedProcess, Person, bucket, places, settle
+from tests.policy.limits.conftest import LimitedProcess, Person, bucket, places, settle
 from tests.support.endpoint import a_caller
 
 pytestmark = pytest.mark.requirement("P12")

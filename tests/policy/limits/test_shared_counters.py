@@ -8,7 +8,7 @@ import pytest
 
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.storage.backends import open_relay
-from tests.policy.limits.limited_process import WITHIN_S, LimitedProcess, bucket, places, settle
+from tests.policy.limits.conftest import WITHIN_S, LimitedProcess, bucket, places, settle
 from tests.support.endpoint import a_caller
 from tests.support.stores import Valkey
 

@@ -20,7 +20,7 @@ from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
 from tests.cli.command_process import CommandProcess, CommandResult
-from tests.storage.samples import task
+from tests.storage.conftest import task
 from tests.support.commands import tenant_folder, toml
 
 pytestmark = pytest.mark.requirement("CO2")
