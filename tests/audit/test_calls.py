@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gatepost.audit.search import AuditRecord, read
 from gatepost.storage.backends import open_records
-from tests.audit import tools
+from tests.audit.conftest import AUDITED_TOOLS
 from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-TOOLSET = str(Path(tools.__file__))
 PASSWORD = "correct-horse-battery-staple"
 
 
@@ -43,7 +41,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     url = f"sqlite:///{folder}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [TOOLSET]},
+        "tools": {"load": [AUDITED_TOOLS]},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["files:write"]},
         "audit": {"max_argument_bytes": 200},

@@ -12,8 +12,8 @@ import pytest
 from gatepost.audit.search import AuditSearch
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
-from tests.audit import tools
 from tests.audit.audit_log import AuditLog
+from tests.audit.conftest import AUDITED_TOOLS
 from tests.audit.test_calls import AuditedServer
 from tests.rest.clients import Octopus
 from tests.support.cases import each
@@ -22,7 +22,6 @@ from tests.support.endpoint import EndpointClient
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-TOOLSET = str(Path(tools.__file__))
 SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
 WRITE: Any = ("write", {"text": "x"})
 
@@ -32,7 +31,7 @@ def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
     url = f"sqlite:///{folder}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [TOOLSET]},
+        "tools": {"load": [AUDITED_TOOLS]},
         "tenancy": {"create_on_first_use": True},
         "listen": listen,
     }

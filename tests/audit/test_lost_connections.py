@@ -47,12 +47,6 @@ MOMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 class PostgresServer:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 

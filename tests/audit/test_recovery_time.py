@@ -25,9 +25,6 @@ from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.stores import Postgres
-from tests.tenancy.conftest import idp
-
-__all__ = ["idp"]
 
 RECOVERED_S = 1.0
 ENDINGS = 34

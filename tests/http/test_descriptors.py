@@ -18,7 +18,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.metrics_page import fetch
+from tests.telemetry.conftest import fetch
 
 WITHIN_S = 30
 LIMIT = 100
@@ -71,12 +71,6 @@ def serving(
     issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
     with server_process(idp, folder, issuers, env=env, before=before) as site:
         yield Site(site, port)
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
 
 
 @pytest.fixture(scope="module")

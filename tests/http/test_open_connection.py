@@ -17,12 +17,6 @@ pytestmark = pytest.mark.requirement("P3", "N18")
 
 
 @pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
-@pytest.fixture(scope="module")
 def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
     with secure(idp, tmp_path_factory.mktemp("secure")) as site:
         yield site

@@ -12,7 +12,7 @@ from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.internet import Internet
+from tests.outbound.conftest import Internet
 
 PATIENCE_S = 20
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

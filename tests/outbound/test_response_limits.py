@@ -12,7 +12,7 @@ from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.response import Unpacker
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
-from tests.outbound.internet import Internet, Page, Seen
+from tests.outbound.conftest import Internet, Page, Seen
 from tests.support.issuers import Send
 
 SITE = "https://www.web.test/"

@@ -9,9 +9,9 @@ import pytest
 
 from gatepost.telemetry.logs import LogFormat
 from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
-from tests.redaction.tools import SAID
 from tests.support.cases import each
 from tests.support.measuring import eventually
+from tests.support.secret_tools import SAID
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"

@@ -18,8 +18,6 @@ from tests.support.client import Fields, RawAnswer
 from tests.support.endpoint import URL, Response
 from tests.support.server import Server
 
-TOOLS = "tests.rest.tools"
-
 
 class Heard(msgspec.Struct):
     """One answer, which is JSON and says so, whatever it is about."""

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import RUNS
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
 from tests.support.cases import each
 from tests.support.client import exchange, request
 from tests.support.issuers import Idp

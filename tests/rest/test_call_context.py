@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import RUNS
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

@@ -15,9 +15,9 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from tests.http.wire import HOST, ask
-from tests.rest import tools
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import RUNS
+from tests.rest import conftest as tools
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import CANCELLED, RUNS, STARTED
+from tests.rest.clients import Octopus
+from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS
 from tests.support.client import request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server

@@ -14,15 +14,14 @@ from structlog.testing import capture_logs
 
 from tests.cli.command_process import DeploymentFolder
 from tests.packs.servers import Agent, Protocol
-from tests.secrets.tools import proof
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
+from tests.support.secret_tools import proof
 from tests.support.server import Server, issuer_settings, running_server
 from tests.support.stores import Postgres
-from tests.tenancy.conftest import elsewhere, idp
 
-__all__ = ["elsewhere", "idp"]
+pytestmark = pytest.mark.usefixtures("working_directory")
 
 TENANTS = ("acme", "globex", "initech")
 VALUE = "hunter2/hunter2+\N{SNOWMAN}"

@@ -17,7 +17,7 @@ from gatepost.telemetry.otlp_http import RareErrors
 from tests.support.measuring import eventually
 from tests.support.proxies import ConnectProxy
 from tests.support.tokens import CertificateAuthority
-from tests.telemetry.collector import Collector
+from tests.telemetry.conftest import Collector
 
 KEY = "collector-key-0002"
 WITHIN_S = 20

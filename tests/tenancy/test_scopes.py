@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy import tools
-from tests.tenancy.tools import NEEDS
+from tests.tenancy.conftest import NEEDS, SCOPED_TOOLS
 
-TOOLS = {"packs": [], "load": [str(Path(tools.__file__))]}
+TOOLS = {"packs": [], "load": [SCOPED_TOOLS]}
 IMPLIED = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
 Open = Callable[[frozenset[str] | None], Server]

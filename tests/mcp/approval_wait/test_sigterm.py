@@ -40,12 +40,6 @@ async def sign(ctx: CallContext, label: str) -> str:
 '''
 
 
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 @contextlib.contextmanager
 def served(idp: Idp, folder: Path) -> Iterator[ServerProcess]:
     """A server with a dashboard, whose state outlives it."""

@@ -99,12 +99,6 @@ class Site(Replicas):
         return str(self.servers[number].process.pid)
 
 
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 @pytest.fixture
 def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Site]:
     site = Site(idp, tmp_path, valkey)

@@ -12,13 +12,11 @@ import httpx2
 import pytest
 
 from tests.policy import tools
-from tests.policy.conftest import idp
 from tests.support.client import modern
 from tests.support.commands import Replicas
 from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
-__all__ = ["idp"]
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("P12")]
 
 WITHIN_S = 60

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.support.cases import each
 from tests.support.client import RawAnswer, failure, message, result
 from tests.support.issuers import Idp
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
-from tests.tenancy import tools
+from tests.tenancy.conftest import SCOPED_TOOLS
 
 BURST = 5
 CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
@@ -24,7 +23,7 @@ def server(idp: Idp) -> Iterator[Server]:
         "limits": {"requests_per_second": 1 / 600, "burst": BURST},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["a"]},
-        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, str(Path(tools.__file__))]},
+        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, SCOPED_TOOLS]},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         yield server

@@ -8,7 +8,6 @@ import pytest
 from gatepost.config.limits import NamedToolAllowance, ToolAllowance
 from gatepost.config.settings import LimitsSettings
 from gatepost.policy.limits.rules import ANY, terms_of
-from tests.policy.conftest import idp
 from tests.support.client import failure, result
 from tests.support.issuers import Idp
 from tests.support.server import (
@@ -18,8 +17,6 @@ from tests.support.server import (
     issuer_settings,
     running_server,
 )
-
-__all__ = ["idp"]
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"concurrency": -1}, "config.E088", "limits.concurrency"),

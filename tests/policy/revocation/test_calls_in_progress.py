@@ -20,9 +20,8 @@ from tests.support.client import RawAnswer, modern, old_call, read_answer, reque
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy.conftest import elsewhere
 
-__all__ = ["elsewhere"]
+pytestmark = pytest.mark.usefixtures("working_directory")
 
 TABLE = {"acme": "acme", "globex": "globex"}
 EVERYBODY = {"before": 1e12, "undated_until": 1e12}

@@ -8,9 +8,6 @@ import pytest
 from tests.runtime.replicas.balanced_replicas import BalancedReplicas
 from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
-from tests.tenancy.conftest import idp
-
-__all__ = ["idp", "replicas"]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
-"""Tools that say what they are told in each place there is, and beside them all other offers."""
+"""Tools that use secrets, and tools that say what they are told in each place there is."""
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Mapping
@@ -238,3 +239,43 @@ async def tell(ctx: CallContext, text: str) -> str:
 async def suggest(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
     """Complete it."""
     return [f"{value}!"]
+
+
+safe = Pack("safe")
+
+
+def proof(value: str | None) -> str:
+    """What shows which value it was, and not the value."""
+    return "nothing" if value is None else hashlib.sha256(value.encode()).hexdigest()[:16]
+
+
+@safe.tool()
+async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict[str, Any]:
+    """Open the safe."""
+    value = await ctx.secret(token, field="token", literals=literals)
+    return {"proof": proof(value)}
+
+
+@safe.tool()
+async def blurt(ctx: CallContext, token: Secret) -> str:
+    """Tell what the secret is, as no tool should."""
+    return f"It is {await ctx.secret(token, field='token')}, you know."
+
+
+@safe.tool()
+async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
+    """Keep a token for the next time."""
+    await ctx.sealed.put(f"safe_{name}", await ctx.secret(token, field="token"))
+    return {"kept": name}
+
+
+@safe.tool()
+async def fetch(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Use what was kept."""
+    return {"proof": proof(await ctx.sealed.get(f"safe_{name}"))}
+
+
+@safe.tool()
+async def discard(ctx: CallContext, name: str) -> dict[str, Any]:
+    """Forget what was kept."""
+    return {"was": await ctx.sealed.delete(f"safe_{name}")}
