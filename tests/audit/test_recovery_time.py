@@ -20,10 +20,10 @@ from tests.audit.test_lost_connections import (
 )
 from tests.support import sample_tools
 from tests.support.client import Client, RawAnswer
-from tests.support.commands import Replicas
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
+from tests.support.replicas import Replicas
 from tests.support.stores import Postgres
 
 RECOVERED_S = 1.0

@@ -22,18 +22,18 @@ from gatepost.cli.approvals import opened
 from gatepost.cli.configuration import settled
 from gatepost.cli.main import main
 from gatepost.policy.approvals.service import ApprovalService
-from tests.cli.command_process import CommandProcess
-from tests.policy import tools
-from tests.runtime.replicas.balanced_replicas import (
+from tests.support import replica_tools
+from tests.support.client import Client, message
+from tests.support.commands import CommandProcess
+from tests.support.issuers import Idp
+from tests.support.replicas import (
     META,
     WITHIN_S,
     BalancedReplicas,
     ReplicaClient,
+    Replicas,
     ReplicaStream,
 )
-from tests.support.client import Client, message
-from tests.support.commands import Replicas
-from tests.support.issuers import Idp
 from tests.support.stores import Valkey
 
 KEY = bytes(range(32))
@@ -123,7 +123,7 @@ class ApprovalServers(Replicas):
             idp,
             folder,
             storage,
-            tools=Path(tools.__file__),
+            tools=Path(replica_tools.__file__),
             network={"allow_hosts": [place]},
             approvals={
                 "timeout_s": 60,
@@ -139,7 +139,9 @@ class ApprovalServers(Replicas):
         with self.listener.running(), super().running():
             yield
 
-    def rest(self, at: int, token: str, tool: str = "pay", **arguments: Any) -> tuple[int, Any]:
+    def rest(
+        self, at: int, token: str, tool: str = "transfer", **arguments: Any
+    ) -> tuple[int, Any]:
         """A payment by REST at one replica: status and body."""
         body = json.dumps(arguments).encode()
         answer = self.clients[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
@@ -147,7 +149,7 @@ class ApprovalServers(Replicas):
 
     def mcp(self, at: int, token: str, **arguments: Any) -> Any:
         """A payment by MCP at one replica: the document."""
-        return json.loads(self.clients[at].call(token, "pay", arguments).body)
+        return json.loads(self.clients[at].call(token, "transfer", arguments).body)
 
     def operator(self, *arguments: str) -> str:
         """What `gatepost approvals …` prints, for the tenant acme."""

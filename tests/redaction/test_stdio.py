@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_process import DeploymentFolder
 from tests.mcp.stdio.client import talking, text
 from tests.support import secret_tools
+from tests.support.commands import DeploymentFolder
 
 VALUE = 'what-only-tools"may-have'
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from tests.cli.command_process import DeploymentFolder
 from tests.packs.servers import Agent, Protocol
 from tests.support.cases import each
+from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.secret_tools import proof

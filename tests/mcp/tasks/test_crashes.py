@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.client import Client
-from tests.support.commands import Replicas
 from tests.support.endpoint import DECLARED, META, VERSION, message
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
+from tests.support.replicas import Replicas
 
 TOOLS = '''
 import asyncio

@@ -8,8 +8,8 @@ import httpx2
 import pytest
 
 from tests.packs.openapi.conftest import INLINE, PetstoreServer
-from tests.support.commands import Replicas
 from tests.support.issuers import Idp
+from tests.support.replicas import Replicas
 
 pytestmark = pytest.mark.requirement("X7")
 

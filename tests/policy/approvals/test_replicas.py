@@ -50,7 +50,7 @@ def test_a_payment_waits_for_a_person_and_is_made_once(servers: ApprovalServers)
 
     request = servers.waiting()
     shown = servers.operator("show", request)
-    assert re.search(r"tool +pay\ncaller +alice\nclient +client-1\n", shown)
+    assert re.search(r"tool +transfer\ncaller +alice\nclient +client-1\n", shown)
     assert '"to": "ann"' in shown
     [digest] = re.findall(r"--digest (\w+)", shown)
     assert "can run" in servers.operator("approve", request, "--digest", digest)

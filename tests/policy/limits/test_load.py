@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.policy import tools
+from tests.support import replica_tools
 from tests.support.client import modern
-from tests.support.commands import Replicas
 from tests.support.issuers import Idp
+from tests.support.replicas import Replicas
 from tests.support.stores import Postgres, Valkey
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("P12")]
@@ -90,7 +90,7 @@ def opened(
             idp,
             folder,
             storage,
-            tools=Path(tools.__file__),
+            tools=Path(replica_tools.__file__),
             limits=usual,
             audit={"enabled": False},
         )

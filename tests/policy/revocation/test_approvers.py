@@ -13,8 +13,8 @@ from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
 from tests.policy.servers import TASKS, RevocationReplicas
-from tests.runtime.replicas.balanced_replicas import WITHIN_S, ReplicaClient
 from tests.support.client import message
+from tests.support.replicas import WITHIN_S, ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

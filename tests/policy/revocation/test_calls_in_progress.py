@@ -15,10 +15,10 @@ from gatepost.policy.revocation.orders import suspension
 from gatepost.policy.revocation.watch import Revocations
 from gatepost.storage.revocations import RevocationRecord
 from tests.policy.revocation.test_orders import order
-from tests.runtime.replicas.balanced_replicas import WITHIN_S
 from tests.support.client import RawAnswer, modern, old_call, read_answer, request
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
+from tests.support.replicas import WITHIN_S
 from tests.support.server import Server, issuer_settings, running_server
 
 pytestmark = pytest.mark.usefixtures("working_directory")

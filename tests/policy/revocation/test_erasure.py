@@ -14,8 +14,8 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.workspace.ownership import PRIVATE
 from tests.policy.servers import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
-from tests.runtime.replicas.balanced_replicas import ReplicaClient
 from tests.storage.test_tenant_data import FURNISHED, furnish
+from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO4")
 

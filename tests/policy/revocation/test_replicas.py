@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.policy.servers import TASKS, OpenRequests, RevocationReplicas, ended, stopped
-from tests.runtime.replicas.balanced_replicas import ReplicaClient
+from tests.support.replicas import ReplicaClient
 from tests.support.tokens import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.policy.revocation.test_replicas import ACTING, ROBOT
 from tests.policy.servers import RevocationReplicas, ended
-from tests.runtime.replicas.balanced_replicas import WITHIN_S, ReplicaClient
 from tests.support.client import message
+from tests.support.replicas import WITHIN_S, ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 

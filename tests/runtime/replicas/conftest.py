@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.replicas.balanced_replicas import BalancedReplicas
 from tests.support.issuers import Idp
+from tests.support.replicas import BalancedReplicas
 from tests.support.stores import Postgres, Valkey
 
 

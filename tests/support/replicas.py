@@ -1,7 +1,8 @@
-"""Replicas that can be killed, and a client that may address one of them or whichever comes."""
+"""Replicas of `gatepost serve` that can be killed, and clients of one of them or of a balancer."""
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -10,18 +11,95 @@ from typing import Any
 
 import httpx2
 
-from tests.runtime.replicas import tools
+from gatepost.secrets.keyring import create
+from tests.support import replica_tools
 from tests.support.client import MODERN, message
-from tests.support.commands import Replicas
+from tests.support.commands import READY, Gatepost, toml
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
-from tests.support.processes import free_port
+from tests.support.processes import free_port, python_environment
 from tests.support.proxies import balanced
+from tests.support.server import configuration, issuer_settings
+from tests.support.tokens import TokenFactory
 
 WITHIN_S = 30
 LEASE_S = 2.0
 META = "io.modelcontextprotocol/"
 Event = dict[str, Any]
+
+COMMAND = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml"]
+
+
+class Replicas:
+    """
+    Two replicas, numbered 0 and 1, that run in one folder; with more `ports`, more of them.
+
+    *tools* is the file of their tools, which find the folder as their working directory. *port* is
+    the resource's: a balancer's, or (None) the first replica's. *preset* says how its issuer writes
+    tokens; *settings* are further tables of the configuration.
+    """
+
+    def __init__(
+        self,
+        idp: Idp,
+        folder: Path,
+        storage: Mapping[str, str],
+        *,
+        tools: Path,
+        port: int | None = None,
+        preset: str = "generic",
+        **settings: Any,
+    ) -> None:
+        self.folder = folder
+        self.ports = [free_port(), free_port()]
+        self.port = self.ports[0] if port is None else port
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self.servers: list[Gatepost] = []
+        table = {"acme": "acme", "globex": "globex"}
+        trusted = issuer_settings(idp, tenants=table, preset=preset)
+        self._forge = TokenFactory(trusted["issuer"], self.url)
+        create(folder / "keyring.json")
+        configured = configuration(
+            self.port,
+            [trusted],
+            storage=dict(storage),
+            keys={"ring": "file:keyring.json"},
+            tools={"load": [str(tools)]},
+            **settings,
+        )
+        text = "\n".join(f"{name} = {toml(value)}" for name, value in configured.items())
+        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """All of them, for the time of a block."""
+        try:
+            # All before any is waited for: most of a start is the interpreter's.
+            self.servers += [self._begun(number) for number in range(len(self.ports))]
+            for server in self.servers:
+                server.wait_for(READY)
+            yield
+        finally:
+            for server in self.servers:
+                server.kill()
+
+    def kill(self, number: int) -> None:
+        """End a replica without a word, as a machine ends that loses its power."""
+        self.servers[number].kill()
+
+    def restart(self, number: int) -> None:
+        """Start a replica again at its old address."""
+        self.kill(number)
+        self.servers[number] = self._begun(number)
+        self.servers[number].wait_for(READY)
+
+    def token(self, **claims: Any) -> str:
+        """A token for the resource; the same person's unless *claims* say otherwise."""
+        return self._forge.token(**claims)
+
+    def _begun(self, number: int) -> Gatepost:
+        environment = {"GATEPOST_LISTEN__PORT": str(self.ports[number])}
+        return Gatepost(COMMAND, env=python_environment(environment), cwd=self.folder)
 
 
 class BalancedReplicas(Replicas):
@@ -32,7 +110,7 @@ class BalancedReplicas(Replicas):
             idp,
             folder,
             storage,
-            tools=Path(tools.__file__),
+            tools=Path(replica_tools.__file__),
             port=free_port(),
             tasks={"lease_s": LEASE_S},
             **settings,

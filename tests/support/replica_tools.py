@@ -1,8 +1,10 @@
-"""Tools that leave marks where they run, so that a test can count what really happened."""
+"""Tools of replicas: what they did leaves a line in a file, so that a test can count it."""
 
 import asyncio
 import os
+import time
 from pathlib import Path
+from threading import Event
 
 from pydantic import BaseModel
 
@@ -89,3 +91,78 @@ async def touch(ctx: CallContext, name: str) -> str:
     await ctx.changes.updated(f"note://{name}")
     await ctx.changes.listed("tools")
     return "told"
+
+
+effects_pack = Pack("effects")
+
+EFFECTS, GO = Path("effects"), Path("go")
+LOOK_EVERY_S = 0.02
+
+
+def _act(what: str) -> str:
+    with EFFECTS.open("a", encoding="utf-8") as effects:
+        effects.write(f"{what}\n")
+    while not GO.exists():
+        Event().wait(LOOK_EVERY_S)
+    return f"{what} {EFFECTS.read_text(encoding='utf-8').split().count(what)}"
+
+
+@effects_pack.tool()
+def act(ctx: CallContext, what: str) -> str:
+    """Have an effect, and wait until somebody says go."""
+    return _act(what)
+
+
+@effects_pack.tool(idempotent=True)
+def put(ctx: CallContext, what: str) -> str:
+    """Have an effect that is the same twice, and wait until somebody says go."""
+    return _act(what)
+
+
+shop = Pack("shop")
+
+
+@shop.tool()
+async def sell(ctx: CallContext) -> str:
+    """Have an effect, at once."""
+    mark(f"sell-{ctx.caller.tenant_id} {time.time():.6f}")
+    return "sold"
+
+
+@shop.tool()
+async def rent(ctx: CallContext) -> str:
+    """Have an effect, by a tool with a limit of its own."""
+    mark(f"rent-{ctx.caller.tenant_id} {time.time():.6f}")
+    return "rented"
+
+
+@shop.tool()
+async def work(ctx: CallContext, seconds: float) -> str:
+    """Take so long."""
+    await asyncio.sleep(seconds)
+    mark(f"work-{ctx.caller.tenant_id} {time.time():.6f}")
+    return "worked"
+
+
+bank = Pack("bank")
+
+
+@bank.tool(approval=True, destructive=True)
+def transfer(ctx: CallContext, to: str, amount: int = 1) -> str:
+    """Pay somebody."""
+    mark(f"{to} {amount}")
+    return f"paid {to} {amount}"
+
+
+@bank.tool(approval=True, destructive=True)
+async def wire(ctx: CallContext, to: str, amount: int = 1) -> str:
+    """Pay somebody, by a bank that never answers."""
+    mark(f"{to} {amount}")
+    await asyncio.Event().wait()
+    return f"paid {to} {amount}"
+
+
+@bank.tool(read_only=True)
+async def balance(ctx: CallContext) -> str:
+    """Say what is left."""
+    return "all of it"
