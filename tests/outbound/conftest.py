@@ -1,8 +1,5 @@
 """A small internet on this machine, and a client whose only way out leads there."""
 
-import socket
-import socketserver
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +15,7 @@ from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
 from tests.support.asgi_server import AsgiServer
 from tests.support.issuers import Receive, Scope, Send, respond
-from tests.support.proxies import pump
+from tests.support.proxies import ConnectProxy, connect_proxy
 from tests.support.tokens import CertificateAuthority
 
 PUBLIC = "93.184.215.14"
@@ -95,45 +92,6 @@ class Names:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
-class Proxy(socketserver.ThreadingTCPServer):
-    """Leads tunnels to ports that end in 443 to one port of this machine, others to another."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, plain: int, secure: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Tunnel)
-        self.plain, self.secure = plain, secure
-        self.asked: list[str] = []
-        self.head = b""
-
-    @property
-    def url(self) -> str:
-        return f"http://user:word@127.0.0.1:{self.server_address[1]}"
-
-
-class _Tunnel(socketserver.BaseRequestHandler):
-    server: Proxy
-
-    def handle(self) -> None:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            chunk = self.request.recv(4096)
-            if not chunk:
-                return
-            head += chunk
-        self.server.head = head
-        method, target, _ = head.decode("latin-1").split("\r\n")[0].split(" ")
-        self.server.asked.append(f"{method} {target}")
-        port = self.server.secure if target.endswith("443") else self.server.plain
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as there:
-            self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            back = threading.Thread(target=pump, args=(there, self.request), daemon=True)
-            back.start()
-            pump(self.request, there)
-            back.join(10)
-
-
 def says(body: bytes | str, kind: str = "text/html", status: int = 200, **headers: str) -> Page:
     """A page with that content; header names are given with `_` for `-`."""
     data = body.encode() if isinstance(body, str) else body
@@ -157,7 +115,7 @@ class Internet(msgspec.Struct, frozen=True):
 
     site: Site
     names: Names
-    proxy: Proxy
+    proxy: ConnectProxy
     company: CertificateAuthority
     plain: int
     """The port of the site without TLS, on this machine."""
@@ -188,14 +146,10 @@ def small_internet(folder: Path) -> Iterator[Internet]:
     certificate, key = company.certify(f"*.{DOMAIN}")
     plain = AsgiServer(site).start()
     secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()
-    with Proxy(plain.port, secure.port) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
+    with connect_proxy(secure.port, plain.port, user="user:word@") as proxy:
         try:
             yield Internet(site, Names(), proxy, company, plain.port, secure.port)
         finally:
-            proxy.shutdown()
-            thread.join(10)
             secure.stop()
             plain.stop()
 

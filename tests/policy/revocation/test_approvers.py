@@ -11,8 +11,8 @@ import pytest
 from gatepost.policy.approvals.request import GrantTerms
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
+from tests.policy.revocation.conftest import TASKS, RevocationReplicas
 from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
-from tests.policy.servers import TASKS, RevocationReplicas
 from tests.support.client import message
 from tests.support.replicas import WITHIN_S, ReplicaClient
 
