@@ -9,7 +9,7 @@ from gatepost.dashboard.argument_tree import MOST_TEXT
 from gatepost.dashboard.difference import MOST_LINES
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from tests.dashboard.billing_server import BillingServer, open_billing_server
-from tests.dashboard.server import HttpBrowser
+from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.test_pages import decide
 
 ALICE = ScriptApprover(subject="alice", name="Alice")

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.dashboard.server import CLIENT, SECRET
+from tests.dashboard.conftest import CLIENT, SECRET
 from tests.support.asgi_server import serving
 from tests.support.browser import forms_of
 from tests.support.client import Client

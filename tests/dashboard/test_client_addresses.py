@@ -8,7 +8,7 @@ import pytest
 from gatepost.audit.search import AuditRecord, AuditSearch
 from gatepost.storage.audit import AuditQuery
 from tests.dashboard.billing_server import BillingServer, open_billing_server
-from tests.dashboard.server import HttpBrowser
+from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.test_pages import decide, fields_of
 
 SOCKET, FAR = "127.0.0.1", "203.0.113.9"

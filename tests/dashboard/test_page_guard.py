@@ -8,7 +8,7 @@ from importlib import resources
 import httpx2
 import pytest
 
-from tests.dashboard.server import DashboardServer
+from tests.dashboard.conftest import DashboardServer
 from tests.support.cases import each
 
 GUARDS = {

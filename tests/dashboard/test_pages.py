@@ -11,8 +11,8 @@ from gatepost.policy.approvals.request_store import key_of_use
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost_authz.errors import InvalidToken
 from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.screenshots import INVOICE, NOTES
-from tests.dashboard.server import HttpBrowser
 from tests.support.measuring import eventually
 
 

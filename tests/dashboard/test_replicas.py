@@ -23,7 +23,7 @@ from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.orders import revocation
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server
-from tests.dashboard.server import HttpBrowser
+from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server

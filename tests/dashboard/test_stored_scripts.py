@@ -14,7 +14,7 @@ from gatepost import CallContext, Pack
 from gatepost.config.settings import Config, ToolsSettings
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer, Visitor
-from tests.dashboard.server import open_dashboard_server
+from tests.dashboard.conftest import open_dashboard_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.browser import chromium, in_a_browser
 

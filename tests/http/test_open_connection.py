@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.encrypted import Secure, main, second, secure
+from tests.http.conftest import Secure, main, second, secure
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, failure

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.edge import respond
 from gatepost.http.flow_control import UnreadLimits
 from gatepost_authz.middleware import send_response
-from tests.http.encrypted import WITHIN_S, Encrypted, encrypted
+from tests.http.conftest import WITHIN_S, Encrypted, encrypted
 from tests.support.measuring import eventually
 from tests.support.tokens import CertificateAuthority
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from gatepost.http.descriptors import DescriptorLimits
 from gatepost.http.edge import respond
 from gatepost.runtime import server as listen
-from tests.http.encrypted import WITHIN_S, Encrypted, encrypted, rest_of, until
+from tests.http.conftest import WITHIN_S, Encrypted, encrypted, rest_of, until
 from tests.support.measuring import eventually
 from tests.support.tokens import CertificateAuthority
 

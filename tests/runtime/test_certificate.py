@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.encrypted import WITHIN_S, Secure, secure
+from tests.http.conftest import WITHIN_S, Secure, secure
 from tests.support.client import WELL_KNOWN
 from tests.support.commands import REFUSED
 from tests.support.issuers import Idp
