@@ -202,10 +202,10 @@ class AttackedServer(Server):
         target: str | None = None,
         body: bytes | None = None,
         hosts: list[str] | None = None,
-        tool: str = "witness",
+        tool: str = "record_call",
         content_type: str = "application/json",
     ) -> RawAnswer:
-        """One request with exactly these extra fields; by default a call of the witness tool."""
+        """One request with exactly these extra fields; by default a call of `record_call`."""
         usual, call = tools_call(tool)
         sent = call if body is None else body
         head: list[tuple[str, str | bytes]] = [
@@ -216,7 +216,7 @@ class AttackedServer(Server):
             head.append(("Content-Length", str(len(sent))))
         return exchange(self.port, request(method, target or self.path, head, sent))
 
-    def call(self, token: str, *, fields: Fields = (), tool: str = "witness") -> RawAnswer:
+    def call(self, token: str, *, fields: Fields = (), tool: str = "record_call") -> RawAnswer:
         return self.raw([("Authorization", f"Bearer {token}"), *fields], tool=tool)
 
     def refused(
@@ -225,7 +225,7 @@ class AttackedServer(Server):
         *,
         status: int = 401,
         error: str = "invalid_token",
-        tool: str = "witness",
+        tool: str = "record_call",
         fields: Fields = (),
     ) -> RawAnswer:
         """The token opens nothing: this refusal, no tool run, nothing of it in answer or log."""
@@ -249,7 +249,7 @@ class AttackedServer(Server):
         self,
         token: str,
         *,
-        tool: str = "witness",
+        tool: str = "record_call",
         fields: Fields = (),
         headers: dict[str, str] | None = None,
     ) -> TenantContext:
@@ -280,7 +280,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def serving(
     idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
 ) -> Iterator[AttackedServer]:
-    """A running site whose configuration is the attacked one with *settings* changed."""
+    """A running server whose configuration is the attacked one with *settings* changed."""
     sock = bind("127.0.0.1", 0)
     resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
     tree = {
@@ -304,7 +304,7 @@ def serving(
 
 
 @pytest.fixture(scope="session", params=PARSERS)
-def site(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
     """Gatepost on uvicorn with this HTTP parser."""
-    with Idp() as idp, serving(idp, request.param) as site:
-        yield site
+    with Idp() as idp, serving(idp, request.param) as server:
+        yield server

@@ -29,7 +29,7 @@ CLAIMS = (
 MEMBERS = ("alg", "typ", "crit", "b64", "zip", "enc", "cty", "jku", "jwk", "x5c", "x5u")
 METHODS = ("initialize", "tools/call", "tools/list", "server/discover", "ping", "")
 EXAMPLES = settings(max_examples=60)
-one_parser = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+one_parser = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 """The parser reads these requests alike, and what differs is behind it."""
 
 
@@ -43,10 +43,10 @@ def documented(answer: Any, *statuses: int) -> None:
 
 @EXAMPLES
 @given(value=FIELD_BYTES | FIELD_BYTES.map(lambda data: b"Bearer " + data))
-def test_any_authorization_header(site: AttackedServer, value: bytes) -> None:
+def test_any_authorization_header(server: AttackedServer, value: bytes) -> None:
     """Bytes that are no credential are 400 or 401."""
-    with site.nothing_runs():
-        documented(site.raw([("Authorization", value)]), 400, 401, 431)
+    with server.nothing_runs():
+        documented(server.raw([("Authorization", value)]), 400, 401, 431)
 
 
 @one_parser
@@ -54,47 +54,47 @@ def test_any_authorization_header(site: AttackedServer, value: bytes) -> None:
 @given(
     parts=st.lists(st.binary(max_size=120).map(b64) | st.text("aA0-_.=", max_size=20), max_size=6)
 )
-def test_any_token(site: AttackedServer, parts: list[str]) -> None:
+def test_any_token(server: AttackedServer, parts: list[str]) -> None:
     """Segments of anything are no token."""
-    with site.nothing_runs():
-        documented(site.call(".".join(parts)), 400, 401)
+    with server.nothing_runs():
+        documented(server.call(".".join(parts)), 400, 401)
 
 
 @one_parser
 @EXAMPLES
 @given(member=st.sampled_from(MEMBERS), value=ANY_JSON)
-def test_any_value_of_a_header_member(site: AttackedServer, member: str, value: Any) -> None:
+def test_any_value_of_a_header_member(server: AttackedServer, member: str, value: Any) -> None:
     """A signed token whose header says anything is refused, or was harmless."""
-    documented(site.call(site.tokens().token(header={member: value})), 200, 401, 503)
+    documented(server.call(server.tokens().token(header={member: value})), 200, 401, 503)
 
 
 @one_parser
 @EXAMPLES
 @given(claim=st.sampled_from(CLAIMS), value=ANY_JSON | st.just(ABSENT))
-def test_any_value_of_a_claim(site: AttackedServer, claim: str, value: Any) -> None:
+def test_any_value_of_a_claim(server: AttackedServer, claim: str, value: Any) -> None:
     """A signed token that claims anything is refused, or was harmless."""
-    documented(site.call(site.tokens().token(**{claim: value})), 200, 401)
+    documented(server.call(server.tokens().token(**{claim: value})), 200, 401)
 
 
 @one_parser
 @EXAMPLES
 @given(payload=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_signed_payload(site: AttackedServer, payload: bytes) -> None:
+def test_any_signed_payload(server: AttackedServer, payload: bytes) -> None:
     """Signed by the right key, and still not a set of claims."""
-    token = compact(site.tokens().header(), payload, SIGN)
+    token = compact(server.tokens().header(), payload, SIGN)
     if not payload:
         return
-    with site.nothing_runs():
-        documented(site.call(token), 401)
+    with server.nothing_runs():
+        documented(server.call(token), 401)
 
 
 @EXAMPLES
 @given(body=st.binary(max_size=200) | ANY_JSON.map(lambda value: json.dumps(value).encode()))
-def test_any_body(site: AttackedServer, body: bytes) -> None:
+def test_any_body(server: AttackedServer, body: bytes) -> None:
     """From a caller who may come in: JSON-RPC errors, or nothing to answer."""
-    credential = ("Authorization", f"Bearer {site.tokens().token()}")
-    with site.nothing_runs():
-        documented(site.raw([credential], body=body), 200, 202, 400, 404)
+    credential = ("Authorization", f"Bearer {server.tokens().token()}")
+    with server.nothing_runs():
+        documented(server.raw([credential], body=body), 200, 202, 400, 404)
 
 
 @one_parser
@@ -107,9 +107,9 @@ def test_any_body(site: AttackedServer, body: bytes) -> None:
     params=ANY_JSON,
     identity=ANY_JSON,
 )
-def test_any_message(site: AttackedServer, method: str, params: Any, identity: Any) -> None:
+def test_any_message(server: AttackedServer, method: str, params: Any, identity: Any) -> None:
     """Known methods with parameters of any shape, in either era."""
     message = {"jsonrpc": "2.0", "id": identity, "method": method, "params": params}
-    credential = ("Authorization", f"Bearer {site.tokens().token()}")
-    with site.nothing_runs():
-        documented(site.raw([credential], body=json.dumps(message).encode()), 200, 202, 400, 404)
+    credential = ("Authorization", f"Bearer {server.tokens().token()}")
+    with server.nothing_runs():
+        documented(server.raw([credential], body=json.dumps(message).encode()), 200, 202, 400, 404)

@@ -65,9 +65,9 @@ async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
     It took a place, waited for the relay, and its call was over before: while the relay was slow
     every caller lost one place after the other, until the server was started anew.
     """
-    house = await EndpointPair(pack.tools.values()).open()
-    assert await house.ping(house.one) == 200
-    relay: Any = house.one.relay.of("acme")
+    replicas = await EndpointPair(pack.tools.values()).open()
+    assert await replicas.ping(replicas.one) == 200
+    relay: Any = replicas.one.relay.of("acme")
     waited = asyncio.Event()
 
     async def follow(topic: str, deliver: Any) -> Subscription:
@@ -77,10 +77,10 @@ async def test_a_stream_that_could_not_begin_gives_its_place_back() -> None:
 
     relay.follow = follow
     for _ in range(3):
-        live = house.call(house.one, "report")
+        live = replicas.call(replicas.one, "report")
         await live.over()
         assert live.status == 200
 
     assert waited.is_set()
-    assert len(house.one.streams) == 0
-    assert not house.one.streams._of_caller
+    assert len(replicas.one.streams) == 0
+    assert not replicas.one.streams._of_caller

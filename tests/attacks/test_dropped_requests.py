@@ -68,7 +68,7 @@ class Slow:
         return ask
 
 
-class Site:
+class SlowServer:
     """A server on slow stores, and one exchange with it."""
 
     def __init__(self) -> None:
@@ -191,27 +191,27 @@ async def test_nothing_is_left_whenever_a_request_ends(
     monkeypatch.setattr(request_messages, "WATCH_AFTER_S", 0)
     verb, body, headers = REQUESTS[name]
     for steps in range(MOST_STEPS):
-        site = Site()
+        server = SlowServer()
         if name.startswith("old"):
-            session = await site.client.open(capabilities={"elicitation": {}})
+            session = await server.client.open(capabilities={"elicitation": {}})
             headers = [*REQUESTS[name][2], ("mcp-session-id", session)]
-        was_over = await site.exchange(verb, body, headers, steps, dropped=dropped)
-        await settled(site, steps)
-        kinds = [(sent["type"], sent.get("more_body", False)) for sent in site.sent]
+        was_over = await server.exchange(verb, body, headers, steps, dropped=dropped)
+        await settled(server, steps)
+        kinds = [(sent["type"], sent.get("more_body", False)) for sent in server.sent]
         assert kinds.count(("http.response.start", False)) == bool(kinds)
         assert ("http.response.body", False) not in kinds[:-1]
         if was_over:
             break
 
 
-async def settled(site: Site, steps: int) -> None:
+async def settled(server: SlowServer, steps: int) -> None:
     """Wait until nothing is left; say what is, if that does not come."""
 
     async def is_over() -> bool:
-        await site.client.server.register.aclose()
-        return not site.left()
+        await server.client.server.register.aclose()
+        return not server.left()
 
     try:
         await run_until(is_over)
     except TimeoutError:
-        pytest.fail(f"after {steps} steps: {site.left()}")
+        pytest.fail(f"after {steps} steps: {server.left()}")

@@ -18,20 +18,20 @@ from tests.support.client import RawAnswer, exchange, read_answer, request
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
-def connected(site: AttackedServer) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", site.port), timeout=10)
+def connected(server: AttackedServer) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def head(site: AttackedServer, *fields: str) -> bytes:
+def head(server: AttackedServer, *fields: str) -> bytes:
     """The head of a POST to the endpoint, with the fields that every test has."""
-    usual = (f"POST {site.path} HTTP/1.1", f"Host: {site.authority}")
+    usual = (f"POST {server.path} HTTP/1.1", f"Host: {server.authority}")
     return "\r\n".join((*usual, "Content-Type: application/json", *fields, "", "")).encode()
 
 
-def healthy(site: AttackedServer, *fields: str) -> bytes:
-    asked = ("GET /health HTTP/1.1", f"Host: {site.authority}", *fields, "", "")
+def healthy(server: AttackedServer, *fields: str) -> bytes:
+    asked = ("GET /health HTTP/1.1", f"Host: {server.authority}", *fields, "", "")
     return "\r\n".join(asked).encode()
 
 
@@ -46,51 +46,51 @@ def statuses(connection: socket.socket) -> list[int]:
     return [int(status) for status in STATUS.findall(received)]
 
 
-def token_field(site: AttackedServer) -> str:
-    return f"Authorization: Bearer {site.tokens().token()}"
+def token_field(server: AttackedServer) -> str:
+    return f"Authorization: Bearer {server.tokens().token()}"
 
 
-def settled(site: AttackedServer) -> None:
+def settled(server: AttackedServer) -> None:
     """Return when the server has read what was sent before: it answers in turn."""
     for _ in range(3):
-        with connected(site) as other:
-            other.sendall(healthy(site, "Connection: close"))
+        with connected(server) as other:
+            other.sendall(healthy(server, "Connection: close"))
             assert read_answer(other).status == 200
 
 
 def refused_before_its_body(
-    site: AttackedServer, connection: socket.socket, size: int
+    server: AttackedServer, connection: socket.socket, size: int
 ) -> RawAnswer:
-    connection.sendall(head(site, f"Content-Length: {size}"))
+    connection.sendall(head(server, f"Content-Length: {size}"))
     answer = read_answer(connection)
     assert answer.status == 401
     return answer
 
 
-def test_the_unread_body_of_a_refused_request_holds_no_request(site: AttackedServer) -> None:
+def test_the_unread_body_of_a_refused_request_holds_no_request(server: AttackedServer) -> None:
     """It was taken for a head, and each `upgrade:` in it made it longer: the rest was a request."""
-    smuggled = healthy(site, "X-Padding: 1")
+    smuggled = healthy(server, "X-Padding: 1")
     smuggled += b" " * (len(smuggled) % 2)
     body = b"\r\nupgrade:" * (len(smuggled) // 2) + b"\r\n\r\n" + smuggled
 
-    with connected(site) as connection:
-        refused_before_its_body(site, connection, len(body))
+    with connected(server) as connection:
+        refused_before_its_body(server, connection, len(body))
         connection.sendall(body)
-        settled(site)
-        connection.sendall(healthy(site, "Connection: close"))
+        settled(server)
+        connection.sendall(healthy(server, "Connection: close"))
         after = statuses(connection)
 
     assert after == [200]
 
 
-def test_the_unread_body_of_a_refused_request_is_no_large_head(site: AttackedServer) -> None:
+def test_the_unread_body_of_a_refused_request_is_no_large_head(server: AttackedServer) -> None:
     """A client that uploads with an expired token got 401, then 431, then a reset."""
     size = 1_000_000
 
-    with connected(site) as connection:
-        refused_before_its_body(site, connection, size)
+    with connected(server) as connection:
+        refused_before_its_body(server, connection, size)
         connection.sendall(b"x" * size)
-        connection.sendall(healthy(site, "Connection: close"))
+        connection.sendall(healthy(server, "Connection: close"))
         after = statuses(connection)
 
     assert after == [200]
@@ -98,17 +98,17 @@ def test_the_unread_body_of_a_refused_request_is_no_large_head(site: AttackedSer
 
 @pytest.mark.parametrize("pieces", [("UpGrade: h2c\r\n",), ("Upgr", "ade: h2c\r\n")])
 def test_a_body_is_no_request_however_an_upgrade_is_offered(
-    site: AttackedServer, pieces: tuple[str, ...]
+    server: AttackedServer, pieces: tuple[str, ...]
 ) -> None:
     """The parser skips the body of a request with an upgrade and takes it for the next request."""
-    smuggled = healthy(site, "Connection: close")
-    start = head(site, "Connection: upgrade").removesuffix(b"\r\n")
+    smuggled = healthy(server, "Connection: close")
+    start = head(server, "Connection: upgrade").removesuffix(b"\r\n")
 
-    with connected(site) as connection:
+    with connected(server) as connection:
         for piece in (*pieces[:-1], f"{pieces[-1]}Content-Length: {len(smuggled)}\r\n\r\n"):
             connection.sendall(start + piece.encode())
             start = b""
-            settled(site)
+            settled(server)
         with contextlib.suppress(OSError):
             connection.sendall(smuggled)
             connection.shutdown(socket.SHUT_WR)
@@ -117,15 +117,15 @@ def test_a_body_is_no_request_however_an_upgrade_is_offered(
     assert answered in ([400], [401])
 
 
-def test_a_connection_serves_clients_that_send_head_and_body_apart(site: AttackedServer) -> None:
+def test_a_connection_serves_clients_that_send_head_and_body_apart(server: AttackedServer) -> None:
     """The heads added up over requests, and after some hundred the connection was cut."""
-    beginning = head(site, token_field(site), "Content-Length: 2", f"X-Filler: {'x' * 8_000}")
+    beginning = head(server, token_field(server), "Content-Length: 2", f"X-Filler: {'x' * 8_000}")
     answered = 0
 
-    with connected(site) as connection:
+    with connected(server) as connection:
         for _ in range(40):
             connection.sendall(beginning)
-            settled(site)
+            settled(server)
             connection.sendall(b"{}")
             answered += read_answer(connection).status == 400
 
@@ -184,11 +184,11 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
 
 @each("path", ["/health", "/readyz"])
 @each("method", ["CONNECT", "POST", "DELETE"])
-def test_a_probe_is_asked_by_get_alone(site: AttackedServer, method: str, path: str) -> None:
+def test_a_probe_is_asked_by_get_alone(server: AttackedServer, method: str, path: str) -> None:
     """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
-    head = [("Host", site.authority), ("Connection", "close"), ("Content-Length", "0")]
-    answer = exchange(site.port, request(method, path, head))
+    head = [("Host", server.authority), ("Connection", "close"), ("Content-Length", "0")]
+    answer = exchange(server.port, request(method, path, head))
 
     assert answer.status in {401, 405}
     assert answer.field("allow") in {None, "GET, HEAD"}
-    assert "Traceback" not in site.log()
+    assert "Traceback" not in server.log()

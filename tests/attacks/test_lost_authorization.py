@@ -23,7 +23,7 @@ WITHIN_S = 10
 NUMBERS = range(1, 6)
 
 
-class Site:
+class ActingServer:
     """A server whose tool `act` notes its argument, and at the second waits for ``go_on``."""
 
     def __init__(self) -> None:
@@ -56,20 +56,20 @@ class Site:
         return parts
 
 
-async def token_expires(site: Site, session: str) -> None:
-    site.client.clock.now += 60
+async def token_expires(server: ActingServer, session: str) -> None:
+    server.client.clock.now += 60
 
 
-async def time_passes(site: Site, session: str) -> None:
-    site.client.clock.now += BATCH_S
+async def time_passes(server: ActingServer, session: str) -> None:
+    server.client.clock.now += BATCH_S
 
 
-async def tenant_goes(site: Site, session: str) -> None:
-    site.client.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
+async def tenant_goes(server: ActingServer, session: str) -> None:
+    server.client.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
 
 
-async def session_ends(site: Site, session: str) -> None:
-    ended = await site.client.send(b"", [JSON, ("mcp-session-id", session)], verb="DELETE")
+async def session_ends(server: ActingServer, session: str) -> None:
+    ended = await server.client.send(b"", [JSON, ("mcp-session-id", session)], verb="DELETE")
     assert ended.status == 204
 
 
@@ -82,28 +82,28 @@ async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
     Fifty calls of half a minute were begun one after another on the strength of one check: for 25
     minutes after the token was over, the session ended, or the tenant was suspended.
     """
-    site = Site()
-    site.client.caller = a_caller(expires_at=int(site.client.clock.now) + 10)
-    session = await site.client.open("2025-03-26")
+    server = ActingServer()
+    server.client.caller = a_caller(expires_at=int(server.client.clock.now) + 10)
+    session = await server.client.open("2025-03-26")
     async with asyncio.timeout(WITHIN_S):
-        batch = asyncio.create_task(site.batch(session))
-        await site.second.wait()
-        await happens(site, session)
-        site.go_on.set()
+        batch = asyncio.create_task(server.batch(session))
+        await server.second.wait()
+        await happens(server, session)
+        server.go_on.set()
         answers = await batch
 
-    assert site.ran == [1, 2]
+    assert server.ran == [1, 2]
     refused = [answer["id"] for answer in answers if "error" in answer]
     assert refused == [3, 4, 5]
 
 
 async def test_a_batch_within_its_time_is_served_whole() -> None:
     """Also one whose token is good only by its leeway."""
-    site = Site()
-    site.client.caller = a_caller(expires_at=int(site.client.clock.now) - 5)
-    session = await site.client.open("2025-03-26")
-    site.go_on.set()
-    answers = await site.batch(session)
+    server = ActingServer()
+    server.client.caller = a_caller(expires_at=int(server.client.clock.now) - 5)
+    session = await server.client.open("2025-03-26")
+    server.go_on.set()
+    answers = await server.batch(session)
 
     assert [answer["id"] for answer in answers if "result" in answer] == [*NUMBERS]
 

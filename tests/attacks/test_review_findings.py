@@ -32,7 +32,7 @@ from tests.support.cases import each
 from tests.support.client import RawAnswer, exchange, request
 from tests.support.measuring import steps
 
-CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"witness"}}'
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_call"}}'
 OPEN = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}'
 META = (
     b'"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",'
@@ -40,27 +40,29 @@ META = (
 )
 
 
-def post(site: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
+def post(server: AttackedServer, body: bytes, *fields: tuple[str, str]) -> RawAnswer:
     """A message of the older revisions with a good token."""
     head = [
-        ("Host", site.authority),
-        ("Authorization", f"Bearer {site.tokens().token()}"),
+        ("Host", server.authority),
+        ("Authorization", f"Bearer {server.tokens().token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         ("Connection", "close"),
         *fields,
     ]
-    return exchange(site.port, request("POST", site.path, head, body))
+    return exchange(server.port, request("POST", server.path, head, body))
 
 
-def modern(site: AttackedServer, message: bytes, *fields: tuple[str, str], tool: str) -> RawAnswer:
+def modern(
+    server: AttackedServer, message: bytes, *fields: tuple[str, str], tool: str
+) -> RawAnswer:
     """A 2026-07-28 call of *tool* with a good token and exactly this body."""
-    token = ("Authorization", f"Bearer {site.tokens().token()}")
-    return site.raw([token, *fields], body=message, tool=tool)
+    token = ("Authorization", f"Bearer {server.tokens().token()}")
+    return server.raw([token, *fields], body=message, tool=tool)
 
 
-def session_of(site: AttackedServer) -> tuple[str, str]:
-    identity = post(site, OPEN).field("mcp-session-id")
+def session_of(server: AttackedServer) -> tuple[str, str]:
+    identity = post(server, OPEN).field("mcp-session-id")
     assert identity
     return ("Mcp-Session-Id", identity)
 
@@ -88,13 +90,13 @@ def test_one_issuer_of_a_template_cannot_claim_the_tenant_of_another(
     assert refused.value.reason == "tenant_not_exclusive"
 
 
-def test_a_suspended_tenant_cannot_call_in_a_batch(site: AttackedServer) -> None:
+def test_a_suspended_tenant_cannot_call_in_a_batch(server: AttackedServer) -> None:
     """A session from before the suspension still opens; a batch must meet the check as well."""
     keyring = KeyRing.ephemeral()
-    with serving(site.idp, "h11", keyring=keyring, tenancy={"suspended": ["acme"]}) as closed:
+    with serving(server.idp, "h11", keyring=keyring, tenancy={"suspended": ["acme"]}) as closed:
         caller = TenantContext(
             tenant_id="acme",
-            issuer=site.idp.issuer("main"),
+            issuer=server.idp.issuer("main"),
             subject="alice",
             subject_kind="user",
             client_id="client-1",
@@ -112,29 +114,32 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(site: AttackedServer) -> None
 
 
 @pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
-def test_a_field_behind_the_body_is_no_header(site: AttackedServer, field: str) -> None:
+def test_a_field_behind_the_body_is_no_header(server: AttackedServer, field: str) -> None:
     """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
-    fields, body = tools_call("witness")
-    fields += [("Host", site.authority), ("Content-Type", "application/json")]
-    fields += [("Authorization", f"Bearer {site.tokens().token()}"), ("Connection", "close")]
+    fields, body = tools_call("record_call")
+    fields += [("Host", server.authority), ("Content-Type", "application/json")]
+    fields += [("Authorization", f"Bearer {server.tokens().token()}"), ("Connection", "close")]
     late = next(f"{name}: {value!s}" for name, value in fields if name == field)
     head = [pair for pair in fields if pair[0] != field] + [("Transfer-Encoding", "chunked")]
     chunked = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, late.encode())
 
-    with site.nothing_runs():
-        answer = exchange(site.port, request("POST", site.path, head, chunked))
+    with server.nothing_runs():
+        answer = exchange(server.port, request("POST", server.path, head, chunked))
 
     assert answer.status == (401 if field == "Authorization" else 400)
 
 
-def test_fields_behind_the_body_fill_no_memory(site: AttackedServer) -> None:
+def test_fields_behind_the_body_fill_no_memory(server: AttackedServer) -> None:
     """They count neither as head nor as body, and a value without end was gathered whole."""
-    head = [("Host", site.authority), ("Content-Type", "application/json")]
-    head += [("Authorization", f"Bearer {site.tokens().token()}"), ("Transfer-Encoding", "chunked")]
+    head = [("Host", server.authority), ("Content-Type", "application/json")]
+    head += [
+        ("Authorization", f"Bearer {server.tokens().token()}"),
+        ("Transfer-Encoding", "chunked"),
+    ]
     sent = 0
 
-    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
-        connection.sendall(request("POST", site.path, head, b"1\r\n{\r\n0\r\nX: "))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(request("POST", server.path, head, b"1\r\n{\r\n0\r\nX: "))
         with contextlib.suppress(ConnectionError):
             while sent < 20_000_000:
                 connection.sendall(b"x" * 65_536)
@@ -167,17 +172,17 @@ async def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
         b'[{"jsonrpc":"2.0","id":1,"method":"\xff"}]',
     ],
 )
-def test_a_body_that_is_not_utf_8_is_no_json(site: AttackedServer, body: bytes) -> None:
+def test_a_body_that_is_not_utf_8_is_no_json(server: AttackedServer, body: bytes) -> None:
     """J-01; whoever can make a server answer 500 can fill its log with tracebacks."""
-    answer = post(site, body)
+    answer = post(server, body)
 
     assert (answer.status, code_of(answer)) == (400, jsonrpc.PARSE_ERROR)
     assert json.loads(answer.body)["id"] is None
 
 
-def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: AttackedServer) -> None:
+def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(server: AttackedServer) -> None:
     """JSON-RPC 2.0 section 6: an error for each, and the good ones are served."""
-    answer = post(site, b'[1,[],null,"a",{},' + CALL + b"]", session_of(site))
+    answer = post(server, b'[1,[],null,"a",{},' + CALL + b"]", session_of(server))
 
     assert answer.status == 200
     *refused, served = json.loads(answer.body)
@@ -187,16 +192,16 @@ def test_what_is_no_message_in_a_batch_is_refused_beside_the_others(site: Attack
 
 @pytest.mark.parametrize("number", ["1e999", "9" * 4000])
 def test_arguments_that_two_parsers_read_differently_pass_no_routing_header(
-    site: AttackedServer, number: str
+    server: AttackedServer, number: str
 ) -> None:
     """A proxy routed by the header: unread arguments must not leave it unchecked (H-10)."""
     call = (
-        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"witness_routed",'
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"record_routed",'
         b'"arguments":{"region":"restricted","data":{"n":%b}},%b}}' % (number.encode(), META)
     )
 
-    with site.nothing_runs():
-        answer = modern(site, call, ("Mcp-Param-Region", "public"), tool="witness_routed")
+    with server.nothing_runs():
+        answer = modern(server, call, ("Mcp-Param-Region", "public"), tool="record_routed")
 
     assert answer.status == 400
     assert code_of(answer) in {jsonrpc.INVALID_PARAMS, jsonrpc.HEADER_MISMATCH}

@@ -20,15 +20,15 @@ from tests.support.endpoint_streams import EndpointPair
 WITHIN_S = 10
 
 
-def notes(house: EndpointPair, kind: str) -> list[str]:
+def notes(replicas: EndpointPair, kind: str) -> list[str]:
     """The notes of one kind at the relay."""
-    held = house.one.relay.of("acme")._notes  # type: ignore[attr-defined]
+    held = replicas.one.relay.of("acme")._notes  # type: ignore[attr-defined]
     return [name for name in held if f"/{kind}/" in name]
 
 
-async def asked(house: EndpointPair, identity: Any = 7) -> Any:
+async def asked(replicas: EndpointPair, identity: Any = 7) -> Any:
     """A call that asks, and the id of its question."""
-    live = house.call(house.one, "ask_name", identity=identity)
+    live = replicas.call(replicas.one, "ask_name", identity=identity)
     return live, (await question(live))["id"]
 
 
@@ -37,33 +37,33 @@ async def test_answers_are_taken_to_questions_that_wait() -> None:
     The id of a question is good for as long as the key that signed it: whoever had collected some
     could have an answer of megabytes kept for each, again and again.
     """
-    house = await opened()
-    live, once = await asked(house)
-    assert await house.answer(house.two, once, result=ACCEPTED) == 202
+    replicas = await opened()
+    live, once = await asked(replicas)
+    assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
     assert await said_in_session(live) == (False, "accept Ann")
-    live, never = await asked(house)
-    await house.cancel(house.two, 7)
+    live, never = await asked(replicas)
+    await replicas.cancel(replicas.two, 7)
     await live.over()
 
     async def is_cleared() -> bool:
-        return notes(house, "asked") == []
+        return notes(replicas, "asked") == []
 
     await run_until(is_cleared)
     for identity in (once, never):
-        assert await house.answer(house.two, identity, result=ACCEPTED) == 202
-    assert notes(house, "answer") == []
+        assert await replicas.answer(replicas.two, identity, result=ACCEPTED) == 202
+    assert notes(replicas, "answer") == []
 
 
 async def test_a_question_is_answered_once() -> None:
     """A second answer is ignored, also one that comes before the first was read."""
-    house = await opened()
-    live, identity = await asked(house)
+    replicas = await opened()
+    live, identity = await asked(replicas)
     refused = {"action": "decline"}
-    answers = [house.answer(house.two, identity, result=one) for one in (ACCEPTED, refused)]
+    answers = [replicas.answer(replicas.two, identity, result=one) for one in (ACCEPTED, refused)]
 
     assert await asyncio.gather(*answers) == [202, 202]
     assert await said_in_session(live) == (False, "accept Ann")
-    assert notes(house, "answer") == notes(house, "asked") == []
+    assert notes(replicas, "answer") == notes(replicas, "asked") == []
 
 
 pack = Pack("talks")
@@ -76,11 +76,11 @@ async def tell(ctx: CallContext, size: int) -> str:
     return "x" * size
 
 
-async def kept(house: EndpointPair, events: list[str]) -> list[int]:
+async def kept(replicas: EndpointPair, events: list[str]) -> list[int]:
     """How a GET with each of these as its last event is answered."""
     statuses = []
     for event in events:
-        live = await house.resume(house.one, event).opened()
+        live = await replicas.resume(replicas.one, event).opened()
         statuses.append(live.status)
         live.hang_up()
         await live.over()
@@ -92,24 +92,24 @@ async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
     Each was kept for two minutes, up to a megabyte: ten calls a second were more than a gigabyte
     at the relay. The newest stay; another caller's are not touched.
     """
-    house = await EndpointPair(pack.tools.values()).open()
-    house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
+    replicas = await EndpointPair(pack.tools.values()).open()
+    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
     other = EndpointPair(pack.tools.values())
-    other.one = house.one
-    house.become(a_caller(subject="bob"))
+    other.one = replicas.one
+    replicas.become(a_caller(subject="bob"))
     await other.open()
     others = [await told(other)]
-    house.become(a_caller())
-    events = [await told(house) for _ in range(6)]
+    replicas.become(a_caller())
+    events = [await told(replicas) for _ in range(6)]
 
-    assert await kept(house, events) == [400, 400, 400, 400, 200, 200]
-    house.become(a_caller(subject="bob"))
+    assert await kept(replicas, events) == [400, 400, 400, 400, 200, 200]
+    replicas.become(a_caller(subject="bob"))
     assert await kept(other, others) == [200]
 
 
-async def told(house: EndpointPair) -> str:
+async def told(replicas: EndpointPair) -> str:
     """The first event's id of a call that is over."""
-    live = house.call(house.one, "tell", size=20_000)
+    live = replicas.call(replicas.one, "tell", size=20_000)
     identity, _ = await live.event()
     await live.over()
     return identity
@@ -119,10 +119,10 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     """By callers that never come back, too."""
     clock = Clock()
     archive = EventLogs(most_bytes=10_000, clock=clock)
-    house = await EndpointPair(pack.tools.values()).open()
-    session = house.one.endpoint._handshake._sessions.find(house.session.encode(), a_caller())
+    replicas = await EndpointPair(pack.tools.values()).open()
+    session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
     assert session is not None
-    room = await house.one.server.register.channel("acme", session)
+    room = await replicas.one.server.register.channel("acme", session)
     assert room is not None
     for number in range(50):
         archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
@@ -137,28 +137,28 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
 
 async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
     """Many callers of one tenant do not fill the relay either; another tenant is not touched."""
-    house = await EndpointPair(pack.tools.values()).open()
-    archive = house.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
+    replicas = await EndpointPair(pack.tools.values()).open()
+    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
     for number in range(6):
-        house.become(a_caller(subject=f"person-{number}"))
-        await house.open()
-        await told(house)
+        replicas.become(a_caller(subject=f"person-{number}"))
+        await replicas.open()
+        await told(replicas)
 
     assert archive._ended.of(("acme", "", "", ""))[1] <= 50_000
     assert archive._running._bytes == {}
-    house.become(a_caller(tenant_id="globex"))
-    await house.open()
-    assert await kept(house, [await told(house)]) == [200]
+    replicas.become(a_caller(tenant_id="globex"))
+    await replicas.open()
+    assert await kept(replicas, [await told(replicas)]) == [200]
 
 
 async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
     """What does not fit goes out all the same; who comes back learns that there was an answer."""
-    house = await EndpointPair(pack.tools.values()).open()
-    house.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
-    live = house.call(house.one, "tell", size=20_000)
+    replicas = await EndpointPair(pack.tools.values()).open()
+    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
+    live = replicas.call(replicas.one, "tell", size=20_000)
     first, _ = await live.event()
     (answer,) = await live.rest()
-    again = await house.resume(house.one, first).opened()
+    again = await replicas.resume(replicas.one, first).opened()
     (told_later,) = await again.rest()
 
     assert len(answer["result"]["content"][0]["text"]) == 20_000

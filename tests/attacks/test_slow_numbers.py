@@ -49,15 +49,15 @@ async def test_the_capabilities_of_a_handshake() -> None:
 
 async def test_the_answer_to_a_question() -> None:
     """A client of an older revision answers with a message of its own."""
-    house = await opened("2025-11-25")
+    replicas = await opened("2025-11-25")
 
     async def converse() -> None:
-        live = house.call(house.one, "ask_name")
+        live = replicas.call(replicas.one, "ask_name")
         asked = await question(live)
         answer = message("x", identity=asked["id"]).replace(
             b'"method": "x"', b'"result":{"action":"decline","content":{"x":%b}}' % MANY
         )
-        assert (await house.one.within(house.session, answer)).status == 202
+        assert (await replicas.one.within(replicas.session, answer)).status == 202
         await live.over()
 
     held, limit = await shortest_hold(converse, HOLD_S)

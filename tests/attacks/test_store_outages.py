@@ -36,7 +36,7 @@ RECORDS = {
 RELAY = ("publish", "follow", "put", "take", "spend", "append", "read")
 
 
-class Site(TaskClient):
+class ServerWithOutages(TaskClient):
     """A server whose stores answer until ``left`` more questions were asked, and then never."""
 
     def __init__(self) -> None:
@@ -79,11 +79,11 @@ class Site(TaskClient):
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    site = Site()
-    yield site
-    site.left = 10**9
-    await site.task_runner.aclose()
+async def server() -> AsyncIterator[ServerWithOutages]:
+    server = ServerWithOutages()
+    yield server
+    server.left = 10**9
+    await server.task_runner.aclose()
 
 
 MODERN = [
@@ -109,45 +109,49 @@ MOST = 8
 """More questions than any of these asks before it is answered."""
 
 
-async def tried(site: Site, body: bytes, headers: list[tuple[str, str]], verb: str) -> list[int]:
+async def tried(
+    server: ServerWithOutages, body: bytes, headers: list[tuple[str, str]], verb: str
+) -> list[int]:
     """The statuses, as the stores go away one question later each time."""
     statuses = []
     wanted = json.loads(body).get("id") if body else None
     for left in range(MOST):
         hang_up = asyncio.Event()
         hang_up.set()
-        site.left = left
-        answer: Response = await site.send(body, headers, verb=verb, hang_up=hang_up)
-        site.left = 10**9
+        server.left = left
+        answer: Response = await server.send(body, headers, verb=verb, hang_up=hang_up)
+        server.left = 10**9
         statuses.append(answer.status)
         if answer.status == 503:
             assert answer.headers["retry-after"]
             assert (answer.json["error"]["code"], answer.json.get("id")) == (-32603, wanted)
-        await site.settled()
+        await server.settled()
     return statuses
 
 
 @pytest.mark.parametrize(("method", "params", "more"), MODERN)
 async def test_a_request_hears_of_an_outage_by_its_id(
-    site: Site, method: str, params: dict[str, Any], more: dict[str, str]
+    server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
 ) -> None:
     """`subscriptions/listen` did without; a client waits for its id and none other (J-01)."""
     given = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
     named = params.get("name") or params.get("taskId")
     headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
     headers += [("mcp-name", named)] if named else []
-    statuses = await tried(site, message(method, given), headers, "POST")
+    statuses = await tried(server, message(method, given), headers, "POST")
 
     assert statuses[0] == 503
     assert set(statuses) - {503} <= {0, 200, 400}
 
 
 @pytest.mark.parametrize(("verb", "body"), LEGACY)
-async def test_a_session_outlives_an_outage(site: Site, verb: str, body: bytes) -> None:
+async def test_a_session_outlives_an_outage(
+    server: ServerWithOutages, verb: str, body: bytes
+) -> None:
     """503, never the 404 that would make its client begin anew; and no place stays taken."""
-    session = ("mcp-session-id", await site.open())
+    session = ("mcp-session-id", await server.open())
     accept = ("accept", "text/event-stream, application/json")
-    statuses = await tried(site, body, [JSON, accept, session], verb)
+    statuses = await tried(server, body, [JSON, accept, session], verb)
 
     assert statuses[0] == 503
     expected = {204, 404} if verb == "DELETE" else {200, 202}

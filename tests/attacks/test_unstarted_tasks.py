@@ -41,7 +41,7 @@ class Slow(MemoryTasks):
         await super().create(task)
 
 
-class Site:
+class ServerWithTasks:
     """A server whose tool `work`, a task where the client takes one, waits for ``gate``."""
 
     def __init__(self, **options: Any) -> None:
@@ -81,83 +81,83 @@ class Site:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    site = Site()
-    yield site
-    site.gate.set()
-    await site.client.task_runner.aclose()
+async def server() -> AsyncIterator[ServerWithTasks]:
+    server = ServerWithTasks()
+    yield server
+    server.gate.set()
+    await server.client.task_runner.aclose()
 
 
-async def one_too_many(site: Site) -> None:
+async def one_too_many(server: ServerWithTasks) -> None:
     """As many tasks as may be are under way."""
-    others = [await site.call(-n) for n in range(MOST)]
-    assert (await site.call(1, "k")).error == (200, -32000)
+    others = [await server.call(-n) for n in range(MOST)]
+    assert (await server.call(1, "k")).error == (200, -32000)
     for other in others:
-        await site.ended(other)
+        await server.ended(other)
 
 
-async def store_is_out(site: Site) -> None:
+async def store_is_out(server: ServerWithTasks) -> None:
     """The task cannot be kept."""
-    site.tasks.is_out = True
-    assert (await site.call(1, "k")).error == (503, -32603)
-    site.tasks.is_out = False
+    server.tasks.is_out = True
+    assert (await server.call(1, "k")).error == (503, -32603)
+    server.tasks.is_out = False
 
 
-async def client_is_gone(site: Site) -> None:
+async def client_is_gone(server: ServerWithTasks) -> None:
     """Its connection breaks while the task is being kept."""
-    site.tasks.go_on.clear()
-    first = asyncio.create_task(site.call(1, "k"))
-    await asyncio.wait_for(site.tasks.entered.wait(), WITHIN_S)
-    site.hang_up.set()
+    server.tasks.go_on.clear()
+    first = asyncio.create_task(server.call(1, "k"))
+    await asyncio.wait_for(server.tasks.entered.wait(), WITHIN_S)
+    server.hang_up.set()
     assert (await first).status == 0
-    site.hang_up.clear()
-    site.tasks.go_on.set()
+    server.hang_up.clear()
+    server.tasks.go_on.set()
 
 
 @pytest.mark.parametrize("happens", [one_too_many, store_is_out, client_is_gone])
 async def test_a_retry_key_is_not_spent_on_a_call_that_did_not_begin(
-    site: Site, happens: Any
+    server: ServerWithTasks, happens: Any
 ) -> None:
     """
     For a day its retries heard that the tool was stopped in the middle and part of its work may be
     done, when the tool had never begun.
     """
-    await happens(site)
-    assert 1 not in site.ran
+    await happens(server)
+    assert 1 not in server.ran
 
-    again = await site.call(1, "k")
-    assert (await site.ended(again))["result"]["content"][0]["text"] == "done"
-    assert site.ran.count(1) == 1
+    again = await server.call(1, "k")
+    assert (await server.ended(again))["result"]["content"][0]["text"] == "done"
+    assert server.ran.count(1) == 1
 
 
-async def test_tasks_are_counted_however_many_begin_at_once(site: Site) -> None:
+async def test_tasks_are_counted_however_many_begin_at_once(server: ServerWithTasks) -> None:
     """All were counted before the first was kept, so that one caller could have any number."""
-    answers = await asyncio.gather(*(site.call(number) for number in range(10)))
+    answers = await asyncio.gather(*(server.call(number) for number in range(10)))
 
     assert sum("result" in answer.json for answer in answers) == MOST
-    assert len(site.ran) == len(site.tasks.held) == MOST
+    assert len(server.ran) == len(server.tasks.held) == MOST
 
 
-async def test_a_task_whose_client_is_gone_before_its_answer_ends(site: Site) -> None:
+async def test_a_task_whose_client_is_gone_before_its_answer_ends(server: ServerWithTasks) -> None:
     """Nobody knows its id: it neither runs nor counts."""
-    await client_is_gone(site)
+    await client_is_gone(server)
 
     async def has_ended() -> bool:
-        return [task.status for task in site.tasks.held.values()] == ["cancelled"]
+        return [task.status for task in server.tasks.held.values()] == ["cancelled"]
 
     await run_until(has_ended)
-    assert site.ran == []
+    assert server.ran == []
 
 
-async def test_an_ended_task_keeps_its_result_alone(site: Site) -> None:
+async def test_an_ended_task_keeps_its_result_alone(server: ServerWithTasks) -> None:
     """Its arguments and its people's answers, maybe megabytes, were kept for an hour more."""
-    task = await site.ended(await site.call(4711))
-    (record,) = site.tasks.held.values()
+    task = await server.ended(await server.call(4711))
+    (record,) = server.tasks.held.values()
 
     assert task["result"]["content"][0]["text"] == "done"
     assert (record.answers, record.requests) == (None, None)
     assert b"4711" not in record.call
-    assert (await site.client.get(record.id)) == task
+    assert (await server.client.get(record.id)) == task
 
 
 STEPS = range(12)
@@ -173,17 +173,17 @@ async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
     the task of nobody; then its key was spent on that.
     """
     monkeypatch.setattr(body, "WATCH_AFTER_S", 0)
-    site = Site(**options)
-    first = asyncio.create_task(site.call(1, "k"))
+    server = ServerWithTasks(**options)
+    first = asyncio.create_task(server.call(1, "k"))
     await run_ready(steps)
-    site.hang_up.set()
+    server.hang_up.set()
     await first
-    site.hang_up.clear()
-    site.gate.set()
-    again = (await site.call(1, "k")).json["result"]
+    server.hang_up.clear()
+    server.gate.set()
+    again = (await server.call(1, "k")).json["result"]
     if again["resultType"] == "task":
-        again = (await site.client.until(again["taskId"]))["result"]
+        again = (await server.client.until(again["taskId"]))["result"]
 
     assert again["content"][0]["text"] == "done"
-    assert site.ran == [1]
-    await site.client.task_runner.aclose()
+    assert server.ran == [1]
+    await server.client.task_runner.aclose()

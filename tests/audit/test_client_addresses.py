@@ -42,15 +42,15 @@ def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server behind a proxy on this machine."""
-    with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as desk:
-        yield desk
+    with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as audited:
+        yield audited
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     """A server that trusts no proxy."""
-    with serving(tmp_path_factory.mktemp("alone")) as desk:
-        yield desk
+    with serving(tmp_path_factory.mktemp("alone")) as audited:
+        yield audited
 
 
 def told(*values: str) -> Fields:
@@ -95,9 +95,9 @@ WAYS: dict[str, Way] = {
 }
 
 
-def peers(desk: AuditedServer, tenant: str) -> list[str]:
+def peers(audited: AuditedServer, tenant: str) -> list[str]:
     """Of all of a tenant's records, in their order."""
-    found = [one.caller for one in desk.records(tenant)]
+    found = [one.caller for one in audited.records(tenant)]
     return ["nobody" if one is None else one.peer for one in found]
 
 
@@ -106,7 +106,7 @@ def peers(desk: AuditedServer, tenant: str) -> list[str]:
 def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
     """Behind a trusted proxy the address that it names; so do calls that the call makes."""
     tenant = f"w{[*WAYS].index(name)}"
-    WAYS[name](behind.site, behind.site.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
+    WAYS[name](behind.gatepost, behind.gatepost.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
 
     assert peers(behind, tenant) == [FAR] * (2 if "another" in name and "tenant" not in name else 1)
 
@@ -131,7 +131,7 @@ def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) 
     """Whatever field it says it in: the record has the other end of the connection."""
     tenant = f"c{[*WAYS].index(name)}"
     fields = [(one, f"for={FAR}" if one == "Forwarded" else FAR) for one in CLAIMS]
-    WAYS[name](alone.site, alone.site.token(org_id=tenant), fields)
+    WAYS[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
     found = alone.records(tenant)
 
     assert found
@@ -169,9 +169,9 @@ def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name
     """Then it is the proxy's own; an address is written in one form only."""
     values, on_record = HANDED_ON[name]
     tenant = f"g{[*HANDED_ON].index(name)}"
-    token = behind.site.token(org_id=tenant)
-    behind.site.client.call(token, *WRITE, fields=told(*values))
-    Octopus(behind.site, token).call(*WRITE, *told(*values))
+    token = behind.gatepost.token(org_id=tenant)
+    behind.gatepost.client.call(token, *WRITE, fields=told(*values))
+    Octopus(behind.gatepost, token).call(*WRITE, *told(*values))
 
     assert peers(behind, tenant) == [on_record] * 2
 
@@ -203,11 +203,11 @@ def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
 ) -> None:
     """A head that is known by its bytes brings the address of those bytes, and of no others."""
     tenant = f"shared-{ask.__name__}"
-    token = behind.site.token(org_id=tenant)
+    token = behind.gatepost.token(org_id=tenant)
     asked = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
-    with socket.create_connection((SOCKET, behind.site.client.port), timeout=30) as connection:
+    with socket.create_connection((SOCKET, behind.gatepost.client.port), timeout=30) as connection:
         for peer in asked:
-            connection.sendall(ask(behind.site, token, peer))
+            connection.sendall(ask(behind.gatepost, token, peer))
             assert read_answer(connection).status == 200
 
     assert peers(behind, tenant) == asked

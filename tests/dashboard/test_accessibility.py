@@ -32,8 +32,8 @@ def test_no_page_or_state_keeps_anybody_out(tmp_path: Path) -> None:
     """Names, labels, landmarks, order and contrast (axe), and nothing to scroll to the side for."""
     source = AXE.read_text(encoding="utf-8")
     wrong: dict[str, list[str]] = {}
-    with open_billing_server(tmp_path) as company, chromium() as browser:
-        for name, page in scenes(company, browser, has_touch=True, reduced_motion="reduce"):
+    with open_billing_server(tmp_path) as billing, chromium() as browser:
+        for name, page in scenes(billing, browser, has_touch=True, reduced_motion="reduce"):
             page.evaluate(source)
             for where, size, light in LOOKS:
                 page.set_viewport_size(size)

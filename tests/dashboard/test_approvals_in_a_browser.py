@@ -89,7 +89,7 @@ INVOICE = {
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
     with open_billing_server(tmp_path_factory.mktemp("billing")) as running:
         yield running
 
@@ -101,15 +101,15 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def erins(company: BillingServer) -> Iterator[Agent]:
+def erins(billing: BillingServer) -> Iterator[Agent]:
     """The agent of somebody without any role."""
-    with agent(company.resource, company.token("erin")) as connected:
+    with agent(billing.resource, billing.token("erin")) as connected:
         yield connected
 
 
 @pytest.fixture(scope="module")
-def dave(company: BillingServer, browser: Browser) -> Iterator[Visitor]:
-    with visiting(company, browser, "dave") as visitor:
+def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
+    with visiting(billing, browser, "dave") as visitor:
         yield visitor
 
 
@@ -175,13 +175,13 @@ def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> Non
 
 
 def test_what_nobody_decides_expires_before_their_eyes(
-    company: BillingServer, dave: Visitor, erins: Agent
+    billing: BillingServer, dave: Visitor, erins: Agent
 ) -> None:
     """The page that is open says so by itself and takes no decision; the agent is told."""
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
     arrived(page, "Pay back")
-    with company.later(301):
+    with billing.later(301):
         expect(page.get_by_text("This request expired without a decision")).to_be_visible()
         expect(page.get_by_role("button", name="Approve this call")).to_be_disabled()
         assert outcome.result(ANSWER_S).is_error
@@ -203,14 +203,14 @@ def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> N
 
 
 def test_two_people_decide_where_it_takes_two(
-    company: BillingServer, browser: Browser, dave: Visitor, erins: Agent
+    billing: BillingServer, browser: Browser, dave: Visitor, erins: Agent
 ) -> None:
     """The first cannot approve twice; the second one's page learns of the first's by itself."""
     RAN.clear()
     page = dave.open()
     outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
     arrived(page, "Pay back")
-    with visiting(company, browser, "carol") as carol:
+    with visiting(billing, browser, "carol") as carol:
         theirs = carol.open(page.url.removeprefix(carol.home))
         page.get_by_role("button", name="Approve this call").click()
         expect(page.get_by_text("A second person has to approve.")).to_be_visible()
@@ -227,12 +227,12 @@ def test_two_people_decide_where_it_takes_two(
 
 
 def test_nobody_approves_a_call_of_their_own(
-    company: BillingServer, browser: Browser, dave: Visitor
+    billing: BillingServer, browser: Browser, dave: Visitor
 ) -> None:
     """An approver's own agent waits for somebody else, and the page says why."""
     with (
-        agent(company.resource, company.token("carol")) as carols,
-        visiting(company, browser, "carol") as carol,
+        agent(billing.resource, billing.token("carol")) as carols,
+        visiting(billing, browser, "carol") as carol,
     ):
         theirs = carol.open()
         outcome = carols.call("refund", {"customer": "C-10", "amount": 40})
@@ -301,12 +301,12 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> 
 
 @pytest.mark.slow
 def test_it_works_without_javascript(
-    company: BillingServer, browser: Browser, erins: Agent
+    billing: BillingServer, browser: Browser, erins: Agent
 ) -> None:
     """Forms post and lead on; the list loads itself again now and then."""
-    with visiting(company, browser, "carol", java_script_enabled=False) as carol:
+    with visiting(billing, browser, "carol", java_script_enabled=False) as carol:
         outcome = erins.call("refund", {"customer": "C-15", "amount": 60})
-        company.until_waiting(1)
+        billing.until_waiting(1)
         page = carol.open()
         expect(page).to_have_title("(1) Waiting · Gatepost")
         assert page.locator("noscript").count() == 1

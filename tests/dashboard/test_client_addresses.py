@@ -17,12 +17,12 @@ SOCKET, FAR = "127.0.0.1", "203.0.113.9"
 class BillingServerBehindProxy(NamedTuple):
     """A company, and the address that it knows of who says that they come from `FAR`."""
 
-    company: BillingServer
+    billing: BillingServer
     seen: str
 
 
 @pytest.fixture(scope="module", params=["behind a proxy", "alone"])
-def house(
+def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BillingServerBehindProxy]:
     trusted = request.param == "behind a proxy"
@@ -32,38 +32,38 @@ def house(
 
 
 @pytest.fixture
-def dave(house: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
+def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
     """An approver at a browser of his own."""
-    with house.company.server.guest() as guest:
+    with server.billing.server.guest() as guest:
         guest.http.headers["x-forwarded-for"] = FAR
         guest.sign_in("dave")
         yield guest
 
 
-def newest(company: BillingServer, kind: str) -> AuditRecord:
+def newest(billing: BillingServer, kind: str) -> AuditRecord:
     """The newest record of that kind."""
-    trail = AuditSearch(company.server.services.records)
-    found: list[AuditRecord] = company.server.run(
+    trail = AuditSearch(billing.server.services.records)
+    found: list[AuditRecord] = billing.server.run(
         trail.search("acme", AuditQuery(kind=kind, limit=1))
     )
     return found[0]
 
 
-def whence(company: BillingServer, kind: str) -> tuple[str, str, str]:
+def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
     """What the newest record of that kind says was done, by whom, and from where."""
-    one = newest(company, kind)
+    one = newest(billing, kind)
     assert one.caller is not None
     return one.outcome, one.caller.subject, one.caller.peer
 
 
 @pytest.mark.requirement("AU10")
 def test_a_sign_in_and_a_sign_out_say_from_where(
-    house: BillingServerBehindProxy, dave: HttpBrowser
+    server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
     """As the edge knows it: what a stranger's fields say of it counts for nothing."""
-    assert whence(house.company, "signin") == ("signed_in", "dave", house.seen)
+    assert whence(server.billing, "signin") == ("signed_in", "dave", server.seen)
     dave.post("/sign-out")
-    assert whence(house.company, "signin") == ("signed_out", "dave", house.seen)
+    assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
 
 
 VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
@@ -72,53 +72,53 @@ VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
 @pytest.mark.requirement("AU10")
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_decision_says_from_where(
-    house: BillingServerBehindProxy, dave: HttpBrowser, verb: str
+    server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
 ) -> None:
     """Whoever decided; of whom it was about there is no address on it."""
-    request = house.company.asks("refund", {"customer": f"C-{verb}", "amount": 5})
+    request = server.billing.asks("refund", {"customer": f"C-{verb}", "amount": 5})
     form = {"argument.amount": "4"} if verb == "edit" else {}
 
     assert decide(dave, request, verb, **form) == 303
-    assert whence(house.company, "approval") == (VERBS[verb], "dave", house.seen)
-    about = newest(house.company, "approval").about
+    assert whence(server.billing, "approval") == (VERBS[verb], "dave", server.seen)
+    about = newest(server.billing, "approval").about
     assert about is not None
     assert (about.subject, about.peer) == ("erin", "")
 
 
 @pytest.mark.requirement("AU10")
 def test_a_grant_and_its_end_say_from_where(
-    house: BillingServerBehindProxy, dave: HttpBrowser
+    server: BillingServerBehindProxy, dave: HttpBrowser
 ) -> None:
     """A grant lets calls pass that nobody looks at, so who gave it and whence matters more."""
-    request = house.company.asks("refund", {"customer": "C-grant", "amount": 5})
+    request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
     assert decide(dave, request, "approve", uses="3") == 303
-    assert whence(house.company, "grant") == ("granted", "dave", house.seen)
+    assert whence(server.billing, "grant") == ("granted", "dave", server.seen)
     page = dave.get("/grants").text
     grant = page.partition("/grants/")[2].partition("/")[0]
     dave.post(f"/grants/{grant}/revoke", fields_of(page))
-    assert whence(house.company, "grant") == ("revoked", "dave", house.seen)
+    assert whence(server.billing, "grant") == ("revoked", "dave", server.seen)
 
 
 @pytest.mark.requirement("AU10")
-def test_the_pages_show_and_find_it(house: BillingServerBehindProxy, dave: HttpBrowser) -> None:
+def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
     """On the page of its record, and by any part of it in the search."""
-    house.company.call("find_customer", {"name": "somewhere"})
-    call = newest(house.company, "call")
-    signed_in = newest(house.company, "signin")
+    server.billing.call("find_customer", {"name": "somewhere"})
+    call = newest(server.billing, "call")
+    signed_in = newest(server.billing, "signin")
     shown = [dave.get(f"/audit/{one.number}").text for one in (call, signed_in)]
-    found = dave.get(f"/audit?text={house.seen[:-1]}&kind=signin").text
+    found = dave.get(f"/audit?text={server.seen[:-1]}&kind=signin").text
     none = dave.get("/audit?text=203.0.113.99").text
 
     assert all("<dt>From</dt>" in page for page in shown)
     assert f"{SOCKET}</bdi>" in shown[0]
-    assert f"{house.seen}</bdi>" in shown[1]
+    assert f"{server.seen}</bdi>" in shown[1]
     assert f"/audit/{signed_in.number}" in found
     assert "No matching records" in none
 
 
-def test_nobody_else_learns_it(house: BillingServerBehindProxy, dave: HttpBrowser) -> None:
+def test_nobody_else_learns_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
     """It is for the record alone: in no cookie, and not on the page of what was decided."""
-    request = house.company.asks("refund", {"customer": "C-quiet", "amount": 5})
+    request = server.billing.asks("refund", {"customer": "C-quiet", "amount": 5})
     decide(dave, request, "approve")
 
     pages = [dave.get(below).text for below in (f"/approvals/{request}", "/history", "/grants")]

@@ -27,13 +27,13 @@ SITES = {"TLS of its own": own_tls, "TLS of a proxy": behind_proxy}
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path_factory.mktemp("company"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
-def provider(company: CertificateAuthority) -> Iterator[Provider]:
-    with Provider(company) as provider:
+def provider(authority: CertificateAuthority) -> Iterator[Provider]:
+    with Provider(authority) as provider:
         yield provider
 
 
@@ -46,12 +46,12 @@ def out(provider: Provider) -> Iterator[ConnectProxy]:
 @pytest.fixture(scope="module", params=SITES.values(), ids=SITES.keys())
 def server(
     request: pytest.FixtureRequest,
-    company: CertificateAuthority,
+    authority: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ProductionServer]:
-    with request.param(tmp_path_factory.mktemp("site"), company, provider, out) as server:
+    with request.param(tmp_path_factory.mktemp("site"), authority, provider, out) as server:
         yield server
 
 
@@ -150,13 +150,13 @@ def in_the_clear(server: ProductionServer, below: str, fields: list[tuple[str, s
 
 @pytest.fixture(scope="module")
 def clear(
-    company: CertificateAuthority,
+    authority: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ProductionServer]:
     """One behind a proxy, which a stranger passes by."""
-    with behind_proxy(tmp_path_factory.mktemp("clear"), company, provider, out) as server:
+    with behind_proxy(tmp_path_factory.mktemp("clear"), authority, provider, out) as server:
         yield server
 
 
@@ -184,14 +184,14 @@ def test_a_session_is_no_use_in_the_clear(clear: ProductionServer) -> None:
 
 
 def test_a_tls_port_answers_nobody_in_the_clear(
-    company: CertificateAuthority,
+    authority: CertificateAuthority,
     provider: Provider,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Not even with a page."""
     with (
-        own_tls(tmp_path_factory.mktemp("own_tls"), company, provider, out) as server,
+        own_tls(tmp_path_factory.mktemp("own_tls"), authority, provider, out) as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain,
     ):
         plain.sendall(request("GET", BASE, [("Host", "localhost")]))

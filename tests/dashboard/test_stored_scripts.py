@@ -69,7 +69,7 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
     """Hostile tools, called by hostile people with hostile arguments."""
     root = tmp_path_factory.mktemp("hostile")
     options = {"users": USERS, "cli_secret": CLI_SECRET, "scopes": ("hostile:write",)}
@@ -86,7 +86,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def dave(company: BillingServer, browser: Browser) -> Iterator[Visitor]:
+def dave(billing: BillingServer, browser: Browser) -> Iterator[Visitor]:
     context = browser.new_context()
     # Before any script of a page: whatever the policy stops, and whatever asks a person, is kept.
     context.add_init_script(
@@ -95,14 +95,14 @@ def dave(company: BillingServer, browser: Browser) -> Iterator[Visitor]:
         " window.stopped.push(event.violatedDirective + ' ' + event.blockedURI));"
         "window.alert = window.confirm = window.prompt = () => window.stopped.push('asked');"
     )
-    yield Visitor(company, context, "dave")
+    yield Visitor(billing, context, "dave")
     context.close()
 
 
-def ask(company: BillingServer, **changes: str) -> str:
-    answer = company.call("hostile", ARGUMENTS | changes, SUBJECT, scopes="hostile:write")
+def ask(billing: BillingServer, **changes: str) -> str:
+    answer = billing.call("hostile", ARGUMENTS | changes, SUBJECT, scopes="hostile:write")
     assert answer.status_code == 503, answer.text
-    waiting = company.server.run(company.server.services.approvals.waiting("acme"))
+    waiting = billing.server.run(billing.server.services.approvals.waiting("acme"))
     return str(waiting[-1].id)
 
 
@@ -127,10 +127,10 @@ def look(dave: Visitor, below: str) -> Page:
 
 @pytest.mark.requirement("A7")
 def test_every_page_shows_it_as_text_and_runs_nothing(
-    company: BillingServer, dave: Visitor
+    billing: BillingServer, dave: Visitor
 ) -> None:
     """Tool titles, argument names and values, ids and names: in each page of the navigation."""
-    identity = ask(company)
+    identity = ask(billing)
     places = [
         link.get_attribute("href") or ""
         for link in look(dave, "").get_by_role("navigation").get_by_role("link").all()
@@ -147,20 +147,20 @@ def test_every_page_shows_it_as_text_and_runs_nothing(
     assert NAME in dave.page.locator(".who").inner_text()
 
 
-def test_what_a_live_page_is_told_is_text_as_well(company: BillingServer, dave: Visitor) -> None:
+def test_what_a_live_page_is_told_is_text_as_well(billing: BillingServer, dave: Visitor) -> None:
     """The same where htmx swaps it into a page that is open already."""
     page = look(dave, "")
     before = page.locator(".request").count()
-    ask(company, text=MARKUP + " again")
+    ask(billing, text=MARKUP + " again")
     page.wait_for_function(
         "count => document.querySelectorAll('.request').length > count", arg=before
     )
     harmless(page)
 
 
-def test_decisions_and_their_reasons_are_text(company: BillingServer, dave: Visitor) -> None:
+def test_decisions_and_their_reasons_are_text(billing: BillingServer, dave: Visitor) -> None:
     """What an approver writes is shown to other approvers; what was edited comes back."""
-    identity = ask(company, text=MARKUP + " to be refused")
+    identity = ask(billing, text=MARKUP + " to be refused")
     page = look(dave, f"/approvals/{identity}")
     page.locator(
         "form[action$='/reject'] textarea, form[action$='/reject'] input[name=reason]"
@@ -191,10 +191,10 @@ FRAMES = [("/openapi.json", True), ("/dashboard/sign-in", False), ("/dashboard/n
 
 @pytest.mark.parametrize(("path", "framed"), FRAMES)
 def test_no_page_can_be_put_into_another_ones_frame(
-    company: BillingServer, browser: Browser, path: str, framed: bool
+    billing: BillingServer, browser: Browser, path: str, framed: bool
 ) -> None:
     """Clickjacking: a foreign page may frame what is public, and nothing of the dashboard."""
-    body = f'<iframe src="{company.server.origin}{path}"></iframe>'
+    body = f'<iframe src="{billing.server.origin}{path}"></iframe>'
     foreign = AsgiServer(HTMLResponse(body)).start()
     context = browser.new_context()
     try:

@@ -37,13 +37,13 @@ class Encrypted(threading.Thread):
     """The server; whoever stops it may wait until it has ended."""
 
     def __init__(
-        self, app: ASGIApp, company: CertificateAuthority | None, deadlines: Deadlines
+        self, app: ASGIApp, authority: CertificateAuthority | None, deadlines: Deadlines
     ) -> None:
         super().__init__(daemon=True)
-        tls = None if company is None else tls_context(*company.certify("localhost"))
-        self._speaks_tls = company is not None
-        if company is not None:
-            self.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        tls = None if authority is None else tls_context(*authority.certify("localhost"))
+        self._speaks_tls = authority is not None
+        if authority is not None:
+            self.trusting = ssl.create_default_context(cafile=str(authority.bundle))
         self.sock = bind("127.0.0.1", 0)
         self.port: int = self.sock.getsockname()[1]
         self.ready = threading.Event()
@@ -90,11 +90,11 @@ class Encrypted(threading.Thread):
 
 @contextmanager
 def encrypted(
-    app: ASGIApp, company: CertificateAuthority | None, **deadlines: Any
+    app: ASGIApp, authority: CertificateAuthority | None, **deadlines: Any
 ) -> Iterator[Encrypted]:
     """Serve for the time of a block; every deadline that is not given never comes."""
     never = {"head_s": NEVER_S, "keep_alive_s": NEVER_S, "drain_s": NEVER_S}
-    server = Encrypted(app, company, Deadlines(**never | deadlines))
+    server = Encrypted(app, authority, Deadlines(**never | deadlines))
     server.start()
     assert server.ready.wait(WITHIN_S)
     try:
@@ -141,10 +141,12 @@ PAGE = "https://app.example.com"
 class KeptConnection:
     """One connection over TLS; what comes behind an answer is kept for the next one."""
 
-    def __init__(self, site: ServerProcess, tls: ssl.SSLContext, token: str, **fields: str) -> None:
-        plain = socket.create_connection(("127.0.0.1", site.client.port), timeout=WITHIN_S)
+    def __init__(
+        self, server: ServerProcess, tls: ssl.SSLContext, token: str, **fields: str
+    ) -> None:
+        plain = socket.create_connection(("127.0.0.1", server.client.port), timeout=WITHIN_S)
         self.socket = tls.wrap_socket(plain, server_hostname="localhost")
-        self._site, self._token, self._fields = site, token, fields
+        self._site, self._token, self._fields = server, token, fields
         self._rest = b""
 
     def close(self) -> None:
@@ -207,14 +209,16 @@ class KeptConnection:
 class Secure:
     """The server, and the connections to it."""
 
-    def __init__(self, site: ServerProcess, company: CertificateAuthority, usual: Settings) -> None:
-        self.site, self.company, self._usual = site, company, usual
-        self.tls = ssl.create_default_context(cafile=str(company.bundle))
+    def __init__(
+        self, server: ServerProcess, authority: CertificateAuthority, usual: Settings
+    ) -> None:
+        self.process, self.authority, self._usual = server, authority, usual
+        self.tls = ssl.create_default_context(cafile=str(authority.bundle))
 
     @contextmanager
     def kept(self, token: str = "", **fields: str) -> Iterator[KeptConnection]:
         """A connection on which every head is the same; *fields* join it, `_` written for `-`."""
-        one = KeptConnection(self.site, self.tls, token or self.site.token(), **fields)
+        one = KeptConnection(self.process, self.tls, token or self.process.token(), **fields)
         try:
             yield one
         finally:
@@ -224,15 +228,15 @@ class Secure:
     def changed(self, changes: Mapping[str, Any]) -> Iterator[None]:
         """These tables are in force inside the block, by a reload; the usual ones behind it."""
         try:
-            self.site.reload(**changes)
+            self.process.reload(**changes)
             yield
         finally:
-            self.site.configured = dict(self._usual)
-            self.site.reload()
+            self.process.configured = dict(self._usual)
+            self.process.reload()
 
     def order(self, *words: str) -> str:
         """Have an operator run a command of `gatepost`; what it says."""
-        code, told, complaints = ended(*words, cwd=self.site.folder)
+        code, told, complaints = ended(*words, cwd=self.process.folder)
         assert code == 0, complaints
         return told
 
@@ -240,8 +244,8 @@ class Secure:
 @contextmanager
 def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
     """`gatepost serve` with a certificate, until the block ends."""
-    company = CertificateAuthority(folder)
-    certificate, key = company.certify("localhost")
+    authority = CertificateAuthority(folder)
+    certificate, key = authority.certify("localhost")
     port = free_port()
     (folder / "again.py").write_text(TOOLS, encoding="utf-8")
     usual = {
@@ -257,8 +261,8 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
         "tools": {"packs": ["demo"], "load": ["./again.py"]},
         "storage": {"database": "sqlite:///gatepost.db"},
     }
-    with server_process(idp, folder, [main(idp), second(idp)], **usual) as site:
-        yield Secure(site, company, dict(site.configured))
+    with server_process(idp, folder, [main(idp), second(idp)], **usual) as server:
+        yield Secure(server, authority, dict(server.configured))
 
 
 def main(idp: Idp, **settings: Any) -> Settings:

@@ -16,7 +16,7 @@ PRIVATE = "glpat-nobody-may-read-this"
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Server]:
+def server() -> Iterator[Server]:
     with (
         Idp() as idp,
         running_server(
@@ -25,9 +25,9 @@ def site() -> Iterator[Server]:
             log={"level": "debug"},
             tenancy={"create_on_first_use": True},
             tools={"packs": ["demo", "filesystem"]},
-        ) as site,
+        ) as server,
     ):
-        yield site
+        yield server
 
 
 CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
@@ -39,12 +39,12 @@ CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_a_request_is_told_with_its_duration_and_outcome(site: Server, case: str) -> None:
+def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: str) -> None:
     """Method, id and tool as it comes; the same with how it ended; a call by its tool's name."""
     tool, arguments, outcome, ended = CALLS[case]
-    token = site.token(org_id="acme", scope="files:read")
+    token = server.token(org_id="acme", scope="files:read")
     with capture_logs() as events:
-        site.client.call(token, tool, arguments)
+        server.client.call(token, tool, arguments)
 
     told = [one for one in events if one["event"] in ("request_received", "response_made")]
     assert [(one["event"], one["method"], one["tool"]) for one in told] == [
@@ -59,9 +59,9 @@ def test_a_request_is_told_with_its_duration_and_outcome(site: Server, case: str
     assert token not in json.dumps(events, default=str)
 
 
-def test_a_call_by_rest_is_told_too(site: Server) -> None:
+def test_a_call_by_rest_is_told_too(server: Server) -> None:
     """With what it is part of."""
-    octopus = Octopus(site, site.token(org_id="acme"))
+    octopus = Octopus(server, server.token(org_id="acme"))
     with capture_logs() as events:
         octopus.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
 

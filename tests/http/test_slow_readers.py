@@ -64,21 +64,25 @@ def app() -> App:
 
 
 @pytest.fixture(scope="module", params=["plain", "TLS"])
-def company(
+def authority(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> CertificateAuthority | None:
     """Who certifies the server, where it speaks TLS: nothing of its buffers is the same there."""
     return (
-        CertificateAuthority(tmp_path_factory.mktemp("company")) if request.param == "TLS" else None
+        CertificateAuthority(tmp_path_factory.mktemp("authority"))
+        if request.param == "TLS"
+        else None
     )
 
 
 @contextlib.contextmanager
-def limited(app: App, company: CertificateAuthority | None, **limits: float) -> Iterator[Encrypted]:
+def limited(
+    app: App, authority: CertificateAuthority | None, **limits: float
+) -> Iterator[Encrypted]:
     """A server with these limits and no others."""
     none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
     unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
-    with encrypted(app, company, unread=unread) as server:
+    with encrypted(app, authority, unread=unread) as server:
         yield server
 
 
@@ -119,10 +123,10 @@ PATHS = [b"/whole", b"/parts", b"/stream"]
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_one_caller_leaves_unread_is_bounded(
-    app: App, company: CertificateAuthority | None, path: bytes, caplog: pytest.LogCaptureFixture
+    app: App, authority: CertificateAuthority | None, path: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Hundreds of answers that nobody read filled the memory; the newest of them are kept."""
-    with limited(app, company, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
+    with limited(app, authority, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
         unread = server.server.config.unread
         connections = []
         for number in range(8):
@@ -140,9 +144,9 @@ def test_what_one_caller_leaves_unread_is_bounded(
     assert len(told) < 6, "a stranger must not fill the log"
 
 
-def test_another_caller_keeps_its_answers(app: App, company: CertificateAuthority | None) -> None:
+def test_another_caller_keeps_its_answers(app: App, authority: CertificateAuthority | None) -> None:
     """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
-    with limited(app, company, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
+    with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
         modest = [open_.enter_context(asked(server, b"/whole", "127.0.0.2")) for _ in range(2)]
         eventually(lambda: server.server.config.unread.total >= 7 * MEGABYTE, within=WITHIN_S)
         for _ in range(10):
@@ -155,11 +159,11 @@ def test_another_caller_keeps_its_answers(app: App, company: CertificateAuthorit
 
 
 def test_a_client_that_hardly_reads_is_cut_off(
-    app: App, company: CertificateAuthority | None
+    app: App, authority: CertificateAuthority | None
 ) -> None:
     """It held its answer for as long as it took a byte now and then, or none at all."""
     with (
-        limited(app, company, bytes_per_s=100_000, window_s=0.5) as server,
+        limited(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
         ExitStack() as open_,
     ):
         silent, sipping = ([open_.enter_context(asked(server, p)) for p in PATHS] for _ in "ab")
@@ -177,12 +181,12 @@ def test_a_client_that_hardly_reads_is_cut_off(
 
 
 def test_a_client_that_reads_slowly_and_steadily_gets_all(
-    app: App, company: CertificateAuthority | None
+    app: App, authority: CertificateAuthority | None
 ) -> None:
     """It may take many windows, as long as it reads faster than the least."""
     waiting = threading.Event()
     with (
-        limited(app, company, bytes_per_s=20_000, window_s=0.2) as server,
+        limited(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
         asked(server, b"/whole") as connection,
     ):
         data = bytearray()
@@ -193,10 +197,10 @@ def test_a_client_that_reads_slowly_and_steadily_gets_all(
 
 
 def test_nothing_is_carried_out_for_a_client_that_does_not_read(
-    app: App, company: CertificateAuthority | None
+    app: App, authority: CertificateAuthority | None
 ) -> None:
     """Each further request had its answer made and kept; they wait until the first one is read."""
-    with limited(app, company) as server, asked(server, b"/whole") as connection:
+    with limited(app, authority) as server, asked(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         connection.sendall(GET % b"/whole" + GET % b"/small")
         connection.sendall(GET % b"/small")
@@ -212,10 +216,10 @@ def test_nothing_is_carried_out_for_a_client_that_does_not_read(
 
 
 def test_a_refusal_waits_for_the_answer_before_it(
-    app: App, company: CertificateAuthority | None
+    app: App, authority: CertificateAuthority | None
 ) -> None:
     """What is no request, or begins one and does not end it, is refused behind the answer."""
-    with limited(app, company) as server:
+    with limited(app, authority) as server:
         for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
             with asked(server, b"/whole") as connection:
                 eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
@@ -226,10 +230,10 @@ def test_a_refusal_waits_for_the_answer_before_it(
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts"])
 def test_the_last_answer_of_a_connection_is_read_to_its_end(
-    app: App, company: CertificateAuthority | None, path: bytes
+    app: App, authority: CertificateAuthority | None, path: bytes
 ) -> None:
     """The connection closes behind what is kept, and not before."""
-    with limited(app, company) as server, server.opened(**SMALL) as connection:
+    with limited(app, authority) as server, server.opened(**SMALL) as connection:
         connection.sendall(LAST % path)
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         assert body(connection) == LARGE
@@ -237,10 +241,10 @@ def test_the_last_answer_of_a_connection_is_read_to_its_end(
 
 
 def test_a_stop_waits_for_what_is_being_read(
-    app: App, company: CertificateAuthority | None
+    app: App, authority: CertificateAuthority | None
 ) -> None:
     """Whoever reads its answer while the server stops gets all of it."""
-    with limited(app, company) as server, asked(server, b"/whole") as connection:
+    with limited(app, authority) as server, asked(server, b"/whole") as connection:
         eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
         server.server.should_exit = True
         assert body(connection) == LARGE

@@ -42,8 +42,8 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path_factory.mktemp("company"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def app() -> App:
 
 
 @pytest.fixture
-def server(app: App, company: CertificateAuthority) -> Iterator[Encrypted]:
-    with encrypted(app, company) as server:
+def server(app: App, authority: CertificateAuthority) -> Iterator[Encrypted]:
+    with encrypted(app, authority) as server:
         yield server
 
 
@@ -69,10 +69,10 @@ def hello(server: Encrypted) -> bytes:
 @pytest.mark.requirement("W22")
 @pytest.mark.parametrize("part", [0, 1, 60])
 def test_a_handshake_has_the_deadline_of_a_head(
-    company: CertificateAuthority, app: App, part: int
+    authority: CertificateAuthority, app: App, part: int
 ) -> None:
     """Whoever connects and says nothing, or half a greeting, holds no connection for a minute."""
-    with encrypted(app, company, head_s=0.5) as server, server.plain() as silent:
+    with encrypted(app, authority, head_s=0.5) as server, server.plain() as silent:
         silent.sendall(hello(server)[:part])
         with contextlib.suppress(ConnectionResetError):
             assert silent.recv(1) == b""
@@ -96,7 +96,7 @@ def test_an_older_client_gets_a_modern_suite_or_none(server: Encrypted, suite: s
 
 
 def test_handshakes_that_do_not_end_make_room(
-    company: CertificateAuthority, app: App, monkeypatch: pytest.MonkeyPatch
+    authority: CertificateAuthority, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever only connects held the descriptors that clients need."""
     clients = 60
@@ -104,7 +104,7 @@ def test_handshakes_that_do_not_end_make_room(
     near = len(os.listdir("/proc/self/fd")) + clients + clients // 2
     room = DescriptorLimits(near=near, full=near + 10)
     monkeypatch.setattr(listen, "DescriptorLimits", SimpleNamespace(here=lambda **_: room))
-    with encrypted(app, company) as server, contextlib.ExitStack() as open_:
+    with encrypted(app, authority) as server, contextlib.ExitStack() as open_:
         for _ in range(clients):
             open_.enter_context(server.plain())
         with server.connected() as client:
@@ -200,10 +200,10 @@ def test_a_stop_waits_for_whoever_reads_slowly(app: App, server: Encrypted) -> N
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_is_given_up(app: App, company: CertificateAuthority) -> None:
+def test_a_client_that_reads_nothing_is_given_up(app: App, authority: CertificateAuthority) -> None:
     """The idle time of a connection is over also where its answer lies unread."""
     with (
-        encrypted(app, company, keep_alive_s=1) as server,
+        encrypted(app, authority, keep_alive_s=1) as server,
         server.connected(SO_RCVBUF=4096) as client,
     ):
         client.sendall(GET % b"/large")

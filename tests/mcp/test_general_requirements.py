@@ -12,7 +12,7 @@ from gatepost import CallContext, Contents, Message, Outcome, Pack, ToolFailure
 from gatepost.config.settings import Listen
 from tests.architecture.source import ROOT
 from tests.support.endpoint import META, EndpointClient, a_caller, message
-from tests.support.sample_tools import pack as witnesses
+from tests.support.sample_tools import pack as recorder
 
 SERVER = META + "serverInfo"
 pack = Pack("manners")
@@ -53,7 +53,7 @@ async def greet(ctx: CallContext, name: str) -> list[Message]:
 
 @pytest.fixture
 def client() -> EndpointClient:
-    return EndpointClient([*pack.offers, *witnesses.offers])
+    return EndpointClient([*pack.offers, *recorder.offers])
 
 
 def sized(value: Any, header: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -176,7 +176,7 @@ async def test_h_15_a_mirrored_value_opens_nothing(client: EndpointClient) -> No
     pretending = {"mcp_param_tenant": "globex", "x_octopus_tenant_id": "globex"}
 
     read = await client.ask("resources/read", {"uri": "desk://lamp"}, **pretending)
-    written = await client.ask("tools/call", {"name": "witness_write"}, **pretending)
+    written = await client.ask("tools/call", {"name": "record_write"}, **pretending)
 
     assert read.json["result"]["contents"][0]["text"] == "acme's lamp"
     assert written.status == 403
@@ -268,6 +268,6 @@ async def test_p2_only_what_is_configured_exists(client: EndpointClient) -> None
     """Name, description and schema of each; nothing else can be called."""
     listed = (await client.ask("tools/list")).json["result"]["tools"]
 
-    assert {tool["name"] for tool in listed} == {*pack.tools, *witnesses.tools}
+    assert {tool["name"] for tool in listed} == {*pack.tools, *recorder.tools}
     assert all(tool["description"] and tool["inputSchema"] for tool in listed)
     assert (await client.call("echo", {"text": "x"})).error == (400, -32602)

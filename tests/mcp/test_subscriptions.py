@@ -70,8 +70,8 @@ async def watched(live: OpenExchange) -> Any:
     return (await live.event())[1]
 
 
-async def ask(house: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
-    return await client.within(house.session, message(method, params))
+async def ask(replicas: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
+    return await client.within(replicas.session, message(method, params))
 
 
 @pytest.mark.requirement("TL-16", "P-08", "R-01", "SU-12")
@@ -120,10 +120,10 @@ async def _rest(stream: Any) -> Any:
 @pytest.mark.parametrize("version", LEGACY)
 async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
     """Before 2026 on the session's own stream, made at another process."""
-    house = await a_house(version=version).open()
-    live = await house.get(house.one).opened()
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
 
-    await house.two.feed.of("acme").listed("prompts")
+    await replicas.two.feed.of("acme").listed("prompts")
 
     assert (await watched(live))["method"] == "notifications/prompts/list_changed"
     live.hang_up()
@@ -167,14 +167,14 @@ async def test_r_09_the_older_methods_are_unknown_in_2026(
 @pytest.mark.parametrize("version", LEGACY)
 async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
     """At whichever process: subscribed at one, changed at the other, told on the open stream."""
-    house = await a_house(version=version).open()
-    live = await house.get(house.one).opened()
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
 
     for uri in ("notes://mine", "notes://2026/report", "notes://mine"):
-        subscribed = await ask(house, house.two, "resources/subscribe", uri=uri)
+        subscribed = await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
         assert subscribed.json["result"] == {}
     call = {"name": "touch", "arguments": {"uri": "notes://mine"}}
-    await ask(house, house.two, "tools/call", **call)
+    await ask(replicas, replicas.two, "tools/call", **call)
 
     assert await watched(live) == {
         "jsonrpc": "2.0",
@@ -210,13 +210,13 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
     """Though the stream, at another process, still reads what the session is subscribed to."""
     records, slow = MemoryRecords(), Slow()
     records.of("acme").sessions = slow
-    house = await a_house(records=records).open()
-    live = await house.get(house.one).opened()
+    replicas = await a_house(records=records).open()
+    live = await replicas.get(replicas.one).opened()
 
-    await ask(house, house.two, "resources/subscribe", uri="notes://mine")
+    await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
     await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
-    await house.two.feed.of("acme").updated("notes://never")
-    await house.two.feed.of("acme").updated("notes://mine")
+    await replicas.two.feed.of("acme").updated("notes://never")
+    await replicas.two.feed.of("acme").updated("notes://mine")
     slow.go.set()
 
     assert (await watched(live))["params"] == {"uri": "notes://mine"}
@@ -228,16 +228,16 @@ async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
 @pytest.mark.parametrize("version", LEGACY)
 async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
     """The other one still is; unsubscribing what was never watched is as good."""
-    house = await a_house(version=version).open()
-    live = await house.get(house.one).opened()
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
     for uri in ("notes://mine", "notes://2026/report"):
-        await ask(house, house.two, "resources/subscribe", uri=uri)
+        await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
 
     for uri in ("notes://mine", "notes://never"):
-        answered = await ask(house, house.one, "resources/unsubscribe", uri=uri)
+        answered = await ask(replicas, replicas.one, "resources/unsubscribe", uri=uri)
         assert answered.json["result"] == {}
-    await house.two.feed.of("acme").updated("notes://mine")
-    await house.two.feed.of("acme").updated("notes://2026/report")
+    await replicas.two.feed.of("acme").updated("notes://mine")
+    await replicas.two.feed.of("acme").updated("notes://2026/report")
 
     assert (await watched(live))["params"] == {"uri": "notes://2026/report"}
     live.hang_up()
@@ -266,9 +266,9 @@ async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointC
 @pytest.mark.requirement("R-10")
 async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
     """As reading it does: 403 with all the scopes it takes, where they can be had."""
-    house = await a_house().open()
+    replicas = await a_house().open()
 
-    refused = await ask(house, house.one, "resources/subscribe", uri="notes://secret")
+    refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
 
     assert refused.status == 403
     assert "notes:secret" in refused.headers["www-authenticate"]
@@ -277,15 +277,15 @@ async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
 @pytest.mark.requirement("R-10", "SU-10")
 async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
     """One more is refused, and there is room again when one goes."""
-    house = await a_house().open()
+    replicas = await a_house().open()
     for year in range(MOST_NAMES):
         uri = f"notes://{year}/report"
-        assert "result" in (await ask(house, house.one, "resources/subscribe", uri=uri)).json
+        assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json
 
-    full = await ask(house, house.two, "resources/subscribe", uri="notes://mine")
-    again = await ask(house, house.two, "resources/subscribe", uri="notes://7/report")
-    await ask(house, house.one, "resources/unsubscribe", uri="notes://7/report")
-    after = await ask(house, house.two, "resources/subscribe", uri="notes://mine")
+    full = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    again = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://7/report")
+    await ask(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
+    after = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
 
     assert full.json["error"]["code"] == -32000
     assert "result" in again.json

@@ -172,7 +172,7 @@ def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) 
 @pytest.mark.parametrize("form", EVERYWHERE)
 def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
     """Not in a path, and not in the id that a client gave to what a call is part of."""
-    inside, row, pin = server.site, FORMS[form], SECRETS["acme"]["PIN"]
+    inside, row, pin = server.gatepost, FORMS[form], SECRETS["acme"]["PIN"]
     before = len(inside.log())
 
     server.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")

@@ -24,7 +24,7 @@ GO_ON = threading.Event()
 
 
 TOOLS = "tests.rest.conftest"
-pack = Pack("desk")
+pack = Pack("tickets")
 
 PIXEL = "iVBORw0KGgo="
 
@@ -184,15 +184,15 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def desk(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """Two tenants by claim, tools that take and go wrong, results of at most 3000 bytes."""
     tools = {"packs": ["demo"], "load": [TOOLS], "max_result_bytes": 3000, "timeout_s": 5}
     open_to_all = {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as server:
+        yield server
 
 
 @pytest.fixture
-def octopus(desk: Server) -> Octopus:
+def octopus(server: Server) -> Octopus:
     """An agent of acme."""
-    return Octopus(desk)
+    return Octopus(server)

@@ -49,7 +49,7 @@ def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
     """With a header that agrees, without one, and among headers that somebody might believe."""
     octopus.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
     octopus.call("create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex"))
-    Octopus(octopus.house, octopus.house.token(org_id="globex")).call(
+    Octopus(octopus.server, octopus.server.token(org_id="globex")).call(
         "create_ticket", {"subject": "a"}
     )
 
@@ -61,8 +61,8 @@ def mapped(idp: Idp) -> Iterator[Server]:
     """Tenants that the configuration names otherwise than the tokens do."""
     table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
     rows = [issuer_settings(idp, tenants=table)]
-    with running_server(idp, rows, tools={"load": [TOOLS], "packs": ["demo"]}) as site:
-        yield site
+    with running_server(idp, rows, tools={"load": [TOOLS], "packs": ["demo"]}) as server:
+        yield server
 
 
 @pytest.mark.requirement("O13")
@@ -102,7 +102,7 @@ def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
 @pytest.mark.requirement("O13")
 def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Octopus) -> None:
     """Without a table such a value is hashed, which no platform can know."""
-    agent = Octopus(octopus.house, octopus.house.token(org_id="Acme Corp"))
+    agent = Octopus(octopus.server, octopus.server.token(org_id="Acme Corp"))
     agreed = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "Acme Corp"))
     other = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
 
@@ -118,7 +118,7 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
     eventually(
         lambda: any(
             json.loads(line).get("correlation") == "episode-xyz789"
-            for line in octopus.house.log().splitlines()
+            for line in octopus.server.log().splitlines()
             if '"request"' in line
         ),
         within=20,
@@ -130,7 +130,7 @@ def test_o12_reading_in_an_episode_reads_every_time(octopus: Octopus) -> None:
     """An episode asks again because it wants to know what it is now."""
     seen = [
         octopus.call("whoami", {}, (CORRELATION, "episode-3"))
-        for octopus in (octopus, Octopus(octopus.house, octopus.house.token(scope="other")))
+        for octopus in (octopus, Octopus(octopus.server, octopus.server.token(scope="other")))
     ]
 
     assert [answer.json["scopes"] for answer in seen] == [["files:write"], ["other"]]

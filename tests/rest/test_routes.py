@@ -57,8 +57,8 @@ def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str
 def tenants(idp: Idp) -> Iterator[Server]:
     """A resource for each tenant."""
     free = {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp)], "/t/{tenant}/mcp", tenancy=free) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], "/t/{tenant}/mcp", tenancy=free) as server:
+        yield server
 
 
 def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None:
@@ -85,10 +85,10 @@ def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
         assert "/t/acme/mcp/.well-known/oauth-protected-resource" in challenge_of(answer.raw)
 
 
-def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, desk: Server) -> None:
+def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server: Server) -> None:
     """Anybody may read it, so it describes the routes and nothing behind them."""
     templated = Octopus(tenants, "").send("GET", "/openapi.json").json
-    single = Octopus(desk, "").send("GET", "/openapi.json").json
+    single = Octopus(server, "").send("GET", "/openapi.json").json
 
     assert set(templated["paths"]) == {
         "/t/{tenant}/tools", "/t/{tenant}/tool/{name}/call", "/health",

@@ -28,7 +28,7 @@ LIVES_S = 300.0
 WITHIN_S = 30
 
 
-class Witnessed(ApprovalDeployment):
+class RecordedDeployment(ApprovalDeployment):
     """Keeps what would be told to the webhook."""
 
     def __init__(self, records: Records) -> None:
@@ -52,8 +52,8 @@ def leases_that_nobody_renews(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def deployment(records: Records) -> Witnessed:
-    return Witnessed(records)
+def deployment(records: Records) -> RecordedDeployment:
+    return RecordedDeployment(records)
 
 
 async def running(
@@ -108,7 +108,7 @@ LOOKS: dict[str, Look] = {"its page": page, "the history": history, "the sweep":
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 async def test_a_call_that_nobody_ended_is_used_and_not_expired(
-    deployment: Witnessed, look: Look
+    deployment: RecordedDeployment, look: Look
 ) -> None:
     """Once its lease is over, wherever it is looked at; it is told once, and never as expired."""
     request, other = await left(deployment), deployment.replica()
@@ -123,7 +123,9 @@ async def test_a_call_that_nobody_ended_is_used_and_not_expired(
     assert "expired" not in deployment.messages
 
 
-async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(deployment: Witnessed) -> None:
+async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(
+    deployment: RecordedDeployment,
+) -> None:
     """Also after the approval's time, for as long again; and nothing is run twice."""
     request, other = await left(deployment), deployment.replica()
     await sweep(other, request)
@@ -135,7 +137,7 @@ async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(deployment: Wit
     assert deployment.effects["a"] == 1
 
 
-async def test_an_agent_that_comes_back_first_ends_it_too(deployment: Witnessed) -> None:
+async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDeployment) -> None:
     """The page says what the agent was told."""
     request, other = await left(deployment), deployment.replica()
     deployment.clock.now += LEASE_S + 1
@@ -146,7 +148,7 @@ async def test_an_agent_that_comes_back_first_ends_it_too(deployment: Witnessed)
     assert deployment.heard() == ["requested", "approved", "unknown"]
 
 
-async def test_a_call_that_runs_does_not_expire(deployment: Witnessed) -> None:
+async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) -> None:
     """Whatever the time of its approval; then it is used, and nothing is unknown."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -166,7 +168,7 @@ async def test_a_call_that_runs_does_not_expire(deployment: Witnessed) -> None:
     assert await tenant.approvals.undecided() == []
 
 
-async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: Witnessed) -> None:
+async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: RecordedDeployment) -> None:
     """The caller was gone when the tool ended: the approval was used, and the agent may ask how."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -183,7 +185,7 @@ async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: Witnessed) ->
     assert failure_kind(await other.call(what="a")) == "approval_pending"
 
 
-async def test_what_was_unknown_may_become_known(deployment: Witnessed) -> None:
+async def test_what_was_unknown_may_become_known(deployment: RecordedDeployment) -> None:
     """The server was only cut off from the database for longer than its lease."""
     here, other = deployment.replica(), deployment.replica()
     request, call = await running(deployment, here, "act")
@@ -198,7 +200,7 @@ async def test_what_was_unknown_may_become_known(deployment: Witnessed) -> None:
 
 
 async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
-    deployment: Witnessed,
+    deployment: RecordedDeployment,
 ) -> None:
     """A look takes nothing from the agent, which may make the call again."""
     request, other = await left(deployment, "put"), deployment.replica()
@@ -209,7 +211,7 @@ async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
     assert await at(other, request) == ("used", "")
 
 
-async def test_nor_is_it_repeated_when_that_time_is_over(deployment: Witnessed) -> None:
+async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDeployment) -> None:
     """A tool that may repeat has no approval for it then."""
     request, other = await left(deployment, "put"), deployment.replica()
     await sweep(other, request)
@@ -219,7 +221,7 @@ async def test_nor_is_it_repeated_when_that_time_is_over(deployment: Witnessed) 
     assert deployment.effects["a"] == 1
 
 
-async def test_it_is_on_record_before_it_counts(deployment: Witnessed) -> None:
+async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) -> None:
     """While the record cannot be written, nothing has changed."""
     request = await left(deployment)
     deployment.clock.now += LIVES_S
@@ -240,7 +242,7 @@ async def test_it_is_on_record_before_it_counts(deployment: Witnessed) -> None:
     assert kept == ["unknown"]
 
 
-async def test_an_approval_that_nobody_used_expires(deployment: Witnessed) -> None:
+async def test_an_approval_that_nobody_used_expires(deployment: RecordedDeployment) -> None:
     """Nothing had begun: it says so, and so does the webhook."""
     replica = deployment.replica()
     request = await replica.asked(what="a")

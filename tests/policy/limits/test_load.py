@@ -98,7 +98,7 @@ def opened(
             yield pair
 
 
-class Crowd:
+class RepeatingCallers:
     """Callers that try again and again, at both replicas by turns."""
 
     def __init__(self, customers: Customers, tenant: str, people: int, tool: str) -> None:
@@ -147,9 +147,9 @@ async def test_rates_hold_over_two_replicas(
     with opened(idp, tmp_path, postgres_server, postgres_template, valkey_server, **limits) as pair:
         async with pair.customers() as customers:
             by = {
-                ("sell-acme", TENANT): Crowd(customers, "acme", 4, "sell"),
-                ("sell-globex", CALLER): Crowd(customers, "globex", 1, "sell"),
-                ("rent-globex", TOOL): Crowd(customers, "globex", 2, "rent"),
+                ("sell-acme", TENANT): RepeatingCallers(customers, "acme", 4, "sell"),
+                ("sell-globex", CALLER): RepeatingCallers(customers, "globex", 1, "sell"),
+                ("rent-globex", TOOL): RepeatingCallers(customers, "globex", 2, "rent"),
             }
             pressing = [
                 asyncio.create_task(crowd.press(number))

@@ -43,7 +43,7 @@ def older(body: bytes) -> Ask:
 
 
 SESSIONS: dict[str, str] = {}
-CALL = {"name": "witness", "arguments": {}}
+CALL = {"name": "record_call", "arguments": {}}
 
 REQUESTS: dict[str, Ask] = {
     "a list": lambda server, token: server.client.ask(token, "tools/list"),
@@ -122,7 +122,7 @@ OLDER = ("a ping", "an older list", "an older unknown method")
 def test_over_rest_it_is_429(server: Server, asked: str) -> None:
     """Lists and refusals count there, too, with the seconds after which to come back."""
     token = server.token(org_id=f"rest-{abs(hash(asked))}")
-    path = "/tool/witness/call"
+    path = "/tool/record_call/call"
     asks: dict[str, Callable[[], RawAnswer]] = {
         "list": lambda: server.client.send("GET", "/tools", token=token),
         "unknown": lambda: server.client.send("POST", "/tool/none/call", body=b"{}", token=token),
@@ -146,7 +146,7 @@ def test_a_call_counts_once(server: Server) -> None:
     """Neither its protocol nor its failure makes two of it."""
     token = server.token(org_id="once")
     for number in range(BURST):
-        answer = server.client.call(token, "witness" if number % 2 else "none_such")
+        answer = server.client.call(token, "record_call" if number % 2 else "none_such")
         assert json.loads(answer.body).get("error", {}).get("code") != -32000
 
     assert failure(server.client.call(token))["code"] == -32000

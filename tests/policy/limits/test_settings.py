@@ -83,9 +83,9 @@ def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
     """In the words that are documented, and in `data` what a program can act on."""
     token = server.token(org_id="acme")
     result(server.client.call(token, "whoami"))
-    for tool, limit, most_s in (("whoami", "tool", 120), ("witness", "tenant", 60)):
+    for tool, limit, most_s in (("whoami", "tool", 120), ("record_call", "tenant", 60)):
         for _ in range(2 if limit == "tenant" else 0):
-            result(server.client.call(token, "witness"))
+            result(server.client.call(token, "record_call"))
         answer = server.client.call(token, tool)
         refused = failure(answer)
 

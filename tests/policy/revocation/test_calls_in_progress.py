@@ -29,7 +29,7 @@ EVERYBODY = {"before": 1e12, "undated_until": 1e12}
 
 @pytest.fixture(scope="module")
 def replicas(idp: Idp) -> Iterator[Server]:
-    settings = {"approvals": {"require": ["witness"], "auto_approve": []}}
+    settings = {"approvals": {"require": ["record_call"], "auto_approve": []}}
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
         yield replicas
 
@@ -79,11 +79,11 @@ def test_a_body_that_takes_its_time_gains_nothing(
     fields: list[tuple[str, str]] = []
     path, body = replicas.client.path, json.dumps({}).encode()
     if protocol == "modern":
-        fields, body = modern("tools/call", {"name": "witness", "arguments": {}})
+        fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
     elif protocol == "legacy":
-        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("witness")
+        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("record_call")
     else:
-        path = "/tool/witness/call"
+        path = "/tool/record_call/call"
     one = SHUT[how][0]
     if how == "revoked":
         one = replace(one, **EVERYBODY)
@@ -122,7 +122,7 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
     service = replicas.services.approvals
     for tenant in TABLE:
         answer = replicas.client.send(
-            "POST", "/tool/witness/call", body=b"{}", token=replicas.token(org_id=tenant)
+            "POST", "/tool/record_call/call", body=b"{}", token=replicas.token(org_id=tenant)
         )
         assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
     assert len(on_loop(replicas, service.waiting("acme"))) == 1
@@ -137,15 +137,15 @@ def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> Non
 @pytest.mark.requirement("CO1")
 def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
     """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
-    settings = {"approvals": {"require": ["witness"]}}
+    settings = {"approvals": {"require": ["record_call"]}}
     with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
         services, config = replicas.services, replicas.config
         service, token = services.approvals, replicas.token()
         other = replicas.token(org_id="globex")
-        pending = replicas.client.send("POST", "/tool/witness/call", body=b"{}", token=other)
+        pending = replicas.client.send("POST", "/tool/record_call/call", body=b"{}", token=other)
         assert pending.status == 503
         fields = [("Mcp-Session-Id", replicas.client.open(token)), ("Accept", "application/json")]
-        body = old_call("witness")
+        body = old_call("record_call")
         with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
             connection.sendall(body[-1:])
             eventually(lambda: on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
