@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True):
 Page = Callable[[Seen, Send], Awaitable[None]]
 
 
-class Site:
+class WebSite:
     """Answers what its pages say, by path, and remembers what was asked."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ def leads(location: str, status: int = 302) -> Page:
 class Internet(msgspec.Struct, frozen=True):
     """What there is: pages, names, and the only way to them."""
 
-    site: Site
+    site: WebSite
     names: Names
     proxy: ConnectProxy
     company: CertificateAuthority
@@ -142,7 +142,7 @@ class Internet(msgspec.Struct, frozen=True):
 @contextmanager
 def small_internet(folder: Path) -> Iterator[Internet]:
     """Run it for the time of a block. Every `*.web.test` is a public name of the one site."""
-    company, site = CertificateAuthority(folder), Site()
+    company, site = CertificateAuthority(folder), WebSite()
     certificate, key = company.certify(f"*.{DOMAIN}")
     plain = AsgiServer(site).start()
     secure = AsgiServer(site, ssl_certfile=certificate, ssl_keyfile=key).start()
