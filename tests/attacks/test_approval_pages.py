@@ -1,4 +1,4 @@
-"""Pages that let somebody decide about what they did not show, and had no way to it."""
+"""Approval pages show everything that the approver decides about."""
 
 import json
 from collections.abc import Iterator

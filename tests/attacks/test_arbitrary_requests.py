@@ -1,4 +1,4 @@
-"""Whatever a stranger or a broken client sends, the answer is a documented one: never a 500."""
+"""Any request of a broken or hostile client gets a documented answer, never a 500."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Calls that ended in a way nobody had thought of, and what they left behind."""
+"""Calls that end in unusual ways are answered and leave nothing behind."""
 
 import asyncio
 from collections.abc import Callable

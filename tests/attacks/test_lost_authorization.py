@@ -1,4 +1,4 @@
-"""What went on for a caller who was checked once, at the door, and would not get in any more."""
+"""Batches and tasks stop when their caller loses its authorization."""
 
 import asyncio
 import json

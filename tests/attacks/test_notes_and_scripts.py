@@ -1,4 +1,4 @@
-"""What a few lines of a note or a script once did: to the server, and to whoever reviewed it."""
+"""Notes and scripts that were written to slow down the server or to mislead a reviewer."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is known to take long to check holds the loop no longer than 50 ms."""
+"""Arguments that take long to check hold the event loop no longer than 50 ms."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Numbers that take long to read hold nobody up, whoever sent them."""
+"""Numbers that take long to read do not hold up other callers."""
 
 import asyncio
 from collections.abc import Iterator

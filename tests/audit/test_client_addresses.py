@@ -1,4 +1,4 @@
-"""From which address somebody called, and that nobody writes that down but the server."""
+"""The audit log names the address of the client, and only the server decides which one."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Every page and state can be used by everybody: at any width, by any light, with any aid."""
+"""Every page can be used at any width, in light and dark, and with assistive technology."""
 
 import os
 from pathlib import Path

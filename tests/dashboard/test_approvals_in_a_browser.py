@@ -1,4 +1,4 @@
-"""What the issue wants to see: people at a real browser decide about calls of a real MCP client."""
+"""People decide in a real browser about calls of a real MCP client."""
 
 import asyncio
 import re

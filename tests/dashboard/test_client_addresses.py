@@ -1,4 +1,4 @@
-"""From which address people decide and sign in, on record and on the pages."""
+"""The dashboard records and shows from which address people sign in and decide."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What strangers wrote is shown so that it cannot mislead."""
+"""Text of agents and callers is shown so that it cannot mislead."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Several issuers, several tenants: whoever signs in where, and what a page says of it."""
+"""Several issuers and tenants: who may sign in where, and what the page says about it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

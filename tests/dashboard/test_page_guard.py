@@ -1,4 +1,4 @@
-"""What stands around every page: guards on each answer, and forms that nobody else can send."""
+"""The guard around every page: security headers, and forms that no other site can send."""
 
 import hashlib
 import re

@@ -1,4 +1,4 @@
-"""How long somebody is in, what ends it, and that every replica agrees."""
+"""How long a session lasts, what ends it, and that every replica agrees."""
 
 import socket
 import time

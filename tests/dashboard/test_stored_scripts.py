@@ -1,4 +1,4 @@
-"""Stored scripts: what agents, callers and providers write runs in nobody's browser."""
+"""Scripts that agents, callers and providers store never run in a browser."""
 
 from collections.abc import Iterator
 from pathlib import Path

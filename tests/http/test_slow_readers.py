@@ -1,4 +1,4 @@
-"""Clients that read nothing, or hardly anything: what is kept for them is bounded."""
+"""What Gatepost keeps for clients that read slowly or not at all is bounded."""
 
 import asyncio
 import contextlib

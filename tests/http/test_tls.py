@@ -1,4 +1,4 @@
-"""TLS of our own: deadlines hold from the first byte on, and a stop waits for nobody's word."""
+"""TLS of Gatepost itself: deadlines hold from the first byte, and a stop waits for no client."""
 
 import asyncio
 import contextlib

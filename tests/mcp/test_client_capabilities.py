@@ -1,4 +1,4 @@
-"""What a client cannot be asked, and errors that are a tool's own."""
+"""What a client did not declare is not asked, and tools may answer errors of their own."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows about how a server behaves that belong to no single feature."""
+"""Requirements of the protocol that belong to no single feature."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What an answer leaves behind."""
+"""A constant refusal keeps nothing of the requests that it answers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A usual request is read in one pass, and says there what it says when it is read in parts."""
+"""Reading a usual request in one pass gives the same result as reading it in parts."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Documents and tasks that are watched, in both eras; nobody hears of somebody else's."""
+"""Subscriptions to documents and tasks in both eras; each caller hears of its own only."""
 
 import asyncio
 from typing import Any

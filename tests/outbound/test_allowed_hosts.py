@@ -1,4 +1,4 @@
-"""Which hosts tools may reach, for any text that somebody takes for a URL."""
+"""Which hosts tools may reach, for any text that is given as a URL."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address

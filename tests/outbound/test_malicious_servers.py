@@ -1,4 +1,4 @@
-"""Servers that answer in a way that is legal, and made to keep whoever reads it busy."""
+"""Servers whose legal answers are made to keep their reader busy."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""A redirect is followed only as far as asked, and takes no secret along to somebody else."""
+"""A redirect is followed only as far as asked, and takes no secret to another host."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What stands around a call: whose it claims to be, and what it is part of."""
+"""Headers of a call: the tenant that it claims, and the caller's correlation id."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where the routes lie: beside the endpoint, for each tenant where the resource names tenants."""
+"""Where the REST routes are: beside the endpoint, and once for each tenant."""
 
 import json
 from collections.abc import Iterator

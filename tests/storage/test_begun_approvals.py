@@ -1,4 +1,4 @@
-"""Approvals whose call has begun, on every backend, at whichever replica somebody looks."""
+"""Approvals whose call has begun, on every backend and at every replica."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""The end of a database's connections: bounded, and of no harm to whoever closes the loop."""
+"""Closing the connections of a database is bounded and never blocks the end of the loop."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Everything a tenant keeps is counted and removed, on every backend, and nobody else's is."""
+"""All data of a tenant, and of no other, is counted and removed, on every backend."""
 
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay

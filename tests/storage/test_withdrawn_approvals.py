@@ -1,4 +1,4 @@
-"""What a cut-off withdraws, on every backend."""
+"""Approvals that a revocation withdraws, on every backend."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The official clients wait until somebody has decided, with nothing written for it."""
+"""The official clients wait for a decision without any code for it."""
 
 import asyncio
 import json

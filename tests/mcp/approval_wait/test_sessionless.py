@@ -1,4 +1,4 @@
-"""The older revisions without a session: a call that waits, and nobody who could be asked."""
+"""The older revisions without a session: a call waits although its client cannot be asked."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""On pipes a call waits as it does over HTTP; somebody else decides, in another process."""
+"""A call over pipes waits as it does over HTTP; another process decides."""
 
 import signal
 from collections.abc import Iterator

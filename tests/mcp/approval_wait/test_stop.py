@@ -1,4 +1,4 @@
-"""A stop wakes whoever waits for a person, at once; signs of life are an hour apart here."""
+"""A stop wakes calls that wait for an approval at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

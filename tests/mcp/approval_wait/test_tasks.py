@@ -1,4 +1,4 @@
-"""2026-07-28 with tasks: a call that somebody decides about is a task until it is over."""
+"""2026-07-28 with tasks: a call that waits for an approval is a task until it ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Servers that are killed before another system is told: whoever is there then tells it."""
+"""Webhook messages of servers that were killed are sent by the other replicas."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The process's own places: whose turn it is when there are too few."""
+"""The admission queue of a process: which call runs next when there are too many."""
 
 import asyncio
 from collections import Counter, defaultdict

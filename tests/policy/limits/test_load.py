@@ -1,4 +1,4 @@
-"""What an operator may count on, with real servers under load; minutes on a busy machine."""
+"""Rate limits and fairness of two real servers under load; minutes on a busy machine."""
 
 import asyncio
 import json

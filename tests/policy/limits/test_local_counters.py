@@ -1,4 +1,4 @@
-"""What is looked up once for many calls is never counted twice, and does not pile up."""
+"""Local counters count nothing twice and do not grow without bound."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What waits for people, or was decided by them, when one of them is shut out: at two replicas."""
+"""Approval requests and grants of revoked callers and approvers are withdrawn at two replicas."""
 
 import asyncio
 import json

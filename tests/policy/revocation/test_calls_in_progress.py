@@ -1,4 +1,4 @@
-"""Callers who are shut out at an awkward moment: between the gate and the tool, or while asked."""
+"""Callers who are revoked between the gate and the tool, or while a person decides."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whom a cut-off reaches, and for how long: a table of cases, without a clock of its own."""
+"""Which tokens a revocation or a suspension matches, and for how long: a table of cases."""
 
 from typing import Any
 

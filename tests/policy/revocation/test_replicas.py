@@ -1,4 +1,4 @@
-"""Whoever is shut out at one place is shut out everywhere, with everything that was begun."""
+"""A revocation at one replica ends everything of the caller at every replica."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""What outlives a connection: kept outcomes, lost streams. Whoever is shut out gets none of it."""
+"""Revoked callers get neither stored outcomes nor lost event streams."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a cut-off takes out of what waits for people: all of whom it refuses, and nothing else."""
+"""A revocation withdraws the approvals of exactly the callers and approvers that it matches."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
