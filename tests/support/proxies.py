@@ -240,10 +240,10 @@ def in_a_thread(server: socketserver.BaseServer) -> Iterator[None]:
 
 class ConnectProxy(socketserver.ThreadingTCPServer):
     """
-    Answers CONNECT and passes bytes: for ports that end in 443 to *secure*, for others to *plain*.
+    Answers CONNECT and passes bytes: to *secure* for ports that end in 443, else to *plain*.
 
-    Both are ports of this machine. It remembers what it was asked for. *user* (`name:password@`)
-    stands in its URL.
+    Both are ports of this machine; without *plain*, every tunnel leads to *secure*. It remembers
+    what it was asked for. *user* (`name:password@`) stands in its URL.
     """
 
     daemon_threads = True
@@ -251,7 +251,7 @@ class ConnectProxy(socketserver.ThreadingTCPServer):
 
     def __init__(self, secure: int, plain: int = 0, *, user: str = "") -> None:
         super().__init__(("127.0.0.1", 0), ConnectHandler)
-        self.secure, self.plain = secure, plain
+        self.secure, self.plain = secure, plain or secure
         self.asked: list[str] = []
         self.head = b""
         """The newest request, whole."""
