@@ -1,4 +1,4 @@
 import pytest
 
 # Here, because it has to be said before the first of them is imported.
-pytest.register_assert_rewrite("tests.attacks.server", "tests.support")
+pytest.register_assert_rewrite("tests.attacks.conftest", "tests.support")

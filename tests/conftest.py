@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.storage.sql.records import migrate
+from tests.support.issuers import Idp
 from tests.support.stores import Postgres, Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
@@ -28,9 +30,10 @@ structlog.configure(
 
 LONGEST = """
 clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
-mcp/test_official_suite.py runtime/memory/test_left.py runtime/replicas/test_replicas.py
-rest/test_document.py http/test_encrypted.py dashboard/test_replicas.py audit/test_tampering.py
-http/test_unread.py dashboard/test_show.py tenancy/test_sessions.py telemetry/test_readers.py
+mcp/test_official_suite.py runtime/memory/test_leaks.py runtime/replicas/test_replicas.py
+rest/test_document.py http/test_tls.py dashboard/test_replicas.py audit/test_tampering.py
+http/test_slow_readers.py dashboard/test_approvals_in_a_browser.py tenancy/test_sessions.py
+telemetry/test_metrics_server.py
 """
 """The files that take longest: one that began last would leave the other process idle."""
 
@@ -142,6 +145,22 @@ def prompt_stops() -> Iterator[None]:
 def anyio_backend() -> str:
     """asyncio, as in production; the tests never run on another loop."""
     return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    """One identity provider for each test module."""
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(scope="module")
+def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Run the module's servers in a temporary directory, where they keep their state."""
+    folder = tmp_path_factory.mktemp("gatepost")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
 
 
 @pytest.fixture(scope="session")

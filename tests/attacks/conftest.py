@@ -1,6 +1,7 @@
 """One server per HTTP parser in front of many issuers, for all attacks of a run."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,10 +15,253 @@ from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import bind
 from gatepost.secrets.keyring import KeyRing
 from gatepost_authz import keyset
-from tests.attacks import server
-from tests.attacks.server import AttackedServer
+from gatepost_authz.caller import TenantContext
+from tests.support import tokens as f
+from tests.support.client import RawAnswer, exchange, request
 from tests.support.issuers import Idp
-from tests.support.server import SAMPLE_TOOLS
+from tests.support.sample_tools import CALLS
+from tests.support.server import SAMPLE_TOOLS, Server
+from tests.support.tokens import (
+    ABSENT,
+    Signer,
+    ec_key,
+    ed448_key,
+    ed_key,
+    number,
+    rsa_key,
+    signer,
+)
+
+SMALL = {512: (1 << 511) | 1, 768: (1 << 767) | 1}
+
+
+def with_modulus(modulus: int, **members: Any) -> dict[str, Any]:
+    return f.jwk(rsa_key()) | {"n": number(modulus)} | members
+
+
+def spare() -> dict[str, Any]:
+    """A good key beside bad ones, so that the set as a whole is usable."""
+    return f.jwk(rsa_key("spare"), "spare")
+
+
+def off_curve() -> dict[str, Any]:
+    good = f.jwk(ec_key())
+    return good | {"kid": "bad", "y": good["x"]}
+
+
+def infinity() -> dict[str, Any]:
+    return f.jwk(ec_key()) | {"kid": "infinity", "x": number(0, 32), "y": number(0, 32)}
+
+
+def private() -> list[dict[str, Any]]:
+    leaked = f.jwk(rsa_key(), "leaked")
+    secret = rsa_key().private_numbers().d
+    return [leaked | {"d": number(secret)}, f.jwk(rsa_key("other"), "other")]
+
+
+ODD_ENTRIES: dict[str, Any] = {
+    "akp": {"kty": "AKP", "kid": "bad", "alg": "ML-DSA-44", "pub": "AAAA"},
+    "text": "a string",
+    "nothing": None,
+    "number": 17,
+}
+
+
+def twins() -> list[dict[str, Any]]:
+    return [f.jwk(rsa_key()), f.jwk(rsa_key("twin")), f.jwk(ec_key("twin"))]
+
+
+def odd_key_sets() -> dict[str, list[Any]]:
+    """Issuer name → its key set; every one signs for the tenant of its own name."""
+    good = f.jwk(rsa_key())
+    bad = {
+        "ed448": f.jwk(ed448_key()),
+        "ed448-too": f.jwk(ed448_key()),
+        "p384": f.jwk(ec_key("main", "P-384")),
+        "rsa-512": with_modulus(SMALL[512]),
+        "rsa-768": with_modulus(SMALL[768]),
+        "rsa-1024": f.jwk(rsa_key("weak", 1024)),
+        "rsa-16384": with_modulus((1 << 16383) | 1),
+        "exponent-3": f.jwk(rsa_key("three", 2048, 3)),
+        "exponent-1": good | {"e": number(1)},
+        "off-curve": off_curve(),
+        "infinity": infinity(),
+        "use-enc": good | {"kid": "bad", "use": "enc"},
+        "key-ops": f.jwk(rsa_key(), "bad", use=ABSENT, key_ops=["encrypt"]),
+        "oaep": good | {"kid": "bad", "alg": "RSA-OAEP"},
+        "no-kty": f.jwk(rsa_key(), "bad", kty=ABSENT),
+        "bad-base64": good | {"kid": "bad", "n": "not base64!"},
+    } | ODD_ENTRIES
+    return {
+        "oct": [{"kty": "oct", "kid": "main", "k": f.b64(b"k" * 32)}, spare()],
+        "ec": [f.jwk(ec_key())],
+        "rs-only": [f.jwk(rsa_key(), alg="RS256")],
+        "ed": [f.jwk(ed_key())],
+        "private": private(),
+        "twins": twins(),
+    } | {name: [entry, spare()] for name, entry in bad.items()}
+
+
+# Issuers that behave until a test makes them misbehave; each is used by one test on one parser.
+FAULTY = (
+    "slow", "drip", "fails-500", "fails-404", "fails-429", "huge", "html", "array", "null",
+    "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "crowd",
+    "leaver", "flood", "outage", "shares-a", "shares-b", "recovers", "offline",
+)  # fmt: skip
+
+
+def configure(idp: Idp) -> list[dict[str, Any]]:
+    """The `[[issuers]]` tables for all of them, and their key sets put in place."""
+    tables: list[dict[str, Any]] = [
+        {
+            "issuer": idp.issuer("main", [f.jwk(rsa_key())]),
+            "tenant": {"claim": "org_id"},
+            "tenants": {"acme": "acme", "globex": "globex"},
+            "roles": {"admin": {"claim": "roles", "value": "admin"}},
+        },
+        {
+            "issuer": idp.issuer("rival", [f.jwk(rsa_key())]),
+            "tenant": {"claim": "org_id"},
+            "tenants": {"rival-org": "rival"},
+        },
+    ]
+    sets = odd_key_sets() | {name: [f.jwk(rsa_key())] for name in FAULTY}
+    for name, keys in sets.items():
+        tables.append({"issuer": idp.issuer(name, keys), "tenant": {"value": name}})
+        if name == "shares-b":
+            tables[-1]["jwks_uri"] = f"{idp.base}/shares-a/jwks"
+    return tables
+
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+Fields = Sequence[tuple[str, str | bytes]]
+
+
+def tools_call(tool: str) -> tuple[list[tuple[str, str | bytes]], bytes]:
+    """The header fields and body of a 2026-07-28 `tools/call` without arguments."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": tool, "arguments": {}, "_meta": meta},
+    }
+    fields: list[tuple[str, str | bytes]] = [
+        ("Accept", "application/json, text/event-stream"),
+        ("MCP-Protocol-Version", "2026-07-28"),
+        ("Mcp-Method", "tools/call"),
+        ("Mcp-Name", tool),
+    ]
+    return fields, json.dumps(message).encode()
+
+
+class AttackedServer(Server):
+    """A running server in front of these issuers, and calls to it with any token."""
+
+    @property
+    def authority(self) -> str:
+        return self.client.authority
+
+    @property
+    def origin(self) -> str:
+        return self.client.origin
+
+    @property
+    def path(self) -> str:
+        return self.client.path
+
+    @property
+    def port(self) -> int:
+        return self.client.port
+
+    @property
+    def metadata_url(self) -> str:
+        return self.client.metadata_url
+
+    @property
+    def metadata_path(self) -> str:
+        return f"{self.path}{WELL_KNOWN}"
+
+    @property
+    def inserted_metadata_path(self) -> str:
+        return f"{WELL_KNOWN}{self.path}"
+
+    def signs(self, issuer: str) -> Signer:
+        """The signer that belongs to an issuer with an EC key."""
+        assert issuer == "ec"
+        return signer(ec_key(), "ES256")
+
+    def raw(
+        self,
+        fields: Fields,
+        *,
+        method: str = "POST",
+        target: str | None = None,
+        body: bytes | None = None,
+        hosts: list[str] | None = None,
+        tool: str = "record_call",
+        content_type: str = "application/json",
+    ) -> RawAnswer:
+        """One request with exactly these extra fields; by default a call of `record_call`."""
+        usual, call = tools_call(tool)
+        sent = call if body is None else body
+        head: list[tuple[str, str | bytes]] = [
+            ("Host", host) for host in ([self.authority] if hosts is None else hosts)
+        ]
+        head += [("Content-Type", content_type), ("Connection", "close"), *usual, *fields]
+        if not any(name.lower() == "content-length" for name, _ in fields):
+            head.append(("Content-Length", str(len(sent))))
+        return exchange(self.port, request(method, target or self.path, head, sent))
+
+    def call(self, token: str, *, fields: Fields = (), tool: str = "record_call") -> RawAnswer:
+        return self.raw([("Authorization", f"Bearer {token}"), *fields], tool=tool)
+
+    def refused(
+        self,
+        token: str,
+        *,
+        status: int = 401,
+        error: str = "invalid_token",
+        tool: str = "record_call",
+        fields: Fields = (),
+    ) -> RawAnswer:
+        """The token opens nothing: this refusal, no tool run, nothing of it in answer or log."""
+        with self.nothing_runs():
+            answer = self.call(token, fields=fields, tool=tool)
+        assert answer.status == status, answer
+        if status == 403:
+            # The message was read, so its sender gets a JSON-RPC answer to it.
+            assert json.loads(answer.body)["error"]["data"]["scopes"], answer
+        else:
+            assert json.loads(answer.body)["error"] == error, answer
+        challenge = answer.field("www-authenticate") or ""
+        assert challenge.startswith(f'Bearer resource_metadata="{self.metadata_url}"')
+        assert f'error="{error}"' in challenge
+        assert answer.field("cache-control") == "no-store"
+        secret = token.rsplit(".", 1)[-1][:40]
+        assert len(secret) < 20 or secret not in f"{answer}{self.log()}"
+        return answer
+
+    def accepted(
+        self,
+        token: str,
+        *,
+        tool: str = "record_call",
+        fields: Fields = (),
+        headers: dict[str, str] | None = None,
+    ) -> TenantContext:
+        """The token opens: the tool ran exactly once; answers the caller that it saw."""
+        before = len(CALLS)
+        answer = self.call(token, fields=[*fields, *(headers or {}).items()], tool=tool)
+        assert answer.status == 200, answer
+        assert json.loads(answer.body)["result"]["content"], answer
+        assert len(CALLS) == before + 1
+        assert token.rsplit(".", 1)[-1] not in self.log()
+        return CALLS[-1]
+
 
 PARSERS = {"httptools": HttptoolsProtocol, "h11": StrictH11Protocol}
 
@@ -36,13 +280,13 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def serving(
     idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
 ) -> Iterator[AttackedServer]:
-    """A running site whose configuration is the attacked one with *settings* changed."""
+    """A running server whose configuration is the attacked one with *settings* changed."""
     sock = bind("127.0.0.1", 0)
     resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
     tree = {
         "resource": resource,
         "mode": "development",
-        "issuers": server.configure(idp),
+        "issuers": configure(idp),
         "tenancy": {"create_on_first_use": False},
         "tools": {"packs": [], "load": [SAMPLE_TOOLS]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
@@ -60,7 +304,7 @@ def serving(
 
 
 @pytest.fixture(scope="session", params=PARSERS)
-def site(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[AttackedServer]:
     """Gatepost on uvicorn with this HTTP parser."""
-    with Idp() as idp, serving(idp, request.param) as site:
-        yield site
+    with Idp() as idp, serving(idp, request.param) as server:
+        yield server

@@ -9,23 +9,23 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.attacks.server import ODD_ENTRIES, AttackedServer
+from tests.attacks.conftest import ODD_ENTRIES, AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
-pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
 
 
 def unsigned(alg: Any) -> Make:
-    return lambda site: site.tokens("offline").token(header={"alg": alg}, sign=lambda data: b"")
+    return lambda server: server.tokens("offline").token(header={"alg": alg}, sign=lambda data: b"")
 
 
 def resigned(alg: Any) -> Make:
-    return lambda site: site.tokens("offline").token(header={"alg": alg})
+    return lambda server: server.tokens("offline").token(header={"alg": alg})
 
 
 def hmac_with(form: str) -> Make:
@@ -38,14 +38,14 @@ def hmac_with(form: str) -> Make:
         "jwk": json.dumps(f.jwk(rsa_key())).encode(),
         "ssh": public.public_bytes(*openssh),
     }
-    return lambda site: site.tokens().token(
+    return lambda server: server.tokens().token(
         header={"alg": "HS256"}, sign=signer(forms[form], "HS256")
     )
 
 
 def by(issuer: str, alg: str, key: Any, kid: str | None = "main", as_alg: str = "") -> Make:
     """Signed by *key* under *alg*; the header says *as_alg*."""
-    return lambda site: site.tokens(issuer).token(
+    return lambda server: server.tokens(issuer).token(
         header={"alg": as_alg or alg, "kid": kid or ABSENT}, sign=signer(key, alg)
     )
 
@@ -55,8 +55,8 @@ def der_signature(data: bytes) -> bytes:
 
 
 def spoiled(change: Callable[[str], str]) -> Make:
-    def make(site: AttackedServer) -> str:
-        head, body, signature = site.tokens().token().split(".")
+    def make(server: AttackedServer) -> str:
+        head, body, signature = server.tokens().token().split(".")
         return f"{head}.{body}.{change(signature)}"
 
     return make
@@ -150,37 +150,37 @@ ACCEPTED = [
     case("A16", "good-key-beside-leaked", by("private", "RS256", rsa_key("other"), kid="other")),
     case("A18", "second-of-two", by("twins", "RS256", rsa_key("twin"))),
     case("A18", "other-type-of-two", by("twins", "ES256", ec_key("twin"))),
-    case("A08", "plain", lambda site: site.tokens().token()),
+    case("A08", "plain", lambda server: server.tokens().token()),
 ]
 
 
 @each(("make", "offline"), REFUSED)
 def test_a_confused_algorithm_or_key_never_reaches_a_tool(
-    site: AttackedServer, make: Make, offline: bool
+    server: AttackedServer, make: Make, offline: bool
 ) -> None:
     """Whatever the header claims about algorithm and key, only the issuer's own kind opens."""
-    site.refused(make(site))
+    server.refused(make(server))
 
     if offline:
         # Only such cases name this issuer, so its keys were never asked for.
-        assert site.idp.key_hits("offline") == 0
+        assert server.idp.key_hits("offline") == 0
 
 
 @each(("make", "offline"), ACCEPTED)
 def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
-    site: AttackedServer, make: Make, offline: bool
+    server: AttackedServer, make: Make, offline: bool
 ) -> None:
     """Keys we cannot use are passed over; they never take the whole set with them."""
-    site.accepted(make(site))
+    server.accepted(make(server))
 
 
 @pytest.mark.requirement("A05", "A16")
-def test_a_token_signed_with_a_published_secret_is_not_even_tried(site: AttackedServer) -> None:
+def test_a_token_signed_with_a_published_secret_is_not_even_tried(server: AttackedServer) -> None:
     """A symmetric key in a public set is no key: the same bytes under another name do not open."""
     token = compact(
-        site.tokens("oct").header(alg="HS256", kid="octet"),
-        site.tokens("oct").claims(),
+        server.tokens("oct").header(alg="HS256", kid="octet"),
+        server.tokens("oct").claims(),
         signer(b"k" * 32, "HS256"),
     )
 
-    site.refused(token)
+    server.refused(token)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
-pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
 FAR = 253_402_300_799  # the last second of year 9999
@@ -19,33 +19,33 @@ DEEP = "[" * 20_000 + "]" * 20_000
 
 
 def claim(**claims: Any) -> Make:
-    return lambda site: site.tokens().token(**claims)
+    return lambda server: server.tokens().token(**claims)
 
 
 def literal(member: str, raw: str) -> Make:
     """The member's value as exactly this JSON text, which Python's encoder would not write."""
-    return lambda site: site.tokens().text(member, raw)
+    return lambda server: server.tokens().text(member, raw)
 
 
 def spliced(text: str) -> Make:
     """This text before the usual members of the payload."""
-    return lambda site: site.tokens().text("pad", f'"",{text}"pad2":""')
+    return lambda server: server.tokens().text("pad", f'"",{text}"pad2":""')
 
 
 def ahead(member: str, seconds: int) -> Make:
-    return lambda site: site.tokens().token(**{member: int(time.time()) + seconds})
+    return lambda server: server.tokens().token(**{member: int(time.time()) + seconds})
 
 
 def issuer(change: Callable[[str], Any]) -> Make:
-    return lambda site: site.tokens().token(iss=change(site.tokens().issuer))
+    return lambda server: server.tokens().token(iss=change(server.tokens().issuer))
 
 
 def audience(change: Callable[[str], Any]) -> Make:
-    return lambda site: site.tokens().token(aud=change(site.client.resource))
+    return lambda server: server.tokens().token(aud=change(server.client.resource))
 
 
 def typed(typ: str, **claims: Any) -> Make:
-    return lambda site: site.tokens().token(header={"typ": typ}, **claims)
+    return lambda server: server.tokens().token(header={"typ": typ}, **claims)
 
 
 def case(identifier: str, name: str, make: Make) -> Any:
@@ -147,14 +147,14 @@ REFUSED = [
 
 @each("make", REFUSED)
 def test_a_token_that_lies_or_is_for_somebody_else_never_reaches_a_tool(
-    site: AttackedServer, make: Make
+    server: AttackedServer, make: Make
 ) -> None:
     """Signed by the right key is not enough: every claim has to be the right kind, for us, now."""
-    site.refused(make(site))
+    server.refused(make(server))
 
 
 ACCEPTED = [
-    case("C05", "fraction", lambda site: site.tokens().text("exp", f"{time.time() + 100:.3f}")),
+    case("C05", "fraction", lambda server: server.tokens().text("exp", f"{time.time() + 100:.3f}")),
     case("C05", "within-the-leeway", ahead("exp", -20)),
     case("C06", "past", ahead("nbf", -60)),
     case("C15", "several", audience(lambda aud: ["https://other.example/mcp", aud])),
@@ -166,77 +166,77 @@ ACCEPTED = [
 
 
 @each("make", ACCEPTED)
-def test_what_the_profile_allows_is_accepted(site: AttackedServer, make: Make) -> None:
+def test_what_the_profile_allows_is_accepted(server: AttackedServer, make: Make) -> None:
     """Strict is not narrow: what RFC 9068 allows opens the gate."""
-    site.accepted(make(site))
+    server.accepted(make(server))
 
 
 @pytest.mark.requirement("C11", "N16")
-def test_the_keys_of_one_issuer_never_open_for_another(site: AttackedServer) -> None:
+def test_the_keys_of_one_issuer_never_open_for_another(server: AttackedServer) -> None:
     """Both issuers are trusted; each for its own tokens only, even under the same key id."""
-    site.accepted(site.tokens("ec").token(header={"alg": "ES256"}, sign=site.signs("ec")))
+    server.accepted(server.tokens("ec").token(header={"alg": "ES256"}, sign=server.signs("ec")))
 
-    site.refused(site.tokens("main").token(header={"alg": "ES256"}, sign=site.signs("ec")))
-    site.refused(site.tokens("ec").token(sign=signer(rsa_key(), "RS256")))
+    server.refused(server.tokens("main").token(header={"alg": "ES256"}, sign=server.signs("ec")))
+    server.refused(server.tokens("ec").token(sign=signer(rsa_key(), "RS256")))
 
 
 @pytest.mark.requirement("C18")
-def test_a_machine_named_like_a_person_is_somebody_else(site: AttackedServer) -> None:
+def test_a_machine_named_like_a_person_is_somebody_else(server: AttackedServer) -> None:
     """A client that registers under a person's id must not reach what is that person's."""
-    person = site.accepted(site.tokens().token(sub="alice", client_id="client-1"))
-    machine = site.accepted(site.tokens().token(sub="alice", client_id="alice"))
+    person = server.accepted(server.tokens().token(sub="alice", client_id="client-1"))
+    machine = server.accepted(server.tokens().token(sub="alice", client_id="alice"))
 
     assert (person.subject_kind, machine.subject_kind) == ("user", "client")
     assert person.principal_key != machine.principal_key
 
 
 @pytest.mark.requirement("C22")
-def test_a_scope_is_compared_whole(site: AttackedServer) -> None:
+def test_a_scope_is_compared_whole(server: AttackedServer) -> None:
     """`files:writer` is not `files:write`."""
-    site.refused(
-        site.tokens().token(scope="files:writer xfiles:write files:writ"),
-        tool="witness_write",
+    server.refused(
+        server.tokens().token(scope="files:writer xfiles:write files:writ"),
+        tool="record_write",
         status=403,
         error="insufficient_scope",
     )
 
 
 @pytest.mark.requirement("C23")
-def test_two_scope_claims_never_add_up(site: AttackedServer) -> None:
+def test_two_scope_claims_never_add_up(server: AttackedServer) -> None:
     """The preset says which claim holds the scopes; another one beside it grants nothing."""
-    token = site.tokens().token(scope="files:read", scp="files:write")
+    token = server.tokens().token(scope="files:read", scp="files:write")
 
-    site.refused(token, tool="witness_write", status=403, error="insufficient_scope")
-    site.accepted(token, tool="witness_read")
+    server.refused(token, tool="record_write", status=403, error="insufficient_scope")
+    server.accepted(token, tool="record_read")
 
 
 @pytest.mark.requirement("C30")
-def test_only_the_outermost_actor_counts(site: AttackedServer) -> None:
+def test_only_the_outermost_actor_counts(server: AttackedServer) -> None:
     """Deeper actors are history (RFC 8693 section 4.1); fifty of them are an attack."""
     act: dict[str, Any] = {"sub": "admin"}
     for _ in range(50):
         act = {"sub": "agent", "act": act}
 
-    site.refused(site.tokens().token(act=act))
-    caller = site.accepted(site.tokens().token(act={"sub": "agent", "act": {"sub": "admin"}}))
+    server.refused(server.tokens().token(act=act))
+    caller = server.accepted(server.tokens().token(act={"sub": "agent", "act": {"sub": "admin"}}))
     assert caller.actor == "agent"
     assert caller.roles == frozenset()
 
 
 @pytest.mark.requirement("C29", "A6")
-def test_the_token_alone_names_the_tenant(site: AttackedServer) -> None:
+def test_the_token_alone_names_the_tenant(server: AttackedServer) -> None:
     """No header, query or argument moves a caller to another tenant."""
     headers = {"X-Tenant-Id": "globex", "X-Org-Id": "globex", "X_Tenant": "globex"}
 
-    caller = site.accepted(site.tokens().token(), headers=headers)
+    caller = server.accepted(server.tokens().token(), headers=headers)
 
     assert caller.tenant_id == "acme"
 
 
 @pytest.mark.requirement("C29")
-def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(site: AttackedServer) -> None:
+def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(server: AttackedServer) -> None:
     """A second trusted issuer that claims somebody else's tenant gets nowhere."""
-    site.accepted(site.tokens("rival").token(org_id="rival-org"))
+    server.accepted(server.tokens("rival").token(org_id="rival-org"))
 
-    site.refused(site.tokens("rival").token(org_id="acme"))
-    site.refused(site.tokens("rival").token(org_id="globex"))
+    server.refused(server.tokens("rival").token(org_id="acme"))
+    server.refused(server.tokens("rival").token(org_id="globex"))

@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.server import AttackedServer
+from tests.attacks.conftest import AttackedServer
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, b64, compact, rsa_key, signer
 
 # Which HTTP parser hands it on makes no difference to what a token says.
-pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 Make = Callable[[AttackedServer], str]
 SIGN = signer(rsa_key(), "RS256")
 
 
 def with_header(**members: Any) -> Make:
-    return lambda site: site.tokens().token(header=members)
+    return lambda server: server.tokens().token(header=members)
 
 
 def raw_header(data: bytes) -> Make:
-    return lambda site: site.tokens().token(header=data)
+    return lambda server: server.tokens().token(header=data)
 
 
 def text_header(text: str) -> Make:
@@ -32,59 +32,59 @@ def text_header(text: str) -> Make:
     return raw_header((f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}').encode())
 
 
-def embedded(site: AttackedServer) -> str:
+def embedded(server: AttackedServer) -> str:
     stranger = rsa_key("stranger")
-    return site.tokens().token(
+    return server.tokens().token(
         header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256")
     )
 
 
 def by_stranger(**members: Any) -> Make:
-    return lambda site: site.tokens().token(
+    return lambda server: server.tokens().token(
         header=members, sign=signer(rsa_key("stranger"), "RS256")
     )
 
 
 def reshaped(change: Callable[[str, str, str], str]) -> Make:
-    return lambda site: change(*site.tokens().token().split("."))
+    return lambda server: change(*server.tokens().token().split("."))
 
 
 def flattened(head: str, body: str, signature: str) -> str:
     return json.dumps({"protected": head, "payload": body, "signature": signature})
 
 
-def encrypted(site: AttackedServer) -> str:
+def encrypted(server: AttackedServer) -> str:
     header = {"alg": "PBES2-HS256+A128KW", "enc": "A128CBC-HS256", "p2s": "YWJj", "p2c": 2**31}
     return ".".join([f.encode(header), *(b64(b"x" * 16) for _ in range(4))])
 
 
-def detached(site: AttackedServer) -> str:
-    head, _, signature = site.tokens().token().split(".")
+def detached(server: AttackedServer) -> str:
+    head, _, signature = server.tokens().token().split(".")
     return f"{head}..{signature}"
 
 
 def unencoded(size: int) -> Make:
     """RFC 7797: the payload as it is, signed over the raw bytes."""
 
-    def make(site: AttackedServer) -> str:
-        claims = json.dumps(site.tokens().claims(pad="x" * size)).encode()
-        header = site.tokens().header(b64=False, crit=["b64"])
+    def make(server: AttackedServer) -> str:
+        claims = json.dumps(server.tokens().claims(pad="x" * size)).encode()
+        header = server.tokens().header(b64=False, crit=["b64"])
         return compact(header, claims, SIGN)
 
     return make
 
 
 def padded(part: int) -> Make:
-    def make(site: AttackedServer) -> str:
-        parts = site.tokens().token(pad="xx").split(".")
+    def make(server: AttackedServer) -> str:
+        parts = server.tokens().token(pad="xx").split(".")
         parts[part] += "=" * (-len(parts[part]) % 4 or 1)
         return ".".join(parts)
 
     return make
 
 
-def standard_alphabet(site: AttackedServer) -> str:
-    head, body, signature = site.tokens().token().split(".")
+def standard_alphabet(server: AttackedServer) -> str:
+    head, body, signature = server.tokens().token().split(".")
     plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
     return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
 
@@ -155,31 +155,31 @@ REFUSED = [
 
 @each(("make", "status"), REFUSED)
 def test_a_trick_in_the_header_never_reaches_a_tool(
-    site: AttackedServer, make: Make, status: int
+    server: AttackedServer, make: Make, status: int
 ) -> None:
     """The header chooses among the issuer's keys and algorithms; it brings none of its own."""
     error = "invalid_token" if status == 401 else "invalid_request"
 
-    site.refused(make(site), status=status, error=error)
+    server.refused(make(server), status=status, error=error)
 
 
 @pytest.mark.requirement("H09")
 @each("typ", ["at+jwt", "APPLICATION/AT+JWT", "application/at+jwt", "AT+JWT"])
 def test_the_type_of_an_access_token_is_read_as_a_media_type(
-    site: AttackedServer, typ: str
+    server: AttackedServer, typ: str
 ) -> None:
     """Media types compare without regard to case, and `application/` may be left out (RFC 7515)."""
-    site.accepted(site.tokens().token(header={"typ": typ}))
+    server.accepted(server.tokens().token(header={"typ": typ}))
 
 
 @pytest.mark.requirement("H01")
-def test_a_header_never_makes_the_server_fetch(site: AttackedServer) -> None:
+def test_a_header_never_makes_the_server_fetch(server: AttackedServer) -> None:
     """Key addresses in a token are an attacker's way to make us call somebody."""
-    site.accepted(site.tokens().token())
-    before = site.idp.hits.copy()
-    lure = f"{site.idp.base}/lure"
+    server.accepted(server.tokens().token())
+    before = server.idp.hits.copy()
+    lure = f"{server.idp.base}/lure"
 
-    site.accepted(site.tokens().token(header={"jku": lure, "x5u": lure}))
-    site.refused(by_stranger(jku=lure, x5u=lure)(site))
+    server.accepted(server.tokens().token(header={"jku": lure, "x5u": lure}))
+    server.refused(by_stranger(jku=lure, x5u=lure)(server))
 
-    assert site.idp.hits["/lure"] == before["/lure"] == 0
+    assert server.idp.hits["/lure"] == before["/lure"] == 0

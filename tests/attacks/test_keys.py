@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz import keyset
-from tests.attacks.server import AttackedServer, tools_call
+from tests.attacks.conftest import AttackedServer, tools_call
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, request
@@ -17,21 +17,21 @@ from tests.support.measuring import eventually
 from tests.support.tokens import rsa_key, signer
 
 OTHER = signer(rsa_key("other"), "RS256")
-pytestmark = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+pytestmark = pytest.mark.parametrize("server", ["httptools"], indirect=True)
 
 
-def unavailable(site: AttackedServer, token: str) -> RawAnswer:
+def unavailable(server: AttackedServer, token: str) -> RawAnswer:
     """Our own outage: 503 with a time to retry, no challenge, nothing ran."""
-    with site.nothing_runs():
-        refusal = site.call(token)
+    with server.nothing_runs():
+        refusal = server.call(token)
     assert refusal.status == 503, refusal
     assert int(refusal.field("retry-after") or 0) >= 1
     assert refusal.field("www-authenticate") is None
     return refusal
 
 
-def opens(site: AttackedServer, token: str) -> bool:
-    return site.call(token).status == 200
+def opens(server: AttackedServer, token: str) -> bool:
+    return server.call(token).status == 200
 
 
 async def never(scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,17 +51,17 @@ async def drip(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.mark.requirement("N01")
 @pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
 def test_a_slow_issuer_costs_the_others_nothing(
-    site: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
+    server: AttackedServer, issuer: str, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its callers hear 503 within a bounded time; everybody else is served meanwhile."""
     monkeypatch.setattr(keyset, "WAIT_S", 2.0)
-    site.idp.replace(f"/{issuer}/jwks", fault)
-    site.accepted(site.tokens().token())
+    server.idp.replace(f"/{issuer}/jwks", fault)
+    server.accepted(server.tokens().token())
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(site.call, site.tokens(issuer).token())
+        waiting = pool.submit(server.call, server.tokens(issuer).token())
 
         for _ in range(20):
-            site.accepted(site.tokens().token())
+            server.accepted(server.tokens().token())
 
         assert not waiting.done()
         assert waiting.result(timeout=9).status == 503
@@ -77,35 +77,35 @@ FAULTS = {
 @pytest.mark.requirement("N02")
 @pytest.mark.parametrize("issuer", FAULTS)
 def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
-    site: AttackedServer, issuer: str
+    server: AttackedServer, issuer: str
 ) -> None:
     """503 and not 401, so that no client throws its token away."""
-    site.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
+    server.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
 
-    unavailable(site, site.tokens(issuer).token())
+    unavailable(server, server.tokens(issuer).token())
 
 
 @pytest.mark.requirement("N02")
-def test_a_recovered_issuer_is_noticed(site: AttackedServer) -> None:
+def test_a_recovered_issuer_is_noticed(server: AttackedServer) -> None:
     """The next good answer of the issuer ends the outage; nobody has to restart anything."""
-    token = site.tokens("recovers").token()
-    site.idp.replace("/recovers/jwks", answer(500))
-    unavailable(site, token)
-    site.idp.replace("/recovers/jwks", None)
+    token = server.tokens("recovers").token()
+    server.idp.replace("/recovers/jwks", answer(500))
+    unavailable(server, token)
+    server.idp.replace("/recovers/jwks", None)
 
-    eventually(lambda: opens(site, token), within=20)
+    eventually(lambda: opens(server, token), within=20)
 
 
 @pytest.mark.requirement("N03", "H06")
-def test_the_last_good_keys_outlive_an_outage(site: AttackedServer) -> None:
+def test_the_last_good_keys_outlive_an_outage(server: AttackedServer) -> None:
     """With its keys known, an issuer may be down; what we cannot know meanwhile is 503."""
-    site.accepted(site.tokens("outage").token())
-    site.idp.replace("/outage/jwks", answer(500))
+    server.accepted(server.tokens("outage").token())
+    server.idp.replace("/outage/jwks", answer(500))
 
-    unknown = site.tokens("outage").token(header={"kid": "rotated"}, sign=OTHER)
+    unknown = server.tokens("outage").token(header={"kid": "rotated"}, sign=OTHER)
 
-    unavailable(site, unknown)
-    site.accepted(site.tokens("outage").token())
+    unavailable(server, unknown)
+    server.accepted(server.tokens("outage").token())
 
 
 ODD = {
@@ -123,142 +123,144 @@ ODD = {
     "issuer",
     [pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05")) for n in ODD],
 )
-def test_a_document_that_is_no_key_set_is_no_key_set(site: AttackedServer, issuer: str) -> None:
+def test_a_document_that_is_no_key_set_is_no_key_set(server: AttackedServer, issuer: str) -> None:
     """It is not half-read: the issuer counts as unavailable."""
-    site.idp.replace(f"/{issuer}/jwks", ODD[issuer])
+    server.idp.replace(f"/{issuer}/jwks", ODD[issuer])
 
-    unavailable(site, site.tokens(issuer).token())
+    unavailable(server, server.tokens(issuer).token())
 
 
 @pytest.mark.requirement("N06")
-def test_a_redirect_is_not_followed(site: AttackedServer) -> None:
+def test_a_redirect_is_not_followed(server: AttackedServer) -> None:
     """A redirect is how an issuer's document makes a server call its own neighbours."""
-    target = f"{site.idp.base}/redirect-target"
-    site.idp.replace("/redirects/jwks", answer(302, location=target))
+    target = f"{server.idp.base}/redirect-target"
+    server.idp.replace("/redirects/jwks", answer(302, location=target))
 
-    unavailable(site, site.tokens("redirects").token())
+    unavailable(server, server.tokens("redirects").token())
 
-    assert site.idp.hits["/redirect-target"] == 0
+    assert server.idp.hits["/redirect-target"] == 0
 
 
 @pytest.mark.requirement("N10")
-def test_metadata_of_another_issuer_is_refused(site: AttackedServer) -> None:
+def test_metadata_of_another_issuer_is_refused(server: AttackedServer) -> None:
     """Mix-up: the document has to name the issuer that was asked (RFC 8414 section 3.3)."""
-    document = {"issuer": site.idp.issuer("main"), "jwks_uri": f"{site.idp.base}/main/jwks"}
+    document = {"issuer": server.idp.issuer("main"), "jwks_uri": f"{server.idp.base}/main/jwks"}
     path = "/.well-known/oauth-authorization-server/lies"
-    site.idp.replace(path, answer(body=json.dumps(document).encode()))
+    server.idp.replace(path, answer(body=json.dumps(document).encode()))
 
-    unavailable(site, site.tokens("lies").token())
+    unavailable(server, server.tokens("lies").token())
 
 
 @pytest.mark.requirement("N11", "N12")
-def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: AttackedServer) -> None:
+def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(server: AttackedServer) -> None:
     """The new key opens as soon as a fetch is allowed; the old one is gone at once."""
-    old = site.tokens("rotates").token()
-    site.accepted(old)
-    site.accepted(old)
-    site.idp.issuer("rotates", [f.jwk(rsa_key("other"), "other")])
+    old = server.tokens("rotates").token()
+    server.accepted(old)
+    server.accepted(old)
+    server.idp.issuer("rotates", [f.jwk(rsa_key("other"), "other")])
 
-    site.accepted(site.tokens("rotates").token(header={"kid": "other"}, sign=OTHER))
+    server.accepted(server.tokens("rotates").token(header={"kid": "other"}, sign=OTHER))
 
-    site.refused(old)
+    server.refused(old)
 
 
 @pytest.mark.requirement("N13")
-def test_a_key_replaced_under_its_own_id_is_noticed(site: AttackedServer) -> None:
+def test_a_key_replaced_under_its_own_id_is_noticed(server: AttackedServer) -> None:
     """Some issuers keep the id; a signature that does not fit is the only sign."""
-    site.accepted(site.tokens("replaces").token())
-    site.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
+    server.accepted(server.tokens("replaces").token())
+    server.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
 
-    token = site.tokens("replaces").token(sign=OTHER)
+    token = server.tokens("replaces").token(sign=OTHER)
 
-    eventually(lambda: opens(site, token), within=20)
+    eventually(lambda: opens(server, token), within=20)
 
 
 @pytest.mark.requirement("N14")
-def test_a_crowd_at_the_door_causes_one_fetch(site: AttackedServer) -> None:
+def test_a_crowd_at_the_door_causes_one_fetch(server: AttackedServer) -> None:
     """However many tokens come while nothing is known, the issuer is asked once."""
-    tokens = [site.tokens("crowd").token() for _ in range(64)]
+    tokens = [server.tokens("crowd").token() for _ in range(64)]
     with ThreadPoolExecutor(64) as pool:
-        answers = list(pool.map(site.call, tokens))
+        answers = list(pool.map(server.call, tokens))
 
     assert {reply.status for reply in answers} == {200}
-    assert site.idp.key_hits("crowd") == 1
+    assert server.idp.key_hits("crowd") == 1
 
 
 @pytest.mark.requirement("N15")
-def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: AttackedServer) -> None:
+def test_a_caller_who_leaves_does_not_take_the_fetch_along(server: AttackedServer) -> None:
     """The fetch belongs to all that wait for it."""
-    fields, body = tools_call("witness")
+    fields, body = tools_call("record_call")
     head = [
-        ("Host", site.authority),
-        ("Authorization", f"Bearer {site.tokens('leaver').token()}"),
+        ("Host", server.authority),
+        ("Authorization", f"Bearer {server.tokens('leaver').token()}"),
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(body))),
         *fields,
     ]
-    with socket.create_connection(("127.0.0.1", site.port), timeout=5) as connection:
-        connection.sendall(request("POST", site.path, head, body))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(request("POST", server.path, head, body))
 
-    site.accepted(site.tokens("leaver").token())
+    server.accepted(server.tokens("leaver").token())
 
-    assert site.idp.key_hits("leaver") == 1
+    assert server.idp.key_hits("leaver") == 1
 
 
 @pytest.mark.requirement("N17", "N16")
-def test_two_issuers_with_one_key_set_stay_two(site: AttackedServer) -> None:
+def test_two_issuers_with_one_key_set_stay_two(server: AttackedServer) -> None:
     """What one signed opens for its own tenant only."""
-    first = site.accepted(site.tokens("shares-a").token())
-    second = site.accepted(site.tokens("shares-b").token())
+    first = server.accepted(server.tokens("shares-a").token())
+    second = server.accepted(server.tokens("shares-b").token())
 
     assert (first.tenant_id, second.tenant_id) == ("shares-a", "shares-b")
 
 
 @pytest.mark.requirement("N19", "N20")
-def test_a_verdict_belongs_to_the_whole_token(site: AttackedServer) -> None:
+def test_a_verdict_belongs_to_the_whole_token(server: AttackedServer) -> None:
     """A token that shares its beginning, key id or `jti` with a good one, or all but one byte."""
-    victim = site.tokens().token(jti="shared")
-    site.accepted(victim)
+    victim = server.tokens().token(jti="shared")
+    server.accepted(victim)
     head, body, signature = victim.split(".")
 
-    site.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
-    site.refused(site.tokens().token(jti="shared", sign=OTHER))
-    forged = f.encode(site.tokens().claims(jti="shared", sub="mallory"))
-    site.refused(f"{head}.{forged}.{signature}")
+    server.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
+    server.refused(server.tokens().token(jti="shared", sign=OTHER))
+    forged = f.encode(server.tokens().claims(jti="shared", sub="mallory"))
+    server.refused(f"{head}.{forged}.{signature}")
 
-    assert site.accepted(victim).subject == "alice"
+    assert server.accepted(victim).subject == "alice"
 
 
 @pytest.mark.requirement("H05", "H04")
 def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
-    site: AttackedServer, monkeypatch: pytest.MonkeyPatch
+    server: AttackedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
     # The whole flood has to come within one interval.
     monkeypatch.setattr(keyset, "INTERVAL_S", 3.0)
-    known = site.tokens("flood").token()
-    site.accepted(known)
+    known = server.tokens("flood").token()
+    server.accepted(known)
     names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]
-    tokens = [site.tokens("flood").token(header={"kid": name}, sign=OTHER) for name in names]
+    tokens = [server.tokens("flood").token(header={"kid": name}, sign=OTHER) for name in names]
 
     with ThreadPoolExecutor(len(tokens)) as pool:
-        answers = pool.map(site.call, tokens)
-        assert opens(site, known)
-        assert opens(site, site.tokens("flood").token())
+        answers = pool.map(server.call, tokens)
+        assert opens(server, known)
+        assert opens(server, server.tokens("flood").token())
         statuses = [reply.status for reply in answers]
 
     assert set(statuses) == {401, 503}
     assert statuses.count(401) <= 64
-    assert site.idp.key_hits("flood") <= 2
+    assert server.idp.key_hits("flood") <= 2
 
 
 @pytest.mark.requirement("N26")
-def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(site: AttackedServer) -> None:
+def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(
+    server: AttackedServer,
+) -> None:
     """An unknown issuer, an unknown kind of token and a bad signature read the same."""
     refusals = [
-        site.refused(site.tokens().token(iss="https://unknown.example")),
-        site.refused(site.tokens().token(sign=OTHER)),
-        site.refused("opaque-token"),
+        server.refused(server.tokens().token(iss="https://unknown.example")),
+        server.refused(server.tokens().token(sign=OTHER)),
+        server.refused("opaque-token"),
     ]
 
     assert (

@@ -2,20 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gatepost.audit.search import AuditRecord, read
 from gatepost.storage.backends import open_records
-from tests.audit import tools
+from tests.audit.conftest import AUDITED_TOOLS
 from tests.rest.clients import Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 
-TOOLSET = str(Path(tools.__file__))
 PASSWORD = "correct-horse-battery-staple"
 
 
@@ -23,7 +21,7 @@ class AuditedServer:
     """A server and what is on its record; each test has a tenant of its own."""
 
     def __init__(self, server: Server, url: str) -> None:
-        self.site, self.url = server, url
+        self.gatepost, self.url = server, url
 
     def records(self, tenant: str) -> list[AuditRecord]:
         """All of a tenant's, read by somebody else than the server."""
@@ -38,12 +36,12 @@ class AuditedServer:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
     folder = tmp_path_factory.mktemp("audit")
     url = f"sqlite:///{folder}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [TOOLSET]},
+        "tools": {"load": [AUDITED_TOOLS]},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["files:write"]},
         "audit": {"max_argument_bytes": 200},
@@ -113,13 +111,13 @@ ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU3")
 @each("name", ENDINGS)
-def test_however_a_call_ends_it_is_on_record(desk: AuditedServer, name: str) -> None:
+def test_however_a_call_ends_it_is_on_record(audited: AuditedServer, name: str) -> None:
     """One record, there when the answer is, with who called and how it ended."""
     ask, told = ENDINGS[name]
     tenant = f"t{[*ENDINGS].index(name)}"
-    token = desk.site.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
-    ask(desk.site, token)
-    found = desk.records(tenant)
+    token = audited.gatepost.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
+    ask(audited.gatepost, token)
+    found = audited.records(tenant)
 
     assert len(found) == 1
     assert {field: getattr(found[0], field) for field in told} == told
@@ -128,21 +126,21 @@ def test_however_a_call_ends_it_is_on_record(desk: AuditedServer, name: str) -> 
 
 
 @pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
-def test_what_only_looks_is_not_on_record(desk: AuditedServer, method: str) -> None:
+def test_what_only_looks_is_not_on_record(audited: AuditedServer, method: str) -> None:
     """Lists would bury what was done."""
-    desk.site.client.ask(desk.site.token(org_id="looker"), method)
+    audited.gatepost.client.ask(audited.gatepost.token(org_id="looker"), method)
 
-    assert desk.records("looker") == []
+    assert audited.records("looker") == []
 
 
 @pytest.mark.requirement("AU3")
-def test_a_retry_is_on_record_as_a_replay(desk: AuditedServer) -> None:
+def test_a_retry_is_on_record_as_a_replay(audited: AuditedServer) -> None:
     """The tool ran once, and the record says which of the two calls it ran for."""
-    token = desk.site.token(org_id="again")
+    token = audited.gatepost.token(org_id="again")
     for _ in range(2):
         fields = [("Idempotency-Key", "k1")]
-        Octopus(desk.site, token).call("write", {"text": "once"}, *fields)
-    found = desk.records("again")
+        Octopus(audited.gatepost, token).call("write", {"text": "once"}, *fields)
+    found = audited.records("again")
 
     assert [(one.outcome, one.retry, one.replayed) for one in found] == [
         ("success", "idempotency", False),
@@ -150,10 +148,10 @@ def test_a_retry_is_on_record_as_a_replay(desk: AuditedServer) -> None:
     ]
 
 
-def test_a_call_within_a_call_is_a_record_of_its_own(desk: AuditedServer) -> None:
+def test_a_call_within_a_call_is_a_record_of_its_own(audited: AuditedServer) -> None:
     """The inner one first, as it ended first, and both of the same request."""
-    desk.site.client.call(desk.site.token(org_id="within"), "both")
-    found = desk.records("within")
+    audited.gatepost.client.call(audited.gatepost.token(org_id="within"), "both")
+    found = audited.records("within")
 
     assert [(one.tool, one.depth, one.outcome) for one in found] == [
         ("write", 1, "success"),
@@ -174,20 +172,22 @@ SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.requirement("AU9")
 @pytest.mark.parametrize("name", SECRETS)
-def test_no_secret_is_in_a_record(desk: AuditedServer, name: str) -> None:
+def test_no_secret_is_in_a_record(audited: AuditedServer, name: str) -> None:
     """Wherever a caller wrote it, and wherever the record of long arguments is cut."""
     tool, arguments = SECRETS[name]
     tenant = f"s{[*SECRETS].index(name)}"
-    desk.site.client.call(desk.site.token(org_id=tenant), tool, arguments)
-    (found,) = desk.records(tenant)
+    audited.gatepost.client.call(audited.gatepost.token(org_id=tenant), tool, arguments)
+    (found,) = audited.records(tenant)
     kept = repr(found)
 
     assert not any(PASSWORD[at : at + 8] in kept for at in range(len(PASSWORD) - 8))
 
 
-def test_long_arguments_are_cut(desk: AuditedServer) -> None:
+def test_long_arguments_are_cut(audited: AuditedServer) -> None:
     """As much as is configured, and a mark that there was more."""
-    desk.site.client.call(desk.site.token(org_id="long"), "write", {"text": "y" * 9000})
-    (found,) = desk.records("long")
+    audited.gatepost.client.call(
+        audited.gatepost.token(org_id="long"), "write", {"text": "y" * 9000}
+    )
+    (found,) = audited.records("long")
 
     assert found.arguments == '{"text": "' + "y" * 190 + "…"

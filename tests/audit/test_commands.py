@@ -14,7 +14,7 @@ import pytest
 
 from gatepost.secrets.keyring import KeyRing
 from tests.audit.audit_log import AuditLog, audit_log
-from tests.cli.command_process import DeploymentFolder
+from tests.support.commands import DeploymentFolder
 
 TENANTS = ("acme", "globex")
 

@@ -20,7 +20,7 @@ from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
 from tests.audit.audit_log import NOW, person
-from tests.audit.tools import pack
+from tests.audit.conftest import pack
 from tests.support.measuring import steps
 
 MOST_STEPS = 5

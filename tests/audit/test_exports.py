@@ -1,4 +1,4 @@
-"""What leaves the record of where somebody called from, and chains that say nothing of it."""
+"""Exports leave out client addresses, and chains without addresses still verify."""
 
 from pathlib import Path
 

@@ -47,12 +47,6 @@ MOMENTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 class PostgresServer:
     """A server on a PostgreSQL, its callers, and what is on record of them."""
 
@@ -97,9 +91,9 @@ def serving(idp: Idp, url: str, folder: Path, *, read_from: str = "") -> Iterato
         "workspace": {"root": str(folder / "workspaces")},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as made:
-        site = PostgresServer(made.client, made.token(org_id="acme"), read_from or url, ring)
-        eventually(lambda: site.call().status == 200, within=WITHIN_S)
-        yield site
+        server = PostgresServer(made.client, made.token(org_id="acme"), read_from or url, ring)
+        eventually(lambda: server.call().status == 200, within=WITHIN_S)
+        yield server
 
 
 def request_id(answer: RawAnswer) -> str:
@@ -124,12 +118,12 @@ def test_a_backend_that_ends_within_a_commit(
 ) -> None:
     """One is not noticed; of several the server recovers without a call. Each is recorded once."""
     kind, when = MOMENTS[moment]
-    with serving(idp, migrated_postgres, tmp_path) as site:
+    with serving(idp, migrated_postgres, tmp_path) as server:
         sql = KILLS.format(times=times, kind=kind, when=when)
         postgres_server.sql(sql, name_of(migrated_postgres))
-        hit = site.call()
-        site.recovers()
-        found = site.recorded()
+        hit = server.call()
+        server.recovers()
+        found = server.recorded()
 
     assert good(hit) is (times == 1), hit
     assert found.count(request_id(hit)) == 1
@@ -143,11 +137,11 @@ def test_a_commit_whose_answer_is_lost(
     """The batch is there, so it is not written again, and its call hears that all is well."""
     with tcp_proxy(postgres_server.port) as proxy:
         url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
-        with serving(idp, url, tmp_path, read_from=migrated_postgres) as site:
+        with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
             proxy.commits_to_lose = lost
-            hit = site.call()
-            site.recovers()
-            found = site.recorded()
+            hit = server.call()
+            server.recovers()
+            found = server.recorded()
 
         assert good(hit)
         assert proxy.commits_to_lose == 0
@@ -166,13 +160,13 @@ def test_a_network_that_swallows_packets(
     monkeypatch.setattr(database, "ANSWER_S", 0.5)
     with tcp_proxy(postgres_server.port) as proxy:
         url = migrated_postgres.replace(f":{postgres_server.port}/", f":{proxy.port}/")
-        with serving(idp, url, tmp_path, read_from=migrated_postgres) as site:
+        with serving(idp, url, tmp_path, read_from=migrated_postgres) as server:
             proxy.passing.clear()
-            hit = site.call()
-            assert site.call().status == 503
+            hit = server.call()
+            assert server.call().status == 503
             proxy.passing.set()
-            site.recovers()
-            found = site.recorded()
+            server.recovers()
+            found = server.recorded()
 
         assert b"was carried out" in hit.body
         assert found.count(request_id(hit)) == 1
@@ -184,15 +178,15 @@ def test_a_server_that_only_reads_for_a_while(
 ) -> None:
     """After a failover, connections that lead to the former primary are not used for ever."""
     name = name_of(migrated_postgres)
-    with serving(idp, migrated_postgres, tmp_path) as site:
+    with serving(idp, migrated_postgres, tmp_path) as server:
         postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         end_backends(postgres_server, name)
-        site.call()
-        eventually(lambda: not site.is_ready(), within=WITHIN_S)
-        assert site.call().status == 503
+        server.call()
+        eventually(lambda: not server.is_ready(), within=WITHIN_S)
+        assert server.call().status == 503
         postgres_server.sql(f"ALTER DATABASE {name} SET default_transaction_read_only = off")
-        site.recovers()
-        found = site.recorded()
+        server.recovers()
+        found = server.recorded()
 
     assert len(found) == len({*found}) >= 3
 
@@ -218,17 +212,17 @@ def end_backends(server: Postgres, name: str) -> int:
 
 
 @contextlib.contextmanager
-def called(sites: list[PostgresServer], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
-    """What callers hear for the time of a block, four of each site, so often in all."""
+def called(servers: list[PostgresServer], *, per_second: float = 0) -> Iterator[list[RawAnswer]]:
+    """What callers hear for the time of a block, four of each server, so often in all."""
     heard: list[RawAnswer] = []
     over = threading.Event()
-    pause = 4 * len(sites) / per_second if per_second else 0
+    pause = 4 * len(servers) / per_second if per_second else 0
 
-    def calls(site: PostgresServer) -> None:
+    def calls(server: PostgresServer) -> None:
         while not over.wait(pause):
-            heard.append(site.call())
+            heard.append(server.call())
 
-    threads = [threading.Thread(target=calls, args=(site,)) for site in sites for _ in "1234"]
+    threads = [threading.Thread(target=calls, args=(server,)) for server in servers for _ in "1234"]
     for thread in threads:
         thread.start()
     try:
@@ -247,13 +241,13 @@ def test_backends_that_end_again_and_again(
     idp: Idp, postgres_server: Postgres, migrated_postgres: str, tmp_path: Path
 ) -> None:
     """Calls are served again after each time; every call that ran is recorded, once."""
-    with serving(idp, migrated_postgres, tmp_path) as site:
-        with called([site]) as answers:
+    with serving(idp, migrated_postgres, tmp_path) as server:
+        with called([server]) as answers:
             for _ in range(15):
                 end_backends(postgres_server, name_of(migrated_postgres))
-                eventually(lambda: good(site.call()), within=WITHIN_S, every=0.01)
-        site.recovers()
-        found = site.recorded()
+                eventually(lambda: good(server.call()), within=WITHIN_S, every=0.01)
+        server.recovers()
+        found = server.recorded()
 
     assert len(found) == len({*found})
     assert {request_id(one) for one in answers if one.status == 200} <= {*found}
@@ -279,15 +273,15 @@ def test_a_disk_that_is_full_for_a_while(
     most = asyncio.run(pages(url)) + 3
     roomy = sqlite.PRAGMAS
     monkeypatch.setattr(sqlite, "PRAGMAS", {**roomy, "max_page_count": most})
-    with serving(idp, url, tmp_path) as site:
-        answers = [site.call()]
+    with serving(idp, url, tmp_path) as server:
+        answers = [server.call()]
         while good(answers[-1]) and len(answers) < 200:
-            answers.append(site.call())
-        assert site.call().status == 503
-        assert not site.is_ready()
+            answers.append(server.call())
+        assert server.call().status == 503
+        assert not server.is_ready()
         monkeypatch.setattr(sqlite, "PRAGMAS", roomy)
-        site.recovers()
-        found = site.recorded()
+        server.recovers()
+        found = server.recorded()
 
     assert b"was carried out" in answers[-1].body
     assert {request_id(one) for one in answers} <= {*found}

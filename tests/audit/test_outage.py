@@ -22,7 +22,7 @@ from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Recorder
 from gatepost.workspace import TenantWorkspace
 from tests.audit.audit_log import person
-from tests.audit.tools import pack
+from tests.audit.conftest import pack
 
 SOON_S = 10
 

@@ -20,14 +20,11 @@ from tests.audit.test_lost_connections import (
 )
 from tests.support import sample_tools
 from tests.support.client import Client, RawAnswer
-from tests.support.commands import Replicas
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
+from tests.support.replicas import Replicas
 from tests.support.stores import Postgres
-from tests.tenancy.conftest import idp
-
-__all__ = ["idp"]
 
 RECOVERED_S = 1.0
 ENDINGS = 34
@@ -46,38 +43,38 @@ def processes(idp: Idp, url: str, folder: Path, number: int) -> Iterator[list[Po
     """So many `gatepost serve` on one database, each of which has served a call."""
     replicas = Replicas(idp, folder, {"database": url}, tools=Path(sample_tools.__file__))
     replicas.ports = [replicas.port, *(free_port() for _ in range(number - 1))]
-    token, sites = replicas.token(org_id="acme"), []
+    token, servers = replicas.token(org_id="acme"), []
     for port in replicas.ports:
         client = Client(replicas.url)
         client.port = port
-        sites.append(PostgresServer(client, token, url, folder / "keyring.json"))
+        servers.append(PostgresServer(client, token, url, folder / "keyring.json"))
     with replicas.running():
-        for site in sites:
-            eventually(lambda: good(site.call()), within=WITHIN_S)  # noqa: B023  # at once
-        yield sites
+        for server in servers:
+            eventually(lambda: good(server.call()), within=WITHIN_S)  # noqa: B023  # at once
+        yield servers
 
 
-def seconds_until_good(sites: list[PostgresServer]) -> tuple[float, list[RawAnswer]]:
-    """How long it takes until each site, asked beside the others, has served a call."""
+def seconds_until_good(servers: list[PostgresServer]) -> tuple[float, list[RawAnswer]]:
+    """How long it takes until each server, asked beside the others, has served a call."""
     heard: list[RawAnswer] = []
     served: list[PostgresServer] = []
 
-    def asks(site: PostgresServer) -> None:
+    def asks(server: PostgresServer) -> None:
         def is_served() -> bool:
-            heard.append(answer := site.call())
+            heard.append(answer := server.call())
             return good(answer)
 
         eventually(is_served, within=WITHIN_S, every=0.01)
-        served.append(site)
+        served.append(server)
 
-    threads = [threading.Thread(target=asks, args=(site,)) for site in sites]
+    threads = [threading.Thread(target=asks, args=(server,)) for server in servers]
     began = time.monotonic()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(WITHIN_S)
     took = time.monotonic() - began
-    assert len(served) == len(sites), "a replica does not recover"
+    assert len(served) == len(servers), "a replica does not recover"
     return took, heard
 
 
@@ -89,18 +86,18 @@ def test_a_hundred_endings(
     """All serve within a second of each ending, at 1 to 100 calls a second; records are whole."""
     answers: list[RawAnswer] = []
     slow: list[str] = []
-    with processes(idp, migrated_postgres, tmp_path, replicas) as sites:
+    with processes(idp, migrated_postgres, tmp_path, replicas) as servers:
         for per_second in (1, 10, 100):
-            with called(sites, per_second=per_second) as heard:
-                recoveries, usual = endings(sites, postgres_server, answers)
+            with called(servers, per_second=per_second) as heard:
+                recoveries, usual = endings(servers, postgres_server, answers)
             answers += heard
             allowed = RECOVERED_S + CALLS_OF_A_RECOVERY * median(usual)
             told = f"{recoveries[MOST]:.2f} s at {per_second} calls a second"
             if recoveries[MOST] > allowed:
                 slow.append(f"{told}; allowed: {allowed:.2f} s")
-        for site in sites:
-            site.recovers()
-        found = sites[0].recorded()
+        for server in servers:
+            server.recovers()
+        found = servers[0].recorded()
 
     assert slow == []
     assert len(found) == len({*found})
@@ -109,14 +106,14 @@ def test_a_hundred_endings(
 
 
 def endings(
-    sites: list[PostgresServer], server: Postgres, answers: list[RawAnswer]
+    servers: list[PostgresServer], server: Postgres, answers: list[RawAnswer]
 ) -> tuple[list[float], list[float]]:
-    """The seconds of each recovery, sorted, and of a call to each site after it."""
+    """The seconds of each recovery, sorted, and of a call to each server after it."""
     recoveries, usual = list[float](), list[float]()
     for _ in range(ENDINGS):
-        assert end_backends(server, name_of(sites[0].url)) >= len(sites)
+        assert end_backends(server, name_of(servers[0].url)) >= len(servers)
         for seconds in (recoveries, usual):
-            took, heard = seconds_until_good(sites)
+            took, heard = seconds_until_good(servers)
             seconds.append(took)
             answers += heard
     return sorted(recoveries), usual

@@ -24,7 +24,7 @@ from tests.audit.test_outage import context
 from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy import tools
+from tests.tenancy.conftest import SCOPED_TOOLS
 
 CALLS = 60
 WITHIN_S = 20.0
@@ -148,7 +148,7 @@ def server(
     url = f"sqlite:///{tmp_path}/records.db"
     settings: dict[str, Any] = {
         "storage": {"database": url},
-        "tools": {"load": [str(Path(tools.__file__))]},
+        "tools": {"load": [SCOPED_TOOLS]},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["a"]},
         "limits": {"burst": 10},

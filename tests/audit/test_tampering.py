@@ -1,4 +1,4 @@
-"""Whoever can write to the database but has no key is found out, and the first bad record named."""
+"""Verification finds changes to the database by anyone without the key, and names the first."""
 
 import asyncio
 from collections.abc import Callable, Iterable

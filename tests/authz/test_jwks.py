@@ -32,7 +32,7 @@ def idp(provider: Idp) -> Idp:
     return provider
 
 
-class Site:
+class TrustedKeySets:
     """All key sets behind one fetcher and one clock, and issuers to trust."""
 
     def __init__(self, idp: Idp) -> None:
@@ -64,46 +64,48 @@ def trusted(issuer: str, **settings: Any) -> TrustedIssuer:
 
 
 @pytest.fixture
-async def site(idp: Idp) -> AsyncIterator[Site]:
-    made = Site(idp)
+async def key_sets(idp: Idp) -> AsyncIterator[TrustedKeySets]:
+    made = TrustedKeySets(idp)
     yield made
     await made.keys.aclose()
     await made.fetcher.aclose()
 
 
 @pytest.mark.requirement("N16")
-async def test_one_key_id_at_two_issuers_is_two_keys(site: Site) -> None:
+async def test_one_key_id_at_two_issuers_is_two_keys(key_sets: TrustedKeySets) -> None:
     """Never cross-verify: a set is reached through its issuer only."""
-    acme, globex = site.trust("acme"), site.trust("globex")
+    acme, globex = key_sets.trust("acme"), key_sets.trust("globex")
 
-    assert await site.public_key(acme) == rsa_key("acme").public_key()
-    assert await site.public_key(globex) == rsa_key("globex").public_key()
+    assert await key_sets.public_key(acme) == rsa_key("acme").public_key()
+    assert await key_sets.public_key(globex) == rsa_key("globex").public_key()
 
 
 @pytest.mark.requirement("N17")
-async def test_two_issuers_with_one_jwks_uri_have_two_sets(site: Site) -> None:
+async def test_two_issuers_with_one_jwks_uri_have_two_sets(key_sets: TrustedKeySets) -> None:
     """What happens to one of them does not happen to the other."""
-    acme = site.trust("acme")
-    shared = f"{site.idp.base}/acme/jwks"
-    other = trusted(site.idp.issuer("other"), jwks_uri=shared)
+    acme = key_sets.trust("acme")
+    shared = f"{key_sets.idp.base}/acme/jwks"
+    other = trusted(key_sets.idp.issuer("other"), jwks_uri=shared)
 
-    assert await site.public_key(acme) == await site.public_key(other)
+    assert await key_sets.public_key(acme) == await key_sets.public_key(other)
 
-    assert site.idp.key_hits("acme") == 2
-    first, second = (site.keys.of(one.settings.issuer, one) for one in (acme, other))
+    assert key_sets.idp.key_hits("acme") == 2
+    first, second = (key_sets.keys.of(one.settings.issuer, one) for one in (acme, other))
     assert first is not second
     assert first.version != second.version
 
 
 @pytest.mark.requirement("N10")
-async def test_a_configured_jwks_uri_may_be_anywhere_and_needs_no_metadata(site: Site) -> None:
+async def test_a_configured_jwks_uri_may_be_anywhere_and_needs_no_metadata(
+    key_sets: TrustedKeySets,
+) -> None:
     """The operator's word; only what metadata says is held to the issuer's host."""
-    site.trust("keys-only")
-    issuer = trusted(site.idp.issuer("silent"), jwks_uri=f"{site.idp.base}/keys-only/jwks")
+    key_sets.trust("keys-only")
+    issuer = trusted(key_sets.idp.issuer("silent"), jwks_uri=f"{key_sets.idp.base}/keys-only/jwks")
 
-    assert await site.public_key(issuer) == rsa_key("keys-only").public_key()
+    assert await key_sets.public_key(issuer) == rsa_key("keys-only").public_key()
 
-    assert not any("well-known" in path for path in site.idp.hits)
+    assert not any("well-known" in path for path in key_sets.idp.hits)
 
 
 NO_SETS = [
@@ -121,13 +123,15 @@ NO_SETS = [
 
 @pytest.mark.requirement("N05")
 @pytest.mark.parametrize("document", NO_SETS)
-async def test_what_is_no_key_set_leaves_the_previous_one(site: Site, document: Any) -> None:
+async def test_what_is_no_key_set_leaves_the_previous_one(
+    key_sets: TrustedKeySets, document: Any
+) -> None:
     """And makes a token with another key id unknowable, not bad."""
-    acme = site.trust("acme")
-    await site.public_key(acme)
-    site.idp.replace("/acme/jwks", document)
-    await site.clock.advance(5)
-    keys = site.keys.of(acme.settings.issuer, acme)
+    acme = key_sets.trust("acme")
+    await key_sets.public_key(acme)
+    key_sets.idp.replace("/acme/jwks", document)
+    await key_sets.clock.advance(5)
+    keys = key_sets.keys.of(acme.settings.issuer, acme)
 
     with pytest.raises(IssuerUnavailable):
         await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
@@ -136,41 +140,43 @@ async def test_what_is_no_key_set_leaves_the_previous_one(site: Site, document: 
 
 
 @pytest.mark.requirement("A16")
-async def test_a_published_secret_is_an_alarm(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_published_secret_is_an_alarm(
+    key_sets: TrustedKeySets, caplog: pytest.LogCaptureFixture
+) -> None:
     """An issuer that publishes a private key has lost it; the rest of its set stays usable."""
-    acme = site.trust("acme")
+    acme = key_sets.trust("acme")
     leaked = jwk(rsa_key("other"), "leaked") | {"d": "c2VjcmV0"}
-    site.idp.issuer("acme", [leaked, jwk(rsa_key("acme"), "main")])
+    key_sets.idp.issuer("acme", [leaked, jwk(rsa_key("acme"), "main")])
 
     with caplog.at_level(logging.ERROR):
-        assert await site.public_key(acme)
+        assert await key_sets.public_key(acme)
 
     assert "leaked" in caplog.text
     assert "c2VjcmV0" not in caplog.text
 
 
-async def test_metadata_that_leads_nowhere_is_looked_at_again(site: Site) -> None:
+async def test_metadata_that_leads_nowhere_is_looked_at_again(key_sets: TrustedKeySets) -> None:
     """The keys have moved, and the hour that metadata counts for is not over."""
-    acme = site.trust("acme")
-    await site.public_key(acme)
-    site.idp.replace("/acme/jwks", answer(404))
-    await site.clock.advance(5)
-    keys = site.keys.of(acme.settings.issuer, acme)
+    acme = key_sets.trust("acme")
+    await key_sets.public_key(acme)
+    key_sets.idp.replace("/acme/jwks", answer(404))
+    await key_sets.clock.advance(5)
+    keys = key_sets.keys.of(acme.settings.issuer, acme)
     with pytest.raises(IssuerUnavailable):
         await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
-    moved = {"issuer": acme.settings.issuer, "jwks_uri": f"{site.idp.base}/moved/jwks"}
+    moved = {"issuer": acme.settings.issuer, "jwks_uri": f"{key_sets.idp.base}/moved/jwks"}
     path = "/.well-known/oauth-authorization-server/acme"
-    site.idp.replace(path, answer(body=json.dumps(moved).encode()))
-    site.idp.issuer("moved", [jwk(rsa_key("moved"), "new")])
-    await site.clock.advance(5)
+    key_sets.idp.replace(path, answer(body=json.dumps(moved).encode()))
+    key_sets.idp.issuer("moved", [jwk(rsa_key("moved"), "new")])
+    await key_sets.clock.advance(5)
 
     assert await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
 
 
 @pytest.mark.requirement("N01")
-async def test_a_dead_issuer_costs_the_others_nothing(site: Site) -> None:
+async def test_a_dead_issuer_costs_the_others_nothing(key_sets: TrustedKeySets) -> None:
     """However many requests wait for it, the next issuer's keys come at once."""
-    dead, alive = site.trust("dead"), site.trust("alive")
+    dead, alive = key_sets.trust("dead"), key_sets.trust("alive")
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -178,10 +184,10 @@ async def test_a_dead_issuer_costs_the_others_nothing(site: Site) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(release.wait(), loop))
         await answer(500)(scope, receive, send)
 
-    site.idp.replace("/dead/jwks", held)
-    waiting = [asyncio.create_task(site.public_key(dead)) for _ in range(500)]
+    key_sets.idp.replace("/dead/jwks", held)
+    waiting = [asyncio.create_task(key_sets.public_key(dead)) for _ in range(500)]
 
-    assert await asyncio.wait_for(site.public_key(alive), 5)
+    assert await asyncio.wait_for(key_sets.public_key(alive), 5)
 
     assert not any(task.done() for task in waiting)
     release.set()
@@ -192,108 +198,112 @@ async def test_a_dead_issuer_costs_the_others_nothing(site: Site) -> None:
 class Family:
     """A templated issuer at the provider: `{base}/{tid}/v2`."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, key_sets: TrustedKeySets) -> None:
+        self.key_sets = key_sets
         self.trusted = trusted(
-            f"{site.idp.base}/{{tid}}/v2", tenant=TenantRule(issuer=True), tenants={}
+            f"{key_sets.idp.base}/{{tid}}/v2", tenant=TenantRule(issuer=True), tenants={}
         )
 
     def member(self, name: str) -> str:
         """A member that exists."""
-        self.site.idp.issuer(f"{name}/v2", [jwk(rsa_key(), "main")])
-        return self.site.idp.issuer(f"{name}/v2")
+        self.key_sets.idp.issuer(f"{name}/v2", [jwk(rsa_key(), "main")])
+        return self.key_sets.idp.issuer(f"{name}/v2")
 
     def stranger(self, number: int) -> str:
         """An issuer that fits the template and does not exist."""
-        return f"{self.site.idp.base}/nobody-{number}/v2"
+        return f"{self.key_sets.idp.base}/nobody-{number}/v2"
 
 
-async def test_members_of_a_template_have_sets_of_their_own(site: Site) -> None:
+async def test_members_of_a_template_have_sets_of_their_own(key_sets: TrustedKeySets) -> None:
     """And the metadata of each names the concrete issuer."""
-    family = Family(site)
+    family = Family(key_sets)
     one, two = family.member("one"), family.member("two")
 
-    assert await site.public_key(family.trusted, one)
-    assert await site.public_key(family.trusted, two)
+    assert await key_sets.public_key(family.trusted, one)
+    assert await key_sets.public_key(family.trusted, two)
 
-    assert site.keys.of(one, family.trusted) is not site.keys.of(two, family.trusted)
-    assert site.keys.of(one, family.trusted) is site.keys.of(one, family.trusted)
+    assert key_sets.keys.of(one, family.trusted) is not key_sets.keys.of(two, family.trusted)
+    assert key_sets.keys.of(one, family.trusted) is key_sets.keys.of(one, family.trusted)
 
 
 @pytest.mark.requirement("H05")
-async def test_strangers_cannot_push_out_the_members_of_a_template(site: Site) -> None:
+async def test_strangers_cannot_push_out_the_members_of_a_template(
+    key_sets: TrustedKeySets,
+) -> None:
     """So many made-up issuers are looked up per interval; those with keys are never displaced."""
-    family = Family(site)
+    family = Family(key_sets)
     member = family.member("one")
-    await site.public_key(family.trusted, member)
-    known = site.keys.of(member, family.trusted)
+    await key_sets.public_key(family.trusted, member)
+    known = key_sets.keys.of(member, family.trusted)
     for number in range(UNPROVEN):
         with pytest.raises(IssuerUnavailable):
-            await site.public_key(family.trusted, family.stranger(number))
+            await key_sets.public_key(family.trusted, family.stranger(number))
 
     with pytest.raises(IssuerUnavailable) as refusal:
-        site.keys.of(family.stranger(UNPROVEN), family.trusted)
+        key_sets.keys.of(family.stranger(UNPROVEN), family.trusted)
 
     assert refusal.value.reason == "keys_too_many_issuers"
-    assert site.keys.of(member, family.trusted) is known
+    assert key_sets.keys.of(member, family.trusted) is known
     assert known.find("main", "RS256")
-    await site.clock.advance(5)
-    assert not site.keys.of(family.stranger(UNPROVEN), family.trusted).has_keys
+    await key_sets.clock.advance(5)
+    assert not key_sets.keys.of(family.stranger(UNPROVEN), family.trusted).has_keys
     late = family.member("two")
-    assert await site.public_key(family.trusted, late)
+    assert await key_sets.public_key(family.trusted, late)
 
 
 async def test_made_up_issuers_do_not_fill_the_log(
-    site: Site, caplog: pytest.LogCaptureFixture
+    key_sets: TrustedKeySets, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line in ten seconds tells of all of them; an issuer that is configured has its own."""
-    family = Family(site)
-    leaky = site.idp.issuer(
+    family = Family(key_sets)
+    leaky = key_sets.idp.issuer(
         "leaky/v2", [{"kty": "oct", "k": "c2VjcmV0", "kid": f"k{n}"} for n in range(9)]
     )
     with caplog.at_level(logging.WARNING):
         for issuer in (*(family.stranger(number) for number in range(20)), leaky):
             with pytest.raises(IssuerUnavailable):
-                await site.public_key(family.trusted, issuer)
+                await key_sets.public_key(family.trusted, issuer)
         assert len(caplog.messages) == 2, caplog.messages
         with pytest.raises(IssuerUnavailable):
-            await site.public_key(trusted(f"{site.idp.base}/gone"))
-        assert f"{site.idp.base}/gone" in caplog.messages[-1]
-        await site.clock.advance(10)
+            await key_sets.public_key(trusted(f"{key_sets.idp.base}/gone"))
+        assert f"{key_sets.idp.base}/gone" in caplog.messages[-1]
+        await key_sets.clock.advance(10)
         with pytest.raises(IssuerUnavailable):
-            await site.public_key(family.trusted, family.stranger(100))
+            await key_sets.public_key(family.trusted, family.stranger(100))
 
     mine = [one for one in caplog.records if "nobody-100" in one.getMessage()]
     assert [vars(one)["times"] for one in mine] == [21]
 
 
-async def test_a_peer_that_makes_issuers_up_spends_its_own_room(site: Site) -> None:
+async def test_a_peer_that_makes_issuers_up_spends_its_own_room(key_sets: TrustedKeySets) -> None:
     """Others have theirs, a /64 is one peer, and what was looked up in vain makes room again."""
-    family = Family(site)
+    family = Family(key_sets)
     for number in range(UNPROVEN_OF_PEER):
-        site.keys.of(family.stranger(number), family.trusted, peer=f"2001:db8::{number}").warm()
+        key_sets.keys.of(family.stranger(number), family.trusted, peer=f"2001:db8::{number}").warm()
     for peer in ("2001:db8::ffff", "2001:db8:0:0:1::"):
         with pytest.raises(IssuerUnavailable, match="keys_too_many_issuers"):
-            site.keys.of(family.stranger(100), family.trusted, peer=peer)
+            key_sets.keys.of(family.stranger(100), family.trusted, peer=peer)
 
-    assert site.keys.of(family.stranger(101), family.trusted, peer="2001:db8:0:1::1")
-    assert site.keys.of(family.stranger(102), family.trusted, peer="192.0.2.1")
+    assert key_sets.keys.of(family.stranger(101), family.trusted, peer="2001:db8:0:1::1")
+    assert key_sets.keys.of(family.stranger(102), family.trusted, peer="192.0.2.1")
     await until(
         lambda: all(
-            site.keys.of(family.stranger(number), family.trusted).failure
+            key_sets.keys.of(family.stranger(number), family.trusted).failure
             for number in range(UNPROVEN_OF_PEER)
         )
     )
-    await site.clock.advance(5)
-    assert site.keys.of(family.stranger(103), family.trusted, peer="2001:db8::ffff")
+    await key_sets.clock.advance(5)
+    assert key_sets.keys.of(family.stranger(103), family.trusted, peer="2001:db8::ffff")
 
 
-async def test_members_that_have_keys_take_up_no_room_of_their_peer(site: Site) -> None:
+async def test_members_that_have_keys_take_up_no_room_of_their_peer(
+    key_sets: TrustedKeySets,
+) -> None:
     """A platform calls for many new members from one address."""
-    family = Family(site)
+    family = Family(key_sets)
     for number in range(2 * UNPROVEN_OF_PEER):
         member = family.member(f"member-{number}")
-        keys = site.keys.of(member, family.trusted, peer="192.0.2.1")
+        keys = key_sets.keys.of(member, family.trusted, peer="192.0.2.1")
         assert await keys.wait_for("main", "RS256")
 
 
@@ -304,73 +314,78 @@ def test_more_members_are_kept_than_strangers() -> None:
     assert UNPROVEN_OF_PEER == 8
 
 
-async def test_keys_are_fetched_at_the_start_without_waiting(site: Site) -> None:
+async def test_keys_are_fetched_at_the_start_without_waiting(key_sets: TrustedKeySets) -> None:
     """The first request should find them; of an issuer that is asked, only where to ask it."""
-    acme, down = site.trust("acme"), site.trust("down")
-    site.idp.replace("/down/jwks", answer(503))
+    acme, down = key_sets.trust("acme"), key_sets.trust("down")
+    key_sets.idp.replace("/down/jwks", answer(503))
     client = Introspection(client_id="g", client_secret="env:S")
     asked, lost = (
-        site.trust("asked", introspection=client),
-        site.trust("lost", introspection=client),
+        key_sets.trust("asked", introspection=client),
+        key_sets.trust("lost", introspection=client),
     )
-    asks_at = {"issuer": asked.settings.issuer, "introspection_endpoint": f"{site.idp.base}/ask"}
+    asks_at = {
+        "issuer": asked.settings.issuer,
+        "introspection_endpoint": f"{key_sets.idp.base}/ask",
+    }
     path = "/.well-known/oauth-authorization-server/asked"
-    site.idp.replace(path, answer(200, json.dumps(asks_at).encode()))
-    every = [acme, down, asked, lost, Family(site).trusted]
+    key_sets.idp.replace(path, answer(200, json.dumps(asks_at).encode()))
+    every = [acme, down, asked, lost, Family(key_sets).trusted]
 
-    site.keys.warm(every)
+    key_sets.keys.warm(every)
 
-    assert [site.keys.state_of(one) for one in every[:2]] == ["not_fetched"] * 2
-    await until(lambda: "not_fetched" not in [site.keys.state_of(one) for one in every[:2]])
-    await until(lambda: site.keys.state_of(asked) == "asked")
-    states = [site.keys.state_of(one) for one in every]
+    assert [key_sets.keys.state_of(one) for one in every[:2]] == ["not_fetched"] * 2
+    await until(lambda: "not_fetched" not in [key_sets.keys.state_of(one) for one in every[:2]])
+    await until(lambda: key_sets.keys.state_of(asked) == "asked")
+    states = [key_sets.keys.state_of(one) for one in every]
     assert states == ["ready", "status", "asked", "not_fetched", "template"]
-    assert site.idp.key_hits("asked") == 0
+    assert key_sets.idp.key_hits("asked") == 0
 
 
 @pytest.mark.requirement("N18")
-async def test_a_reload_keeps_sets_whose_source_is_the_same(site: Site) -> None:
+async def test_a_reload_keeps_sets_whose_source_is_the_same(key_sets: TrustedKeySets) -> None:
     """And replaces those that would now come from elsewhere; what was decided with them ends."""
-    acme = site.trust("acme")
+    acme = key_sets.trust("acme")
     issuer = acme.settings.issuer
-    await site.public_key(acme)
-    before = site.keys.of(issuer, acme)
+    await key_sets.public_key(acme)
+    before = key_sets.keys.of(issuer, acme)
 
     same = trusted(issuer, tenants={"x": "globex"}, tenant=TenantRule(claim="org"))
-    assert site.keys.of(issuer, same) is before
+    assert key_sets.keys.of(issuer, same) is before
     version = before.version
-    moved = trusted(issuer, jwks_uri=f"{site.idp.base}/other/jwks")
-    assert site.keys.of(issuer, moved) is not before
+    moved = trusted(issuer, jwks_uri=f"{key_sets.idp.base}/other/jwks")
+    assert key_sets.keys.of(issuer, moved) is not before
     narrower = trusted(issuer, algorithms=("ES256",))
-    assert site.keys.of(issuer, narrower) is not before
+    assert key_sets.keys.of(issuer, narrower) is not before
 
     assert before.version > version
     assert not before.has_keys
 
 
 @pytest.mark.requirement("N18")
-async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(site: Site) -> None:
+async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(key_sets: TrustedKeySets) -> None:
     """With its keys, its refreshes and every member of a template."""
-    acme, globex, family = site.trust("acme"), site.trust("globex"), Family(site)
+    acme, globex, family = key_sets.trust("acme"), key_sets.trust("globex"), Family(key_sets)
     member = family.member("one")
     for issuer, name in [(acme, ""), (globex, ""), (family.trusted, member)]:
-        await site.public_key(issuer, name)
-    gone = [site.keys.of(acme.settings.issuer, acme), site.keys.of(member, family.trusted)]
+        await key_sets.public_key(issuer, name)
+    gone = [key_sets.keys.of(acme.settings.issuer, acme), key_sets.keys.of(member, family.trusted)]
 
-    site.keys.retain({globex.settings.issuer})
+    key_sets.keys.retain({globex.settings.issuer})
 
     assert not any(keys.has_keys for keys in gone)
-    assert site.keys.of(globex.settings.issuer, globex).has_keys
+    assert key_sets.keys.of(globex.settings.issuer, globex).has_keys
 
 
-async def test_nothing_goes_on_after_the_end(site: Site) -> None:
+async def test_nothing_goes_on_after_the_end(key_sets: TrustedKeySets) -> None:
     """No refresh, no fetch, no search is left behind."""
-    acme = site.trust("acme")
-    await site.public_key(acme)
-    asked = asyncio.create_task(site.keys.of(acme.settings.issuer, acme).wait_for("new", "RS256"))
+    acme = key_sets.trust("acme")
+    await key_sets.public_key(acme)
+    asked = asyncio.create_task(
+        key_sets.keys.of(acme.settings.issuer, acme).wait_for("new", "RS256")
+    )
     await settled()
 
-    await site.keys.aclose()
+    await key_sets.keys.aclose()
 
     with pytest.raises(IssuerUnavailable):
         await asked

@@ -1,7 +1,7 @@
 """
 FastMCP's client against everything that `gatepost dev` can offer, in each era it speaks.
 
-What fastmcp 4.1 cannot do by itself: tasks (the extension of tests/clients/tasking.py, or the
+What fastmcp 4.1 cannot do by itself: tasks (the extension of tests/clients/sdk_clients.py, or the
 package fastmcp-tasks), `resources/subscribe` and `subscriptions/listen` (it has no method for them;
 the SDK's session below it has).
 """

@@ -1,9 +1,10 @@
 """
 The official Python client against everything that `gatepost dev` can offer, in each era it speaks.
 
-What mcp 2.3 cannot do by itself: tasks (tests/clients/tasking.py is the extension a host adds, for
-the modern era alone). By the protocol: a level set for a session, and `resources/subscribe`, are of
-the older revisions; `subscriptions/listen` and skills are of the modern one.
+What mcp 2.3 cannot do by itself: tasks (tests/clients/sdk_clients.py has the extension that a host
+adds, for the modern era alone). By the protocol: a level set for a session, and
+`resources/subscribe`, are of the older revisions; `subscriptions/listen` and skills are of the
+modern one.
 """
 
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What other users of the machine could read or change, and folders that are somebody else's."""
+"""Files and folders that other users of the machine could read, change or own."""
 
 import os
 from pathlib import Path

@@ -22,7 +22,7 @@ from gatepost_authz import Network
 from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import TokenSubject as User
-from tests.dashboard.server import DashboardServer, open_dashboard_server
+from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 from tests.support.browser import WITHIN_MS
 from tests.support.measuring import eventually
 

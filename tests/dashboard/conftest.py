@@ -1,10 +1,294 @@
-"""One server for all who only look at it."""
+"""A server with a dashboard and a real issuer on another port, and people who visit it."""
 
-from collections.abc import Iterator
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.cookiejar import Cookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+import httpx2
+import msgspec
 import pytest
+from starlette.routing import Route
 
-from tests.dashboard.server import DashboardServer, open_dashboard_server
+from gatepost.app import build_app
+from gatepost.check.pack_loading import load
+from gatepost.cli.serve import listening
+from gatepost.config.settings import Config, LimitsSettings, StorageSettings, TenancySettings
+from gatepost.dashboard.assets import Assets
+from gatepost.dashboard.page import (
+    PageRequest,
+    PageResponse,
+    PageRoute,
+    ServerSentEvent,
+    redirect,
+    shown,
+    stream,
+)
+from gatepost.dashboard.page_guard import GuardedPage, PageServices
+from gatepost.dashboard.routes import page_services
+from gatepost.dashboard.security_headers import SecurityHeaders
+from gatepost.dashboard.templating import Templates
+from gatepost.http.edge import Edge
+from gatepost.runtime.services import Services
+from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
+from gatepost_keys.issuer import DevelopmentIssuer as Provider
+from gatepost_keys.issuer import IssuerSettings, StaticClient, app
+from gatepost_keys.mint import TokenSubject as User
+from tests.support.asgi_server import AsgiServer
+from tests.support.browser import Person
+from tests.support.processes import free_port
+from tests.support.server import Server
+
+SECRET = "known-to-this-test-run-only"
+CLIENT = "gatepost-dashboard"
+NAME = '<img src=x onerror="document.title=1">'
+"""What somebody wrote into their profile at the identity provider."""
+USERS = (
+    User(username="alice", name=NAME, tenant="acme", roles=("approver", "admin")),
+    User(username="dave", name="Dave", tenant="acme", roles=("approver",)),
+    User(username="eve", name="Eve", tenant="acme"),
+    User(username="bob", name="Bob", tenant="globex", roles=("approver",)),
+)
+
+
+async def echo(visit: PageRequest) -> PageResponse:
+    """What a handler sees, as JSON in a page."""
+    seen = (
+        visit.tenant,
+        visit.visitor.subject,
+        visit.path,
+        visit.query,
+        visit.form,
+        visit.fragment,
+    )
+    return shown(f'<p data-csrf="{visit.csrf}"></p>' + msgspec.json.encode(seen).decode())
+
+
+async def onward(visit: PageRequest) -> PageResponse:
+    return redirect(visit.form["to"])
+
+
+async def download(visit: PageRequest) -> PageResponse:
+    return PageResponse(
+        file=b"<script>1</script>", file_name='a"\r\nb/<x>.jsonl', file_type="text/html"
+    )
+
+
+async def live(visit: PageRequest) -> PageResponse:
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        yield ServerSentEvent("first", "<p>one</p>\n<p>two</p>")
+        await asyncio.Event().wait()
+
+    return stream(events())
+
+
+async def broken(visit: PageRequest) -> PageResponse:
+    raise RuntimeError("unforeseen")
+
+
+EVERYBODY: frozenset[str] = frozenset()
+PAGES = (
+    PageRoute(path="/test/echo", get=echo, post=echo),
+    PageRoute(path="/test/echo/{one}", get=echo),
+    PageRoute(path="/test/open", get=echo, roles=EVERYBODY),
+    PageRoute(path="/test/admin", get=echo, roles=frozenset({"admin"})),
+    PageRoute(path="/test/onward", post=onward),
+    PageRoute(path="/test/download", get=download),
+    PageRoute(path="/test/live", get=live, background=True),
+    PageRoute(path="/test/poll", get=echo, background=True),
+    PageRoute(path="/test/broken", get=broken),
+)
+"""Pages of the tests' own, for what the frame does whatever a page is about."""
+
+
+def build(config: Config, services: Services) -> Edge:
+    """The app, with the tests' pages beside its own and before the one for unknown paths."""
+    edge = build_app(config, services)
+    resource = Resource(config.resource)
+    around = page_services(config, services, resource, Templates(Assets().path))
+
+    def route(page: PageRoute) -> Route:
+        frame = SecurityHeaders(
+            GuardedPage(page, around), resource=resource, development=config.development
+        )
+        methods = [name for name, one in (("GET", page.get), ("POST", page.post)) if one]
+        return Route(around.place.pattern + page.path, frame, methods=methods)
+
+    table: Any = edge.app
+    routes = {"dashboard": [*map(route, PAGES)]}
+    for one in table.routes:
+        routes.setdefault(table.label(one.path), []).append(one)
+    edge.app = type(table)(routes, default=table.default)
+    return edge
+
+
+class DashboardServer:
+    """The running server, its issuer, and what both hold."""
+
+    def __init__(self, gatepost: Server, provider: Provider, origin: str, base: str) -> None:
+        self.gatepost, self.provider, self.origin, self.base = gatepost, provider, origin, base
+        self._cookies: dict[str, list[Cookie]] = {}
+
+    @property
+    def services(self) -> Services:
+        return self.gatepost.services
+
+    @property
+    def around(self) -> PageServices:
+        """What stands around its pages: sessions and cookies that the server takes for its own."""
+        config = self.gatepost.config
+        view = Templates(Assets().path)
+        return page_services(config, self.services, Resource(config.resource), view)
+
+    @property
+    def home(self) -> str:
+        """The address of the dashboard."""
+        return self.origin + self.base
+
+    def run(self, work: Any) -> Any:
+        """Do something on the server's loop."""
+        assert self.gatepost.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.gatepost.loop).result(10)
+
+    @contextmanager
+    def guest(self, name: str = "", *, fresh: bool = False) -> Iterator["HttpBrowser"]:
+        """A browser, with *name* signed in; unless *fresh* in a session that others use as well."""
+        guest = HttpBrowser(self)
+        with guest.http:
+            if name and (fresh or name not in self._cookies):
+                guest.sign_in(name)
+                if not fresh:
+                    self._cookies[name] = list(guest.http.cookies.jar)
+            elif name:
+                # Whole, or the one that the server writes anew later would stand beside it.
+                for cookie in self._cookies[name]:
+                    guest.http.cookies.jar.set_cookie(cookie)
+            yield guest
+
+
+class HttpBrowser:
+    """One browser: keeps cookies, names its origin with forms, follows nothing by itself."""
+
+    def __init__(self, server: DashboardServer) -> None:
+        self.server = server
+        self.http = httpx2.Client(base_url=server.origin, timeout=10, verify=False)
+
+    def get(self, below: str = "", **headers: str) -> httpx2.Response:
+        return self.http.get(self.server.base + below, headers=dashed(headers))
+
+    def post(
+        self, below: str, form: Mapping[str, str] | None = None, **headers: str
+    ) -> httpx2.Response:
+        """A form of a page of ours, with the session's token unless *form* has one."""
+        fields = {"csrf": self.token()} | dict(form or {})
+        sent = {"origin": self.server.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
+        sent = {name: value for name, value in sent.items() if value}
+        return self.http.post(self.server.base + below, data=fields, headers=sent)
+
+    @contextmanager
+    def stream(self, below: str) -> Iterator[Iterator[str]]:
+        """The lines of a live page, without those that only keep it open."""
+        with self.http.stream("GET", self.server.base + below) as answer:
+            assert answer.status_code == 200
+            lines = answer.iter_lines()
+            assert (next(lines), next(lines)) == (":", "")
+            yield lines
+
+    def token(self) -> str:
+        """The token that a page of this session carries."""
+        found = re.search(r'data-csrf="([^"]+)"', self.get("/test/open").text)
+        return found[1] if found else ""
+
+    def start(self, onward: str = "", *, which: int = 0) -> httpx2.Response:
+        """Begin a sign-in at the first issuer that is offered."""
+        page = self.get("/sign-in").text
+        links = re.findall(r"issuer=([0-9a-f]+)", page)
+        query = {"issuer": links[which], "next": onward}
+        return self.http.get(f"{self.server.base}/sign-in/start", params=query)
+
+    def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
+        """All the way, as *name*; answers what the dashboard answered to the way back."""
+        back = Person(name).visit(self.start(onward).headers["location"])
+        answer = self.http.get(back)
+        assert answer.status_code == 303, answer.text
+        return answer
+
+    def cookie(self, kind: str = "session") -> str:
+        """The value of one of the dashboard's cookies; empty without one."""
+        return next((c.value or "" for c in self.http.cookies.jar if kind in c.name), "")
+
+
+def dashed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def parameters(url: str) -> dict[str, str]:
+    """The query of *url*."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
+@contextmanager
+def open_dashboard_server(
+    root: Path,
+    *,
+    path: str = "/mcp",
+    change: Callable[[Config], Config] = lambda config: config,
+    users: tuple[User, ...] = USERS,
+    **settings: Any,
+) -> Iterator[DashboardServer]:
+    """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
+    port, issuer_port = free_port(), free_port()
+    origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
+    base = path.rpartition("/")[0] + "/dashboard"
+    (root / "secret").write_text(SECRET)
+    config = change(
+        Config(
+            resource=origin + path,
+            mode="development",
+            issuers=(issuer_of(issuer, root),),
+            tenancy=TenancySettings(tenants=("acme", "globex")),
+            storage=StorageSettings(database="memory:"),
+            limits=LimitsSettings(max_body_bytes=100_000),
+        )
+    )
+    callbacks = [origin + base.replace("{tenant}", tenant) for tenant in ("acme", "globex")]
+    provider = Provider(
+        IssuerSettings(
+            issuer=issuer,
+            resources=(config.resource,),
+            users=users,
+            **settings,
+            clients=(
+                StaticClient(
+                    client_id=CLIENT,
+                    secret=SECRET,
+                    redirect_uris=tuple(f"{one}/callback" for one in dict.fromkeys(callbacks)),
+                ),
+            ),
+        )
+    )
+    idp = AsgiServer(app(provider), port=issuer_port).start()
+    sock = listening("127.0.0.1", port, "--port")
+    gatepost = Server(config, load(config.tools, config.packs, config.network), sock, build=build)
+    try:
+        with gatepost.running():
+            yield DashboardServer(gatepost, provider, origin, base.replace("{tenant}", "acme"))
+    finally:
+        idp.stop()
+
+
+def issuer_of(issuer: str, root: Path) -> Issuer:
+    """An issuer of people, with a client for the dashboard."""
+    return Issuer(
+        issuer=issuer,
+        tenant=TenantRule(claim="org_id"),
+        roles={name: RoleRule(claim="roles", value=name) for name in ("approver", "admin")},
+        dashboard=DashboardClient(client_id=CLIENT, client_secret=f"file:{root / 'secret'}"),
+    )
 
 
 @pytest.fixture(scope="package")

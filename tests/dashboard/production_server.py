@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlencode
 import httpx2
 
 from gatepost.secrets.keyring import create
-from tests.dashboard.server import CLIENT, SECRET
+from tests.dashboard.conftest import CLIENT, SECRET
 from tests.support.asgi_server import serving
 from tests.support.browser import forms_of
 from tests.support.client import Client
@@ -32,8 +32,8 @@ FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
 class Provider(Idp):
     """https://id.company.test: lets everybody in at once, as `person`."""
 
-    def __init__(self, company: CertificateAuthority) -> None:
-        certificate, key = company.certify(HOST)
+    def __init__(self, authority: CertificateAuthority) -> None:
+        certificate, key = authority.certify(HOST)
         super().__init__(f"https://{HOST}", ssl_certfile=certificate, ssl_keyfile=key)
         self.person, self.asked = "dave", list[dict[str, str]]()
         self._codes: dict[str, dict[str, str]] = {}
@@ -189,26 +189,26 @@ def open_production_server(
 
 @contextmanager
 def own_tls(
-    folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
+    folder: Path, authority: CertificateAuthority, provider: Provider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
     """It speaks TLS itself."""
-    certificate, key = company.certify("localhost")
-    listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(company.bundle)}
+    certificate, key = authority.certify("localhost")
+    listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(authority.bundle)}
     with open_production_server(folder, provider, out, **listen) as server:
-        server.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        server.trusting = ssl.create_default_context(cafile=str(authority.bundle))
         yield server
 
 
 @contextmanager
 def behind_proxy(
-    folder: Path, company: CertificateAuthority, provider: Provider, out: ConnectProxy
+    folder: Path, authority: CertificateAuthority, provider: Provider, out: ConnectProxy
 ) -> Iterator[ProductionServer]:
     """A proxy on this machine ends TLS."""
-    certificate, key = company.certify("localhost")
+    certificate, key = authority.certify("localhost")
     front = free_port()
-    listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(company.bundle)}
+    listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(authority.bundle)}
     with open_production_server(folder, provider, out, **listen) as server:
-        server.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        server.trusting = ssl.create_default_context(cafile=str(authority.bundle))
         proxy = TlsProxy([f"http://127.0.0.1:{server.port}"])
         options = {"port": front, "ssl_certfile": certificate, "ssl_keyfile": key}
         with serving(proxy, lifespan="on", **options):

@@ -45,23 +45,23 @@ Scene = tuple[str, Page]
 """A name and the page as it stands."""
 
 
-def scenes(company: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
+def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Scene]:
     """Each scene; what is different about the browser (as playwright has it) is in *more*."""
     look = {**WIDE, **more}
-    yield from _outside(company, browser, look)
-    with visiting(company, browser, "dave", **look) as dave:
+    yield from _outside(billing, browser, look)
+    with visiting(billing, browser, "dave", **look) as dave:
         yield from _empty(dave)
-        yield from _requests(company, dave, browser, look)
-        yield from _endings(company, dave)
-        yield from _lists(company, dave)
+        yield from _requests(billing, dave, browser, look)
+        yield from _endings(billing, dave)
+        yield from _lists(billing, dave)
 
 
-def _outside(company: BillingServer, browser: Browser, look: dict[str, Any]) -> Iterator[Scene]:
-    with visiting(company, browser, **look) as guest:
+def _outside(billing: BillingServer, browser: Browser, look: dict[str, Any]) -> Iterator[Scene]:
+    with visiting(billing, browser, **look) as guest:
         yield "signin", guest.open()
-    with visiting(company, browser, "erin", **look) as erin:
+    with visiting(billing, browser, "erin", **look) as erin:
         yield "no-role", erin.open()
-    with visiting(company, browser, "bob", **look) as bob:
+    with visiting(billing, browser, "bob", **look) as bob:
         bob.open().get_by_role("button", name="Sign out").click()
         expect(bob.page.get_by_role("heading", name="You are signed out")).to_be_visible()
         yield "signed-out", bob.page
@@ -75,15 +75,15 @@ def _empty(dave: Visitor) -> Iterator[Scene]:
 
 
 def _requests(
-    company: BillingServer, dave: Visitor, browser: Browser, look: dict[str, Any]
+    billing: BillingServer, dave: Visitor, browser: Browser, look: dict[str, Any]
 ) -> Iterator[Scene]:
-    invoice = company.asks("send_invoice", INVOICE)
-    company.write("notes/release.md", NOTES)
+    invoice = billing.asks("send_invoice", INVOICE)
+    billing.write("notes/release.md", NOTES)
     changed = NOTES.replace("Two bugs", "Seven bugs").replace("start\n", "start\n- Dark pages\n")
-    write = company.asks("workspace_write", {"path": "notes/release.md", "content": changed})
+    write = billing.asks("workspace_write", {"path": "notes/release.md", "content": changed})
     payment = {"customer": "C-1042", "amount": 740.0, "reason": "Delivered twice."}
-    two = company.asks("refund", payment)
-    _submit(company)
+    two = billing.asks("refund", payment)
+    _submit(billing)
     yield "waiting", dave.open()
     yield "request", dave.open(f"/approvals/{invoice}")
     page = dave.open(f"/approvals/{invoice}")
@@ -97,39 +97,39 @@ def _requests(
     expect(page.get_by_role("alert")).to_be_visible()
     yield "edit-mistake", page
     yield "file", dave.open(f"/approvals/{write}")
-    yield "script", dave.open(f"/approvals/{_script(company)}")
-    company.decides("carol", two)
+    yield "script", dave.open(f"/approvals/{_script(billing)}")
+    billing.decides("carol", two)
     yield "two-people", dave.open(f"/approvals/{two}")
-    with visiting(company, browser, "carol", **look) as carol:
-        theirs = company.asks("refund", payment | {"amount": 12.0}, "carol")
+    with visiting(billing, browser, "carol", **look) as carol:
+        theirs = billing.asks("refund", payment | {"amount": 12.0}, "carol")
         yield "own-call", carol.open(f"/approvals/{theirs}")
         page = dave.open(f"/approvals/{theirs}")
-        company.decides("alice", theirs)
+        billing.decides("alice", theirs)
         expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
         yield "meanwhile", page
-    refused = _refused(company)
-    with visiting(company, browser, "alice", **look) as alice:
+    refused = _refused(billing)
+    with visiting(billing, browser, "alice", **look) as alice:
         yield "script-rejected", alice.open(f"/approvals/{refused}")
 
 
-def _endings(company: BillingServer, dave: Visitor) -> Iterator[Scene]:
-    used = company.asks("refund", {"customer": "C-7", "amount": 20.0})
-    company.decides("dave", used)
-    company.call("refund", {"customer": "C-7", "amount": 20.0})
+def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
+    used = billing.asks("refund", {"customer": "C-7", "amount": 20.0})
+    billing.decides("dave", used)
+    billing.call("refund", {"customer": "C-7", "amount": 20.0})
     yield "used", dave.open(f"/approvals/{used}")
-    approved = company.asks("refund", {"customer": "C-8", "amount": 25.0})
-    company.decides("dave", approved)
+    approved = billing.asks("refund", {"customer": "C-8", "amount": 25.0})
+    billing.decides("dave", approved)
     yield "approved", dave.open(f"/approvals/{approved}")
-    rejected = company.asks("refund", {"customer": "C-9", "amount": 30.0})
-    company.decides("dave", rejected, reason="This customer has not paid yet.\nAsk me next week.")
+    rejected = billing.asks("refund", {"customer": "C-9", "amount": 30.0})
+    billing.decides("dave", rejected, reason="This customer has not paid yet.\nAsk me next week.")
     yield "rejected", dave.open(f"/approvals/{rejected}")
-    late = company.asks("refund", {"customer": "C-10", "amount": 40.0})
-    with company.later(301):
+    late = billing.asks("refund", {"customer": "C-10", "amount": 40.0})
+    with billing.later(301):
         dave.open(f"/approvals/{late}")
         yield "expired", dave.page
-    gone = company.asks("refund", {"customer": "C-11", "amount": 45.0})
+    gone = billing.asks("refund", {"customer": "C-11", "amount": 45.0})
     page = dave.open(f"/approvals/{gone}?edit=yes")
-    company.decides("alice", gone)
+    billing.decides("alice", gone)
     expect(page.get_by_text("approved this request in the meantime")).to_be_visible()
     # As whoever sends it at the same moment: the page lets nobody press it any more.
     page.locator("#approve-edited").evaluate(
@@ -139,49 +139,49 @@ def _endings(company: BillingServer, dave: Visitor) -> Iterator[Scene]:
     yield "too-late", page
 
 
-def _lists(company: BillingServer, dave: Visitor) -> Iterator[Scene]:
-    for_hours = GrantTerms(until=company.now() + 7_150)
+def _lists(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
+    for_hours = GrantTerms(until=billing.now() + 7_150)
     for_some = GrantTerms(uses=20, when="arguments.amount < 50.0")
     for subject, terms in (("erin", for_hours), ("carol", for_some)):
-        one = company.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
-        company.decides("dave", one, grant=terms)
+        one = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
+        billing.decides("dave", one, grant=terms)
     yield "grants", dave.open("/grants")
     for name in ("Mueller", "Schmidt", "Lopez"):
-        company.call("find_customer", {"name": name})
-    company.call("refund", {"customer": "C-1"})
+        billing.call("find_customer", {"name": name})
+    billing.call("refund", {"customer": "C-1"})
     yield "history", dave.open("/history")
     yield "audit", dave.open("/audit")
     yield "audit-empty", dave.open("/audit?text=nothing-like-this")
-    yield "record", dave.open(f"/audit/{company.record('call', 'refund')}")
+    yield "record", dave.open(f"/audit/{billing.record('call', 'refund')}")
     yield "tools", dave.open("/tools?scopes=billing%3Aread+files%3Aread")
     yield "usage", dave.open("/usage")
 
 
-def _scripts(company: BillingServer) -> ScriptApprovals:
-    return ScriptApprovals(company.server.services.records.of("acme").entries(SUBJECT))
+def _scripts(billing: BillingServer) -> ScriptApprovals:
+    return ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
 
 
-def _submit(company: BillingServer) -> None:
+def _submit(billing: BillingServer) -> None:
     """A script that was approved has changed."""
     before = Script("monthly_report", BEFORE.encode(), "workspace")
     after = Script("monthly_report", AFTER.encode(), "workspace")
-    company.server.run(_scripts(company).approve(before, by=ALICE))
-    company.server.run(_scripts(company).submit([after], by="erin", most=10))
+    billing.server.run(_scripts(billing).approve(before, by=ALICE))
+    billing.server.run(_scripts(billing).submit([after], by="erin", most=10))
 
 
-def _refused(company: BillingServer) -> str:
+def _refused(billing: BillingServer) -> str:
     """Where a script is found that was rejected."""
     script = Script("clean_up", CLEAN_UP.encode(), "workspace")
-    company.server.run(_scripts(company).submit([script], by="erin", most=10))
-    company.decides(
+    billing.server.run(_scripts(billing).submit([script], by="erin", most=10))
+    billing.decides(
         "alice", f"script:{script.digest}", reason="Ask for each folder before it goes."
     )
     return f"script-{script.digest}"
 
 
-def _script(company: BillingServer) -> str:
+def _script(billing: BillingServer) -> str:
     """Where it is reviewed."""
-    (review,) = company.server.run(_scripts(company).waiting())
+    (review,) = billing.server.run(_scripts(billing).waiting())
     return f"script-{review.digest}"
 
 
@@ -213,16 +213,16 @@ def main(wanted: Collection[str]) -> int:
                 continue
             with (
                 tempfile.TemporaryDirectory() as folder,
-                open_billing_server(Path(folder)) as company,
+                open_billing_server(Path(folder)) as billing,
             ):
-                large += _series(company, browser, suffix, look, names, wanted)
+                large += _series(billing, browser, suffix, look, names, wanted)
     for name in large:
         sys.stdout.write(f"{name} is larger than {MOST_BYTES} bytes\n")
     return 1 if large else 0
 
 
 def _series(  # what it is made of
-    company: BillingServer,
+    billing: BillingServer,
     browser: Browser,
     suffix: str,
     look: dict[str, Any],
@@ -230,7 +230,7 @@ def _series(  # what it is made of
     wanted: Collection[str],
 ) -> list[str]:
     large: list[str] = []
-    for scene, page in scenes(company, browser, **look):
+    for scene, page in scenes(billing, browser, **look):
         name = f"{scene}{suffix}"
         if (names is not None and name not in names) or (wanted and name not in wanted):
             continue

@@ -1,4 +1,4 @@
-"""Several issuers, several tenants: whoever signs in where, and what a page says of it."""
+"""Several issuers and tenants: who may sign in where, and what the page says about it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +12,7 @@ from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.security_headers import guards_of
 from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
-from tests.dashboard.server import (
+from tests.dashboard.conftest import (
     CLIENT,
     SECRET,
     DashboardServer,

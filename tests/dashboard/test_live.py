@@ -44,7 +44,7 @@ class ApprovalStore:
 
 
 @pytest.fixture
-def office() -> ApprovalStore:
+def store() -> ApprovalStore:
     return ApprovalStore()
 
 
@@ -55,55 +55,55 @@ async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
     return None if waiting is None else [one.tool for one in waiting]
 
 
-async def test_a_change_at_another_replica_arrives(office: ApprovalStore) -> None:
+async def test_a_change_at_another_replica_arrives(store: ApprovalStore) -> None:
     """The relay may lose its message, or not reach us: we look anyway."""
-    live = LiveInbox(office.service, office.relay, poll_s=0.01)
+    live = LiveInbox(store.service, store.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
-        await office.submit("report")
+        await store.submit("report")
         assert await told(pages) == ["report.star"]
 
 
-async def test_a_word_of_the_relay_wakes_at_once(office: ApprovalStore) -> None:
+async def test_a_word_of_the_relay_wakes_at_once(store: ApprovalStore) -> None:
     """Without waiting for the next look."""
-    live = LiveInbox(office.service, office.relay, poll_s=3_600)
+    live = LiveInbox(store.service, store.relay, poll_s=3_600)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
-        await office.submit("report")
-        await office.relay.of("acme").publish("approvals", b"1")
+        await store.submit("report")
+        await store.relay.of("acme").publish("approvals", b"1")
         assert await told(pages) == ["report.star"]
 
 
-async def test_many_pages_are_one_look(office: ApprovalStore) -> None:
+async def test_many_pages_are_one_look(store: ApprovalStore) -> None:
     """However many people have the page open, the store is asked once."""
-    live = LiveInbox(office.service, office.relay, poll_s=3_600)
+    live = LiveInbox(store.service, store.relay, poll_s=3_600)
     pages = [live.watch("acme") for _ in range(50)]
     assert [await told(one) for one in pages] == [[]] * 50
-    assert office.service.looks == 1
+    assert store.service.looks == 1
     for one in pages:
         await one.aclose()  # type: ignore[attr-defined]
     assert live._rooms == {}
 
 
-async def test_tenants_hear_of_their_own_only(office: ApprovalStore) -> None:
+async def test_tenants_hear_of_their_own_only(store: ApprovalStore) -> None:
     """What waits for one tenant wakes nobody of another."""
-    live = LiveInbox(office.service, office.relay, poll_s=0.01)
+    live = LiveInbox(store.service, store.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
         assert (await told(ours), await told(theirs)) == ([], [])
-        await office.submit("report")
+        await store.submit("report")
         assert await told(ours) == ["report.star"]
         assert live._rooms["globex"].version == 1
 
 
-async def test_an_outage_is_told_and_its_end_too(office: ApprovalStore) -> None:
+async def test_an_outage_is_told_and_its_end_too(store: ApprovalStore) -> None:
     """A page does not go on showing what may be long over."""
-    live = LiveInbox(office.service, office.relay, poll_s=0.01)
+    live = LiveInbox(store.service, store.relay, poll_s=0.01)
     async with aclosing(live.watch("acme")) as pages:
         assert await told(pages) == []
-        entries = office.records.of
-        office.records.of = Away.of  # type: ignore[method-assign]
+        entries = store.records.of
+        store.records.of = Away.of  # type: ignore[method-assign]
         assert await told(pages) is None
-        office.records.of = entries  # type: ignore[method-assign]
+        store.records.of = entries  # type: ignore[method-assign]
         assert await told(pages) == []
 
 

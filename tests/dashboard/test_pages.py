@@ -11,27 +11,27 @@ from gatepost.policy.approvals.request_store import key_of_use
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost_authz.errors import InvalidToken
 from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.conftest import HttpBrowser
 from tests.dashboard.screenshots import INVOICE, NOTES
-from tests.dashboard.server import HttpBrowser
 from tests.support.measuring import eventually
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
     with open_billing_server(tmp_path_factory.mktemp("pages")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def dave(company: BillingServer) -> Iterator[HttpBrowser]:
-    with company.server.guest("dave") as guest:
+def dave(billing: BillingServer) -> Iterator[HttpBrowser]:
+    with billing.server.guest("dave") as guest:
         yield guest
 
 
 @pytest.fixture(scope="module")
-def bob(company: BillingServer) -> Iterator[HttpBrowser]:
+def bob(billing: BillingServer) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with company.server.guest("bob") as guest:
+    with billing.server.guest("bob") as guest:
         yield guest
 
 
@@ -48,10 +48,10 @@ def decide(guest: HttpBrowser, request: str, verb: str, **form: str) -> int:
 
 
 def test_another_tenants_requests_do_not_exist(
-    company: BillingServer, dave: HttpBrowser, bob: HttpBrowser
+    billing: BillingServer, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """Neither to look at nor to decide, whatever the page; the answer is that of a made-up id."""
-    request = company.asks("refund", {"customer": "C-100", "amount": 5})
+    request = billing.asks("refund", {"customer": "C-100", "amount": 5})
     fields = fields_of(dave.get(f"/approvals/{request}").text)
     for below in (f"/approvals/{request}", f"/approvals/{request}/arguments"):
         assert dave.get(below).status_code == 200
@@ -61,18 +61,18 @@ def test_another_tenants_requests_do_not_exist(
         assert bob.post(f"/approvals/{request}/{verb}", ours).status_code in {404, 409}
     assert "C-100" not in bob.get("").text + bob.get("/history").text + bob.get("/audit").text
     assert "refund" not in bob.get("/usage").text
-    assert company.state_of(request) == "waiting"
+    assert billing.state_of(request) == "waiting"
     assert decide(dave, request, "reject") == 303
 
 
-def test_what_was_not_seen_is_not_approved(company: BillingServer, dave: HttpBrowser) -> None:
+def test_what_was_not_seen_is_not_approved(billing: BillingServer, dave: HttpBrowser) -> None:
     """A form says what its page showed; one that says nothing, or something else, does nothing."""
-    request = company.asks("refund", {"customer": "C-101", "amount": 5})
+    request = billing.asks("refund", {"customer": "C-101", "amount": 5})
     for seen in ("", "0" * 16):
         answer = dave.post(f"/approvals/{request}/approve", {"seen": seen})
         assert answer.status_code == 409
         assert "not what you saw" in answer.text
-    assert company.state_of(request) == "waiting"
+    assert billing.state_of(request) == "waiting"
     assert decide(dave, request, "approve") == 303
     assert decide(dave, request, "approve") == 409
 
@@ -81,10 +81,10 @@ HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
 def test_nothing_that_a_stranger_wrote_becomes_markup(
-    company: BillingServer, dave: HttpBrowser
+    billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """Names and values of arguments, reasons, and what a visitor searches for."""
-    request = company.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
+    request = billing.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
     assert decide(dave, request, "reject", reason=HOSTILE) == 303
     pages = [
         dave.get(below, **{})
@@ -92,7 +92,7 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(
             f"/approvals/{request}",
             "/history",
             "/audit",
-            f"/audit/{company.record('approval', 'refund')}",
+            f"/audit/{billing.record('approval', 'refund')}",
         )
     ]
     pages += [
@@ -106,9 +106,9 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(
         assert str(7777 * 7777) not in answer.text
 
 
-def test_no_secret_is_on_any_page_or_in_the_file(company: BillingServer, dave: HttpBrowser) -> None:
+def test_no_secret_is_on_any_page_or_in_the_file(billing: BillingServer, dave: HttpBrowser) -> None:
     """What the agent wrote into a secret argument is nobody's to see, edited or not."""
-    request = company.asks("send_invoice", INVOICE)
+    request = billing.asks("send_invoice", INVOICE)
     told = [
         dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
     ]
@@ -119,13 +119,13 @@ def test_no_secret_is_on_any_page_or_in_the_file(company: BillingServer, dave: H
     assert json.loads(told[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
 
 
-def test_what_a_file_would_become_is_shown(company: BillingServer, dave: HttpBrowser) -> None:
+def test_what_a_file_would_become_is_shown(billing: BillingServer, dave: HttpBrowser) -> None:
     """Line by line against what stands there now; a new file is said to be one."""
-    company.write("notes/plan.md", NOTES)
-    old = company.asks(
+    billing.write("notes/plan.md", NOTES)
+    old = billing.asks(
         "workspace_write", {"path": "notes/plan.md", "content": NOTES.replace("less", "more")}
     )
-    new = company.asks("workspace_write", {"path": "notes/new.md", "content": "x"})
+    new = billing.asks("workspace_write", {"path": "notes/new.md", "content": "x"})
     page = dave.get(f"/approvals/{old}").text
 
     assert "1 line removed" in page
@@ -134,11 +134,11 @@ def test_what_a_file_would_become_is_shown(company: BillingServer, dave: HttpBro
     assert "The call creates it" in dave.get(f"/approvals/{new}").text
 
 
-def test_what_a_note_would_become_is_shown(company: BillingServer, dave: HttpBrowser) -> None:
+def test_what_a_note_would_become_is_shown(billing: BillingServer, dave: HttpBrowser) -> None:
     """By the rules of the vault: in its folder, with the front matter that stays."""
-    company.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
+    billing.write("vault/plan.md", "---\nowner: erin\n---\nTwo bugs less\n")
     arguments = {"path": "plan", "content": "Two bugs more", "front_matter": {"state": "new"}}
-    page = dave.get(f"/approvals/{company.asks('vault_write', arguments)}").text
+    page = dave.get(f"/approvals/{billing.asks('vault_write', arguments)}").text
 
     assert re.search(r'class="gone".*?Two bugs less', page, re.DOTALL)
     assert re.search(r'class="new".*?state: new', page, re.DOTALL)
@@ -146,13 +146,13 @@ def test_what_a_note_would_become_is_shown(company: BillingServer, dave: HttpBro
 
 
 def test_what_a_strangers_tool_would_write_is_shown(
-    company: BillingServer, dave: HttpBrowser
+    billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """It says itself where the file lies and what becomes of it, and why it does not."""
-    company.write("letters/first.txt", "Dear Ada,")
+    billing.write("letters/first.txt", "Dear Ada,")
     shown, refused = (
         dave.get(
-            f"/approvals/{company.asks('extend_letter', {'name': 'first.txt', 'paragraph': one})}"
+            f"/approvals/{billing.asks('extend_letter', {'name': 'first.txt', 'paragraph': one})}"
         ).text
         for one in ("Yours, Erin", "rubbish")
     )
@@ -162,12 +162,12 @@ def test_what_a_strangers_tool_would_write_is_shown(
     assert "That is no paragraph." in refused
 
 
-def test_the_history_is_filtered_and_paged(company: BillingServer, dave: HttpBrowser) -> None:
+def test_the_history_is_filtered_and_paged(billing: BillingServer, dave: HttpBrowser) -> None:
     """By state, tool and person; every request is on exactly one page."""
     for at in range(27):
-        request = company.asks("refund", {"customer": f"P-{at}", "amount": 1})
-        company.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
-        company.forget_limits()
+        request = billing.asks("refund", {"customer": f"P-{at}", "amount": 1})
+        billing.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
+        billing.forget_limits()
     first = dave.get("/history?state=rejected&person=carol%20chen&tool=REFUND").text
     found = re.findall(r"reason-(\d+)", first)
     assert found == [str(at) for at in range(25, 0, -2)]
@@ -199,9 +199,9 @@ def test_the_page_of_tools_says_who_may_call_and_why_not(
     assert sentence in row
 
 
-def test_a_caller_seen_lately_can_be_chosen(company: BillingServer, dave: HttpBrowser) -> None:
+def test_a_caller_seen_lately_can_be_chosen(billing: BillingServer, dave: HttpBrowser) -> None:
     """It is judged by the scopes of its own token, and named by nothing that tells who it is."""
-    company.call("find_customer", {"name": "x"})
+    billing.call("find_customer", {"name": "x"})
     page = dave.get("/tools").text
     (key,) = re.findall(r'<option value="([0-9a-f]{16})">Erin Ek', page)
     judged = dave.get(f"/tools?caller={key}").text
@@ -211,11 +211,11 @@ def test_a_caller_seen_lately_can_be_chosen(company: BillingServer, dave: HttpBr
 
 
 def test_a_record_says_whether_it_is_as_it_was_written(
-    company: BillingServer, dave: HttpBrowser
+    billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """Every record on its page, with its hash and whether it fits; the search finds it."""
-    company.call("find_customer", {"name": "needle in a haystack"})
-    assert "needle" in dave.get(f"/audit/{company.record('call', 'find_customer')}").text
+    billing.call("find_customer", {"name": "needle in a haystack"})
+    assert "needle" in dave.get(f"/audit/{billing.record('call', 'find_customer')}").text
     page = dave.get("/audit?text=needle+in+a&kind=call").text
     (number,) = re.findall(r'href="/dashboard/audit/(\d+)"', page)
 
@@ -225,9 +225,9 @@ def test_a_record_says_whether_it_is_as_it_was_written(
     assert dave.get("/audit/x").status_code == 404
 
 
-def test_usage_counts_what_came_of_calls(company: BillingServer, dave: HttpBrowser) -> None:
+def test_usage_counts_what_came_of_calls(billing: BillingServer, dave: HttpBrowser) -> None:
     """As a chart and as a table, by tool; without style or script in the page."""
-    company.call("refund", {"customer": "C-1"})
+    billing.call("refund", {"customer": "C-1"})
     page = dave.get("/usage?span=week").text
 
     assert re.search(
@@ -239,15 +239,15 @@ def test_usage_counts_what_came_of_calls(company: BillingServer, dave: HttpBrows
     assert "<style" not in page
 
 
-def test_usage_says_why_tokens_were_refused(company: BillingServer, dave: HttpBrowser) -> None:
+def test_usage_says_why_tokens_were_refused(billing: BillingServer, dave: HttpBrowser) -> None:
     """Of the tenant alone, by reason, with what to do about it."""
 
     async def refuse(tenant: str, reason: str) -> None:
         error = InvalidToken(reason).about(tenant=tenant)
-        company.server.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
+        billing.server.services.refusals.by_gate({"type": "http", "client": ("10.9.8.7", 1)}, error)
 
-    company.server.run(refuse("acme", "lives_too_long"))
-    company.server.run(refuse("zeta", "sender_constrained"))
+    billing.server.run(refuse("acme", "lives_too_long"))
+    billing.server.run(refuse("zeta", "sender_constrained"))
     eventually(lambda: "lives_too_long" in dave.get("/usage").text, within=10)
     page = dave.get("/usage").text
 
@@ -256,30 +256,30 @@ def test_usage_says_why_tokens_were_refused(company: BillingServer, dave: HttpBr
 
 
 def test_a_call_that_has_begun_is_told_of_in_plain_words(
-    company: BillingServer, dave: HttpBrowser
+    billing: BillingServer, dave: HttpBrowser
 ) -> None:
     """While it runs, and once its server is gone: nobody reads that it can still be made."""
-    request = company.asks("refund", {"customer": "C-begun", "amount": 5})
-    company.decides("dave", request)
+    request = billing.asks("refund", {"customer": "C-begun", "amount": 5})
+    billing.decides("dave", request)
     claims, name, now = (
-        company.server.services.records.of("acme").idempotency,
+        billing.server.services.records.of("acme").idempotency,
         key_of_use(request),
         10.0**10,
     )
     runs = IdempotencyRecord(
         key=name, digest=name, holder="h", leased_until=now, expires_at=2 * now
     )
-    assert company.server.run(claims.begin(runs, now=1.0)) is None
+    assert billing.server.run(claims.begin(runs, now=1.0)) is None
 
     told = dave.get(f"/approvals/{request}").text
     assert "The call is being made with this approval." in told
     assert "can make this call" not in told
-    company.server.run(claims.renew(name, "h", 1.0))
+    billing.server.run(claims.renew(name, "h", 1.0))
     told = dave.get(f"/approvals/{request}").text
     assert "The call had begun, and its outcome is unknown" in told
     assert "The call ran" not in told
     assert "outcome unknown" in dave.get("/history?tool=refund").text
     trail = dave.get("/audit?kind=approval&tool=refund").text
     assert "unknown" in trail
-    number = company.record("approval", "refund")
+    number = billing.record("approval", "refund")
     assert "its outcome is unknown" in dave.get(f"/audit/{number}").text

@@ -23,7 +23,7 @@ from gatepost.config.settings import Config, LimitsSettings, StorageSettings
 from gatepost.policy.revocation.orders import revocation
 from gatepost.storage.revocations import RevocationRecord
 from tests.dashboard.billing_server import BillingServer, open_billing_server
-from tests.dashboard.server import HttpBrowser
+from tests.dashboard.conftest import HttpBrowser
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import Server
@@ -41,8 +41,8 @@ PROCESSES = "Each process counts its own limits"
 class Pair:
     """A company with two replicas: agents call at the one, and people look at the other."""
 
-    def __init__(self, company: BillingServer, other: Server, port: int) -> None:
-        self.company, self.other, self.port = company, other, port
+    def __init__(self, billing: BillingServer, other: Server, port: int) -> None:
+        self.billing, self.other, self.port = billing, other, port
 
     def page(self, guest: HttpBrowser, below: str) -> str:
         """A page of the other replica, in the session that was begun at the first."""
@@ -73,19 +73,19 @@ class Pair:
 
     def run(self, work: Any) -> Any:
         """Do something on the first replica's loop."""
-        loop = self.company.server.gatepost.loop
+        loop = self.billing.server.gatepost.loop
         assert loop is not None
         return asyncio.run_coroutine_threadsafe(work, loop).result(2 * WITHIN_S)
 
 
 @contextmanager
-def replica(company: BillingServer) -> Iterator[Pair]:
+def replica(billing: BillingServer) -> Iterator[Pair]:
     """Another process of the same server, with a loop and connections of its own."""
-    port, first = free_port(), company.server.gatepost
+    port, first = free_port(), billing.server.gatepost
     sock = listening("127.0.0.1", port, "--port")
     other = Server(first.config, first.toolbox, sock, keyring=first.keyring)
     with other.running():
-        yield Pair(company, other, port)
+        yield Pair(billing, other, port)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refusals, "GATHERED_S", 1.0)
-        with open_billing_server(root, change=change) as company, replica(company) as pair:
+        with open_billing_server(root, change=change) as billing, replica(billing) as pair:
             yield pair
 
 
@@ -117,14 +117,14 @@ def pair(
 
 @pytest.fixture(scope="module")
 def dave(pair: Pair) -> Iterator[HttpBrowser]:
-    with pair.company.server.guest("dave") as guest:
+    with pair.billing.server.guest("dave") as guest:
         yield guest
 
 
 @pytest.fixture(scope="module")
 def bob(pair: Pair) -> Iterator[HttpBrowser]:
     """An approver of another tenant."""
-    with pair.company.server.guest("bob") as guest:
+    with pair.billing.server.guest("bob") as guest:
         yield guest
 
 
@@ -132,17 +132,17 @@ def test_who_calls_at_one_is_judged_at_the_other(
     pair: Pair, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """By the scopes of its last token, also at a replica that starts later; for its tenant only."""
-    pair.company.call("find_customer", {"name": "x"})
+    pair.billing.call("find_customer", {"name": "x"})
     pair.shows(dave, "/tools", "Erin Ek")
     pair.shows(dave, "/usage", "erin</bdi>")
     (key,) = re.findall(
         r'<option value="([0-9a-f]{16})">Erin Ek', pair.page(dave, "/tools").replace("<bdi>", "")
     )
     assert "Missing scope billing:close" in pair.page(dave, f"/tools?caller={key}")
-    pair.company.call("find_customer", {"name": "x"}, scopes="billing:read")
+    pair.billing.call("find_customer", {"name": "x"}, scopes="billing:read")
     pair.shows(dave, f"/tools?caller={key}", "Erin Ek", "Missing scope billing:write")
 
-    with replica(pair.company) as later:
+    with replica(pair.billing) as later:
         assert "Erin Ek" in later.page(dave, "/tools")
         assert "erin</bdi>" in later.page(dave, "/usage")
         for below in ("/tools", f"/tools?caller={key}", "/usage"):
@@ -153,41 +153,41 @@ def test_what_limits_refused_is_counted_everywhere(
     pair: Pair, dave: HttpBrowser, bob: HttpBrowser
 ) -> None:
     """Each call, however many are one record, and by which limit; also after a restart."""
-    answers = asyncio.run(flood(pair.company, 40))
+    answers = asyncio.run(flood(pair.billing, 40))
     assert answers.count(429) == 38
     told = "38 by the tool limit"
     # Refusals are gathered before they are on record.
     eventually(lambda: told in pair.page(dave, "/usage"), within=30)
     assert told in unescape(dave.get("/usage").text)
-    with replica(pair.company) as later:
+    with replica(pair.billing) as later:
         assert told in later.page(dave, "/usage?span=week")
         assert "no calls" in later.page(bob, "/usage")
         assert PROCESSES not in later.page(dave, "/usage")
 
 
-async def flood(company: BillingServer, number: int) -> list[int]:
+async def flood(billing: BillingServer, number: int) -> list[int]:
     """What comes of so many calls of one tool at once."""
     async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
-        headers = {"authorization": f"Bearer {company.token()}"}
-        url = f"{company.server.origin}/tool/whoami/call"
+        headers = {"authorization": f"Bearer {billing.token()}"}
+        url = f"{billing.server.origin}/tool/whoami/call"
         calls = [http.post(url, json={}, headers=headers) for _ in range(number)]
         return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
 def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
     """At no replica, until they come with another token."""
-    company = pair.company
-    company.call("find_customer", {"name": "x"}, "alice")
+    billing = pair.billing
+    billing.call("find_customer", {"name": "x"}, "alice")
     pair.shows(dave, "/tools", "Alice Archer")
     now = time.time()
     reach = RevocationRecord(id="", subject="alice", created_at=now, created_by="test")
     cut = revocation(reach, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0)
-    pair.run(company.server.services.records.revocations.put(cut))
+    pair.run(billing.server.services.records.revocations.put(cut))
     pair.hides(dave, "/tools", "Alice Archer")
 
-    pair.run(company.server.services.records.revocations.delete("", cut.id))
+    pair.run(billing.server.services.records.revocations.delete("", cut.id))
     eventually(
-        lambda: company.call("find_customer", {"name": "x"}, "alice").status_code == 200,
+        lambda: billing.call("find_customer", {"name": "x"}, "alice").status_code == 200,
         within=WITHIN_S,
     )
     pair.shows(dave, "/tools", "Alice Archer")
@@ -195,12 +195,12 @@ def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: HttpBrowser) -> None:
 
 def test_who_is_erased_was_never_seen(pair: Pair, dave: HttpBrowser) -> None:
     """What is kept of a person goes with everything else of theirs, at every replica."""
-    company = pair.company
-    company.call("find_customer", {"name": "x"}, "carol")
+    billing = pair.billing
+    billing.call("find_customer", {"name": "x"}, "carol")
     pair.shows(dave, "/tools", "Carol Chen")
-    services, keyring = company.server.services, company.server.gatepost.keyring
+    services, keyring = billing.server.services, billing.server.gatepost.keyring
     stores = OpenStores(services.records, services.relay, keyring, services.audit_writer)
-    whom = erasure.ErasedPerson("acme", company.server.gatepost.config.issuers[0].issuer, "carol")
+    whom = erasure.ErasedPerson("acme", billing.server.gatepost.config.issuers[0].issuer, "carol")
     assert pair.run(erasure.forgotten(whom, yes=True, reason="", stores=stores))
 
     pair.hides(dave, "/tools", "Carol Chen")
@@ -216,8 +216,8 @@ def test_what_is_one_process_s_is_said_to_be(
     with ExitStack() as stack:
         database = stack.enter_context(postgres_server.database(like=postgres_template))
         pair = stack.enter_context(pair_on(tmp_path, database, ""))
-        guest = stack.enter_context(pair.company.server.guest("dave"))
-        pair.company.call("find_customer", {"name": "x"})
+        guest = stack.enter_context(pair.billing.server.guest("dave"))
+        pair.billing.call("find_customer", {"name": "x"})
 
         pair.shows(guest, "/tools", "Erin Ek")
         assert PROCESSES in pair.page(guest, "/usage")

@@ -16,19 +16,19 @@ REASON = "It sends <b>everything</b>."
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
+def billing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BillingServer]:
     with open_billing_server(tmp_path_factory.mktemp("scripts")) as running:
         yield running
 
 
-def test_a_rejected_script_stays_where_it_can_be_found(company: BillingServer) -> None:
+def test_a_rejected_script_stays_where_it_can_be_found(billing: BillingServer) -> None:
     """In the history, on its own page, and no longer among what waits."""
-    scripts = ScriptApprovals(company.server.services.records.of("acme").entries(SUBJECT))
-    company.server.run(scripts.submit([SCRIPT], by="erin", most=10))
+    scripts = ScriptApprovals(billing.server.services.records.of("acme").entries(SUBJECT))
+    billing.server.run(scripts.submit([SCRIPT], by="erin", most=10))
     below = f"script-{SCRIPT.digest}"
-    with company.server.guest("alice") as alice, company.server.guest("carol") as carol:
+    with billing.server.guest("alice") as alice, billing.server.guest("carol") as carol:
         assert decide(alice, below, "reject", reason=REASON) == 303
-        company.server.run(scripts.submit([SCRIPT], by="erin", most=10))
+        billing.server.run(scripts.submit([SCRIPT], by="erin", most=10))
         inbox, history = alice.get("").text, alice.get("/history?state=rejected").text
         page, theirs = alice.get(f"/approvals/{below}").text, carol.get(f"/approvals/{below}").text
         file = alice.get(f"/approvals/{below}/arguments").text
@@ -46,4 +46,4 @@ def test_a_rejected_script_stays_where_it_can_be_found(company: BillingServer) -
     assert ("Approve anyway" in page, "Approve anyway" in theirs) == (True, False)
     assert file == SCRIPT.text
     assert (again, refused, after_all, gone) == (409, 409, 303, 404)
-    assert company.server.run(scripts.holds(SCRIPT))
+    assert billing.server.run(scripts.holds(SCRIPT))

@@ -1,4 +1,4 @@
-"""How long somebody is in, what ends it, and that every replica agrees."""
+"""How long a session lasts, what ends it, and that every replica agrees."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
-from tests.dashboard.server import DashboardServer
+from tests.dashboard.conftest import DashboardServer
 from tests.support.client import exchange, read_answer, request
 from tests.support.measuring import eventually
 

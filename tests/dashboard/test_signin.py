@@ -14,7 +14,7 @@ from gatepost.dashboard.location import below
 from gatepost.runtime import refused_tokens
 from gatepost.storage.audit import AuditQuery
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
-from tests.dashboard.server import (
+from tests.dashboard.conftest import (
     CLIENT,
     DashboardServer,
     HttpBrowser,

@@ -28,7 +28,7 @@ TLS = ssl.create_default_context()
 KEY = ECKey.generate_key("P-256")
 
 
-class Town:
+class ExaminedServers:
     """
     An MCP server and its authorization server at one origin, healthy until a case changes it.
 
@@ -109,30 +109,30 @@ class Town:
         await send({"type": "http.response.body", "body": body})
 
 
-Change = Callable[[Town], object]
+Change = Callable[[ExaminedServers], object]
 
 
 def put(path: str, status: int, kind: str = JSON, body: bytes = b"{}") -> Change:
-    return lambda town: town.instead.update({path: (status, kind, body)})
+    return lambda servers: servers.instead.update({path: (status, kind, body)})
 
 
 def challenge(text: str) -> Change:
     """A change of the whole challenge, in which ORIGIN stands for where the server is."""
-    return lambda town: setattr(
-        town, "challenge", [part.replace("ORIGIN", town.origin) for part in text.split("\n")]
+    return lambda servers: setattr(
+        servers, "challenge", [part.replace("ORIGIN", servers.origin) for part in text.split("\n")]
     )
 
 
 def resource(**members: Any) -> Change:
-    return lambda town: town.resource.update(members)
+    return lambda servers: servers.resource.update(members)
 
 
 def issuer(**members: Any) -> Change:
-    return lambda town: town.issuer.update(members)
+    return lambda servers: servers.issuer.update(members)
 
 
 def without(document: str, member: str) -> Change:
-    return lambda town: getattr(town, document).pop(member)
+    return lambda servers: getattr(servers, document).pop(member)
 
 
 METADATA = f'resource_metadata="ORIGIN{RESOURCE_METADATA}"'
@@ -144,7 +144,11 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "a redirect": (put("/mcp", 307), "redirects", "MCP server"),
     "a host not allowed": (put("/mcp", 403), "not allowed", "MCP server"),
     "an outage": (put("/mcp", 500), "500 with JSON", "MCP server"),
-    "no challenge": (lambda town: town.challenge.clear(), "no WWW-Authenticate", "MCP server"),
+    "no challenge": (
+        lambda servers: servers.challenge.clear(),
+        "no WWW-Authenticate",
+        "MCP server",
+    ),
     "another spelling": (challenge(f"bearer {METADATA}"), "VS Code", "MCP server"),
     "only Basic": (challenge('Basic realm="x"'), "offers only `Basic`", "MCP server"),
     "DPoP first": (
@@ -217,12 +221,12 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "authorization server",
     ),
     "an empty key set": (
-        lambda town: town.keys.update(keys=[]),
+        lambda servers: servers.keys.update(keys=[]),
         "unusable key set",
         "authorization server",
     ),
     "a symmetric key": (
-        lambda town: town.keys.update(keys=[{"kty": "oct", "k": "c2VjcmV0"}]),
+        lambda servers: servers.keys.update(keys=[{"kty": "oct", "k": "c2VjcmV0"}]),
         "no usable key",
         "authorization server",
     ),
@@ -242,23 +246,23 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
         "authorization server",
     ),
     "a token for somebody else": (
-        lambda town: town.claims.update(aud="client-7"),
+        lambda servers: servers.claims.update(aud="client-7"),
         "audience is 'client-7'",
         "authorization server",
     ),
-    "a token that ran out": (lambda town: town.claims.update(exp=1), "expired", "the client"),
+    "a token that ran out": (lambda servers: servers.claims.update(exp=1), "expired", "the client"),
     "a token that is refused": (
-        lambda town: setattr(town, "first_call", (401, {})),
+        lambda servers: setattr(servers, "first_call", (401, {})),
         "refused with 401",
         "MCP server",
     ),
     "a token without scopes": (
-        lambda town: setattr(town, "first_call", (403, {})),
+        lambda servers: setattr(servers, "first_call", (403, {})),
         "refused with 403",
         "the client",
     ),
     "keys that the server cannot have": (
-        lambda town: setattr(town, "first_call", (503, {})),
+        lambda servers: setattr(servers, "first_call", (503, {})),
         "cannot be checked",
         "MCP server",
     ),
@@ -281,7 +285,7 @@ WORRYING: dict[str, tuple[Change, str, str]] = {
         "the client",
     ),
     "several issuers": (
-        lambda town: town.resource["authorization_servers"].append("https://other.example"),
+        lambda servers: servers.resource["authorization_servers"].append("https://other.example"),
         "only the first",
         "MCP server",
     ),
@@ -294,12 +298,12 @@ WORRYING: dict[str, tuple[Change, str, str]] = {
 
 
 async def examined(change: Change) -> Report:
-    town = Town()
-    change(town)
+    servers = ExaminedServers()
+    change(servers)
     machine = DoctorCredentials(client_id="machine", client_secret="secret")
     async with httpx2.AsyncClient(verify=TLS) as client:
-        with serving(town, port=town.port, lifespan="off"):
-            return await examine(town.url, credentials=machine, client=client)
+        with serving(servers, port=servers.port, lifespan="off"):
+            return await examine(servers.url, credentials=machine, client=client)
 
 
 async def test_a_healthy_server_is_called_fine() -> None:
@@ -375,9 +379,9 @@ async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.Mon
 
 async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() -> None:
     """No token is asked for, and the report says that it was not tried."""
-    town = Town()
-    with serving(town, port=town.port, lifespan="off"):
-        report = await examine(town.url)
+    servers = ExaminedServers()
+    with serving(servers, port=servers.port, lifespan="off"):
+        report = await examine(servers.url)
 
     assert report.healthy
     assert report.steps[-1].detail.startswith("not tried")
@@ -385,11 +389,11 @@ async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() 
 
 def test_the_command_prints_the_steps_and_ends_with_the_sentence() -> None:
     """Exit code 1 when something stops every client, else 0; the last line is the sentence."""
-    town = Town()
-    with serving(town, port=town.port, lifespan="off"):
-        fine = CliRunner().invoke(command, [town.url, "--token", town.token()])
-        town.challenge.clear()
-        broken = CliRunner().invoke(command, [town.url])
+    servers = ExaminedServers()
+    with serving(servers, port=servers.port, lifespan="off"):
+        fine = CliRunner().invoke(command, [servers.url, "--token", servers.token()])
+        servers.challenge.clear()
+        broken = CliRunner().invoke(command, [servers.url])
 
     assert fine.exit_code == 0
     assert fine.output.splitlines()[-1].startswith("No problems found")

@@ -15,7 +15,7 @@ GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
 
 
-class House:
+class WaitingApp:
     """Answers with the path's own name; `/held…` waits for the commit, as the runner does."""
 
     def __init__(self) -> None:
@@ -42,13 +42,13 @@ class House:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def waiting_app() -> WaitingApp:
+    return WaitingApp()
 
 
 @pytest.fixture
-async def wire(house: House) -> AsyncIterator[Wire]:
-    async with serving(house.app, HttptoolsProtocol) as port, connected(port) as wire:
+async def wire(waiting_app: WaitingApp) -> AsyncIterator[Wire]:
+    async with serving(waiting_app.app, HttptoolsProtocol) as port, connected(port) as wire:
         yield wire
 
 
@@ -67,13 +67,13 @@ KINDS = [b"/held", b"/held/large", b"/held/chunked"]
 @pytest.mark.parametrize("path", KINDS)
 @pytest.mark.parametrize("request_", [GET, LAST], ids=["stays", "closes"])
 async def test_an_answer_leaves_once_the_promise_is_kept(
-    house: House, wire: Wire, path: bytes, request_: bytes
+    waiting_app: WaitingApp, wire: Wire, path: bytes, request_: bytes
 ) -> None:
     """Not a byte of it before; and the connection serves the next request."""
     await wire.send(request_ % path)
-    await house.until_asked()
+    await waiting_app.until_asked()
     early = not await silent(wire)
-    house.commit.settle()
+    waiting_app.commit.settle()
     answer = await wire.until(path)
 
     assert not early
@@ -84,24 +84,26 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
 
 @pytest.mark.parametrize("path", KINDS)
 async def test_a_broken_promise_is_told_instead_of_the_answer(
-    house: House, wire: Wire, path: bytes
+    waiting_app: WaitingApp, wire: Wire, path: bytes
 ) -> None:
     """Nothing of the answer is seen: nobody may act on what is not on record."""
     await wire.send(GET % path)
-    await house.until_asked()
-    house.commit.settle("no disk")
+    await waiting_app.until_asked()
+    waiting_app.commit.settle("no disk")
     answer = await wire.until(b"not on record: " + path)
 
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"200" not in answer
 
 
-async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: Wire) -> None:
+async def test_answers_stay_in_the_order_of_their_requests(
+    waiting_app: WaitingApp, wire: Wire
+) -> None:
     """A request behind a held answer waits, though its own answer waits for nothing."""
     await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
-    await house.until_asked()
+    await waiting_app.until_asked()
     early = not await silent(wire)
-    house.commit.settle()
+    waiting_app.commit.settle()
     answer = await wire.rest()
 
     assert not early
@@ -109,33 +111,33 @@ async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: W
     assert places == sorted(places)
 
 
-async def test_a_kept_promise_holds_nobody(house: House, wire: Wire) -> None:
+async def test_a_kept_promise_holds_nobody(waiting_app: WaitingApp, wire: Wire) -> None:
     """The next call of the same batch, a little late, is answered at once."""
-    house.commit.settle()
+    waiting_app.commit.settle()
     await wire.send(LAST % b"/held")
 
     assert (await wire.rest()).endswith(b"/held")
 
 
-async def test_a_client_that_left_is_not_written_to(house: House) -> None:
+async def test_a_client_that_left_is_not_written_to(waiting_app: WaitingApp) -> None:
     """And whoever settles the promise does not stumble over it."""
-    async with serving(house.app, HttptoolsProtocol) as port:
+    async with serving(waiting_app.app, HttptoolsProtocol) as port:
         async with connected(port) as gone:
             await gone.send(GET % b"/held")
-            await house.until_asked()
+            await waiting_app.until_asked()
         async with connected(port) as wire:
             await wire.send(LAST % b"/other")
             await wire.rest()
-            house.commit.settle()
+            waiting_app.commit.settle()
 
 
-async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
+async def test_a_stop_lets_a_held_answer_out(waiting_app: WaitingApp) -> None:
     """A server that ends waits for what it promised, as for any request under way."""
-    server = serving(house.app, HttptoolsProtocol)
+    server = serving(waiting_app.app, HttptoolsProtocol)
     async with connected(await server.__aenter__()) as wire:
         await wire.send(GET % b"/held")
-        await house.until_asked()
-        asyncio.get_running_loop().call_later(0.1, lambda: house.commit.settle())
+        await waiting_app.until_asked()
+        asyncio.get_running_loop().call_later(0.1, lambda: waiting_app.commit.settle())
         await server.__aexit__(None, None, None)
 
         assert (await wire.rest()).endswith(b"/held")

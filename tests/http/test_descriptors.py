@@ -18,7 +18,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.metrics_page import fetch
+from tests.telemetry.conftest import fetch
 
 WITHIN_S = 30
 LIMIT = 100
@@ -28,12 +28,12 @@ CROWD = LIMIT + 40
 ENDED, WAITS = '"event":"idle_connection_ended"', '"event":"connections_wait"'
 
 
-class Site:
+class LimitedServer:
     """A server with few descriptors, and the port of its numbers."""
 
-    def __init__(self, site: ServerProcess, metrics: int) -> None:
-        self.post, self.metrics = site, metrics
-        self.token = site.token()
+    def __init__(self, server: ServerProcess, metrics: int) -> None:
+        self.post, self.metrics = server, metrics
+        self.token = server.token()
 
     def connected(self) -> socket.socket:
         """A connection that nothing was asked on."""
@@ -65,62 +65,56 @@ def limited(soft: int, hard: int) -> list[str]:
 @contextlib.contextmanager
 def serving(
     idp: Idp, folder: Path, before: Sequence[str], more: Mapping[str, str] = {}
-) -> Iterator[Site]:
+) -> Iterator[LimitedServer]:
     port = free_port()
     env = {"GATEPOST_LISTEN__METRICS": f"127.0.0.1:{port}", **more}
     issuers = [issuer_settings(idp, tenants={"acme": "acme"})]
-    with server_process(idp, folder, issuers, env=env, before=before) as site:
-        yield Site(site, port)
+    with server_process(idp, folder, issuers, env=env, before=before) as server:
+        yield LimitedServer(server, port)
 
 
 @pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
+def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
+    with serving(idp, tmp_path_factory.mktemp("few"), limited(LIMIT, LIMIT)) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving(idp, tmp_path_factory.mktemp("few"), limited(LIMIT, LIMIT)) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
-def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def raised(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
     """A server whose soft limit is lower than the hard one."""
     slow = {"GATEPOST_LIMITS__HEADER_TIMEOUT_S": "60"}  # longer than any client waits here
     before = limited(LIMIT, RAISED)
-    with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as site:
-        yield site
+    with serving(idp, tmp_path_factory.mktemp("raised"), before, slow) as server:
+        yield server
 
 
-def test_the_soft_limit_is_raised_to_the_hard_one(raised: Site) -> None:
+def test_the_soft_limit_is_raised_to_the_hard_one(raised: LimitedServer) -> None:
     """Shells and container runtimes start programs with 1,024, whatever the system allows."""
     pid = raised.post.process.process.pid
     assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (RAISED, RAISED)
 
 
 @pytest.mark.parametrize("asked", [False, True], ids=["silent", "between requests"])
-def test_idle_connections_make_room_for_new_clients(site: Site, asked: bool) -> None:
+def test_idle_connections_make_room_for_new_clients(server: LimitedServer, asked: bool) -> None:
     """They reset every new client, and nothing was logged; the oldest of them end now."""
     with ExitStack() as open_:
         crowd = []
         for _ in range(CROWD):
-            crowd.append(open_.enter_context(site.connected()))
+            crowd.append(open_.enter_context(server.connected()))
             if asked:
-                assert site.ask(crowd[-1]).status == 200
+                assert server.ask(crowd[-1]).status == 200
         for _ in range(5):
-            with site.connected() as client:
-                assert result(site.ask(client))["isError"] is False
-        assert fetch(site.metrics)[0] == 200
+            with server.connected() as client:
+                assert result(server.ask(client))["isError"] is False
+        assert fetch(server.metrics)[0] == 200
 
         assert is_over(crowd[0])
-        assert site.ask(crowd[-1]).status == 200, "the newest of them is served"
-    assert any(ENDED in line for line in site.complaints())
-    assert len(site.complaints()) < 20, "a stranger must not fill the log"
+        assert server.ask(crowd[-1]).status == 200, "the newest of them is served"
+    assert any(ENDED in line for line in server.complaints())
+    assert len(server.complaints()) < 20, "a stranger must not fill the log"
 
 
-def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: Site) -> None:
+def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: LimitedServer) -> None:
     """Idle ones end a turn later than new ones come: these took the rest, and then one a tick."""
     with ExitStack() as open_:
         for _ in range(RAISED + 400):
@@ -129,17 +123,17 @@ def test_a_crowd_that_comes_at_once_does_not_hold_up_others(raised: Site) -> Non
             assert raised.ask(client).status == 200
 
 
-def test_a_request_that_is_under_way_is_never_ended_for_another(site: Site) -> None:
+def test_a_request_that_is_under_way_is_never_ended_for_another(server: LimitedServer) -> None:
     """Where no connection is idle new clients wait, instead of being reset, until there is room."""
     with ExitStack() as open_:
         crowd = []
         for _ in range(CROWD):
-            crowd.append(open_.enter_context(site.connected()))
-            crowd[-1].sendall(site.message(whole=False))
-        eventually(lambda: any(WAITS in line for line in site.complaints()), within=WITHIN_S)
-        assert fetch(site.metrics)[0] == 200, "numbers matter most now"
+            crowd.append(open_.enter_context(server.connected()))
+            crowd[-1].sendall(server.message(whole=False))
+        eventually(lambda: any(WAITS in line for line in server.complaints()), within=WITHIN_S)
+        assert fetch(server.metrics)[0] == 200, "numbers matter most now"
 
-        last = site.message()[-1:]
+        last = server.message()[-1:]
         for connection in crowd:
             connection.sendall(last)
             assert read_answer(connection).status == 200
@@ -150,11 +144,11 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
     env = {"PYTHONPROFILEIMPORTTIME": "1"}
     with server_process(
         idp, tmp_path, [issuer_settings(idp, tenants={"acme": "acme"})], env=env
-    ) as site:
-        warm = Site(site, 0)
+    ) as server:
+        warm = LimitedServer(server, 0)
 
         def imported() -> list[str]:
-            lines = site.process.stderr.splitlines()
+            lines = server.process.stderr.splitlines()
             timed = [line for line in lines if line.startswith("import time:")]
             return [line.rpartition("|")[2].strip() for line in timed]
 
@@ -163,8 +157,8 @@ def test_the_first_requests_import_nothing(idp: Idp, tmp_path: Path) -> None:
         for _ in range(2):
             with warm.connected() as client:
                 assert warm.ask(client).status == 200
-            assert site.client.listed(warm.token)
-            assert site.client.call(warm.token[:-4] + "AAAA", "whoami").status == 401
+            assert server.client.listed(warm.token)
+            assert server.client.call(warm.token[:-4] + "AAAA", "whoami").status == 401
         assert imported()[len(before) :] == []
 
 

@@ -1,4 +1,4 @@
-"""The flood check: whoever presents one bad credential after another has to wait."""
+"""Addresses that send one bad credential after another have to wait."""
 
 from collections.abc import Callable
 

@@ -30,19 +30,19 @@ MOST_IN_A_RECORD = 16 * 1024
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path_factory.mktemp("company"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
-def trusting(company: CertificateAuthority) -> ssl.SSLContext:
+def trusting(authority: CertificateAuthority) -> ssl.SSLContext:
     """How clients of this company speak TLS."""
-    return ssl.create_default_context(cafile=str(company.bundle))
+    return ssl.create_default_context(cafile=str(authority.bundle))
 
 
 @pytest.fixture(scope="module")
-async def port(company: CertificateAuthority) -> AsyncIterator[int]:
-    tls = tls_context(*company.certify("localhost"))
+async def port(authority: CertificateAuthority) -> AsyncIterator[int]:
+    tls = tls_context(*authority.certify("localhost"))
     async with serving(app, HttptoolsProtocol, deadlines=PATIENT, tls=tls) as port:
         yield port
 
@@ -91,9 +91,9 @@ async def test_a_body_of_many_records_belongs_to_its_head(wire: Wire) -> None:
 
 
 @pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
-def version(request: pytest.FixtureRequest, company: CertificateAuthority) -> ssl.SSLContext:
+def version(request: pytest.FixtureRequest, authority: CertificateAuthority) -> ssl.SSLContext:
     """A client that speaks this version only."""
-    context = ssl.create_default_context(cafile=str(company.bundle))
+    context = ssl.create_default_context(cafile=str(authority.bundle))
     context.minimum_version = context.maximum_version = request.param
     return context
 

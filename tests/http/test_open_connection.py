@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.encrypted import Secure, main, second, secure
+from tests.http.conftest import Secure, main, second, secure
 from tests.support import tokens as f
 from tests.support.cases import each
 from tests.support.client import RawAnswer, failure
@@ -17,19 +17,13 @@ pytestmark = pytest.mark.requirement("P3", "N18")
 
 
 @pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
+def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    with secure(idp, tmp_path_factory.mktemp("secure")) as server:
+        yield server
 
 
-@pytest.fixture(scope="module")
-def site(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    with secure(idp, tmp_path_factory.mktemp("secure")) as site:
-        yield site
-
-
-def listen(site: Secure, **changes: Any) -> dict[str, Any]:
-    return {"listen": site.site.configured["listen"] | changes}
+def listen(server: Secure, **changes: Any) -> dict[str, Any]:
+    return {"listen": server.process.configured["listen"] | changes}
 
 
 def said(answer: RawAnswer) -> tuple[int, str | int]:
@@ -42,124 +36,124 @@ def said(answer: RawAnswer) -> tuple[int, str | int]:
 Changes = Callable[[Secure], dict[str, Any]]
 NO_LIMITS = {"failures_per_second": 0, "requests_per_second": 0}
 CHANGED: dict[str, tuple[Changes, tuple[int, str | int]]] = {
-    "no page may call any more": (lambda site: listen(site, allowed_origins=[]), (403, -32600)),
+    "no page may call any more": (lambda server: listen(server, allowed_origins=[]), (403, -32600)),
     "another page may call": (
-        lambda site: listen(site, allowed_origins=["https://other.example.com"]),
+        lambda server: listen(server, allowed_origins=["https://other.example.com"]),
         (403, -32600),
     ),
     "the issuer is disabled": (
-        lambda site: {
-            "issuers": [main(site.site.idp, enabled=False), second(site.site.idp)],
+        lambda server: {
+            "issuers": [main(server.process.idp, enabled=False), second(server.process.idp)],
         },
         (401, "invalid_token"),
     ),
     "there is another issuer": (
-        lambda site: {"issuers": [second(site.site.idp)]},
+        lambda server: {"issuers": [second(server.process.idp)]},
         (401, "invalid_token"),
     ),
     "the organisation is no tenant any more": (
-        lambda site: {"issuers": [main(site.site.idp, tenants={"globex": "globex"})]},
+        lambda server: {"issuers": [main(server.process.idp, tenants={"globex": "globex"})]},
         (401, "invalid_token"),
     ),
     "tokens must be of another kind": (
-        lambda site: {"issuers": [main(site.site.idp, algorithms=["ES256"])]},
+        lambda server: {"issuers": [main(server.process.idp, algorithms=["ES256"])]},
         (401, "invalid_token"),
     ),
     "the resource has another name": (
-        lambda site: {
-            "resource": site.site.configured["resource"].replace("/mcp", "/mcp/v2"),
-            "issuers": [main(site.site.idp)],
+        lambda server: {
+            "resource": server.process.configured["resource"].replace("/mcp", "/mcp/v2"),
+            "issuers": [main(server.process.idp)],
         },
         (401, "invalid_token"),
     ),
     "the server has another name": (
-        lambda site: {"resource": "https://localhost:1/mcp"},
+        lambda server: {"resource": "https://localhost:1/mcp"},
         (421, -32600),
     ),
     "the tenant is suspended": (
-        lambda site: {"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}},
+        lambda server: {"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}},
         (200, -31001),
     ),
     "a scope is asked of everybody": (
-        lambda site: {"scopes": {"baseline": ["mcp:use"]}},
+        lambda server: {"scopes": {"baseline": ["mcp:use"]}},
         (403, "insufficient_scope"),
     ),
     "bodies must be smaller": (
-        lambda site: {"limits": NO_LIMITS | {"max_body_bytes": 100}},
+        lambda server: {"limits": NO_LIMITS | {"max_body_bytes": 100}},
         (413, -32600),
     ),
     "heads must be smaller": (
-        lambda site: {"limits": NO_LIMITS | {"max_header_bytes": 1024}},
+        lambda server: {"limits": NO_LIMITS | {"max_header_bytes": 1024}},
         (431, -32600),
     ),
-    "the tool is gone": (lambda site: {"tools": {"packs": ["demo"]}}, (400, -32602)),
+    "the tool is gone": (lambda server: {"tools": {"packs": ["demo"]}}, (400, -32602)),
 }
 
 
 @each("case", CHANGED)
-def test_a_reload_holds_for_the_next_request_of_a_connection(site: Secure, case: str) -> None:
+def test_a_reload_holds_for_the_next_request_of_a_connection(server: Secure, case: str) -> None:
     """Refused on the open connection, and served again once it may be."""
     changes, expected = CHANGED[case]
-    with site.kept(x_fill="x" * 1024) as kept:
+    with server.kept(x_fill="x" * 1024) as kept:
         kept.warm()
-        with site.changed(changes(site)):
+        with server.changed(changes(server)):
             assert said(kept.ask()) == expected
             assert said(kept.ask()) == expected
         assert kept.said() == "acme"
 
 
-def test_a_call_is_the_tenants_that_the_table_names_now(site: Secure) -> None:
+def test_a_call_is_the_tenants_that_the_table_names_now(server: Secure) -> None:
     """The very bytes that were one tenant's request are another's."""
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
-        renamed = {"issuers": [main(site.site.idp, tenants={"acme": "renamed"})]}
-        with site.changed(renamed):
+        renamed = {"issuers": [main(server.process.idp, tenants={"acme": "renamed"})]}
+        with server.changed(renamed):
             assert [kept.said(), kept.said()] == ["renamed", "renamed"]
         assert kept.said() == "acme"
 
 
-def test_a_tool_is_the_one_that_its_file_has_now(site: Secure) -> None:
+def test_a_tool_is_the_one_that_its_file_has_now(server: Secure) -> None:
     """Nothing of the tool that the connection called before is kept."""
-    path = site.site.folder / "again.py"
+    path = server.process.folder / "again.py"
     text = path.read_text(encoding="utf-8")
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
         path.write_text(text.replace('return f"', 'return f"new '), encoding="utf-8")
-        site.site.hang_up()
+        server.process.hang_up()
         assert kept.said() == "new acme"
         path.write_text(text, encoding="utf-8")
-        site.site.hang_up()
+        server.process.hang_up()
         assert kept.said() == "acme"
 
 
-def test_a_new_limit_counts_requests_of_an_open_connection(site: Secure) -> None:
+def test_a_new_limit_counts_requests_of_an_open_connection(server: Secure) -> None:
     """Two are let through, and the third is refused like any other."""
     rate = NO_LIMITS | {"requests_per_second": 0.001, "burst": 2}
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
-        with site.changed({"limits": rate}):
+        with server.changed({"limits": rate}):
             assert [kept.said(), kept.said()] == ["acme", "acme"]
             assert said(kept.ask()) == (200, -32000)
         assert kept.said() == "acme"
 
 
-def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(site: Secure) -> None:
+def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(server: Secure) -> None:
     """The address that the log has is the connection's, once there is no such proxy."""
     line = r'"peer":"{}".*"correlation":"proxied"'
     fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
-    with site.kept(**fields) as kept:
+    with server.kept(**fields) as kept:
         kept.warm()
-        site.site.process.wait_for(line.format(r"203\.0\.113\.9"))
-        with site.changed(listen(site, trusted_proxies=[])):
+        server.process.process.wait_for(line.format(r"203\.0\.113\.9"))
+        with server.changed(listen(server, trusted_proxies=[])):
             assert kept.ask().status == 200
-            site.site.process.wait_for(line.format(r"127\.0\.0\.1"))
+            server.process.process.wait_for(line.format(r"127\.0\.0\.1"))
 
 
-def test_requests_that_wait_behind_each_other_all_meet_the_reload(site: Secure) -> None:
+def test_requests_that_wait_behind_each_other_all_meet_the_reload(server: Secure) -> None:
     """Pipelined, in a single record or a byte a record: none is served by what was in force."""
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
-        with site.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
+        with server.changed({"tenancy": {"create_on_first_use": False, "suspended": ["acme"]}}):
             kept.socket.sendall(kept.message() * 3)
             assert [said(kept.answer()) for _ in range(3)] == [(200, -31001)] * 3
             for byte in kept.message():
@@ -170,12 +164,12 @@ def test_requests_that_wait_behind_each_other_all_meet_the_reload(site: Secure) 
         assert kept.said() == "acme"
 
 
-def test_a_token_that_expires_is_refused(site: Secure) -> None:
+def test_a_token_that_expires_is_refused(server: Secure) -> None:
     """It was good on this connection, and its time is over all the same."""
     for life_s in (2, 5, 15, 45):
         # The first of these that this machine is fast enough for.
-        token = site.site.token(exp=int(time.time()) + life_s)
-        with site.kept(token) as kept:
+        token = server.process.token(exp=int(time.time()) + life_s)
+        with server.kept(token) as kept:
             if [kept.ask().status for _ in range(3)] == [200] * 3:
                 kept.until(401, b"")
                 assert said(kept.ask()) == (401, "invalid_token")
@@ -183,36 +177,39 @@ def test_a_token_that_expires_is_refused(site: Secure) -> None:
     raise AssertionError("no token was ever accepted")
 
 
-def test_a_revoked_token_is_refused(site: Secure) -> None:
+def test_a_revoked_token_is_refused(server: Secure) -> None:
     """From another process, by `gatepost revoke`; a neighbour goes on, and it can be undone."""
-    with site.kept(site.site.token(sub="mallory")) as kept, site.kept() as neighbour:
+    with server.kept(server.process.token(sub="mallory")) as kept, server.kept() as neighbour:
         kept.warm()
         neighbour.warm()
-        number = site.order("revoke", "--subject", "mallory").split()[-1]
+        number = server.order("revoke", "--subject", "mallory").split()[-1]
         kept.until(401, b"")
         assert said(kept.ask()) == (401, "invalid_token")
         assert neighbour.ask().status == 200
-        site.order("revoke", "--undo", number)
+        server.order("revoke", "--undo", number)
         kept.until(200, b'"result"')
 
 
-def test_a_suspended_tenant_is_refused(site: Secure) -> None:
+def test_a_suspended_tenant_is_refused(server: Secure) -> None:
     """By `gatepost tenant suspend`, until it may call again."""
-    with site.kept() as kept:
+    with server.kept() as kept:
         kept.warm()
-        site.order("tenant", "suspend", "acme")
+        server.order("tenant", "suspend", "acme")
         kept.until(200, b"-31001")
-        site.order("tenant", "resume", "acme")
+        server.order("tenant", "resume", "acme")
         kept.until(200, b'"result"')
 
 
 @pytest.mark.slow
-def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(site: Secure, idp: Idp) -> None:
+def test_a_key_that_its_issuer_replaces_signs_nothing_any_more(server: Secure, idp: Idp) -> None:
     """Once the server has seen the new keys, which a token signed by the new one makes it do."""
     fresh = rsa_key("fresh")
-    forge = TokenFactory(idp.issuer("second"), site.site.client.resource, kid="fresh")
+    forge = TokenFactory(idp.issuer("second"), server.process.client.resource, kid="fresh")
     new = forge.token(org_id="two", sign=signer(fresh, "RS256"))
-    with site.kept(site.site.token("second", org_id="two")) as kept, site.kept(new) as newcomer:
+    with (
+        server.kept(server.process.token("second", org_id="two")) as kept,
+        server.kept(new) as newcomer,
+    ):
         kept.warm()
         idp.issuer("second", [f.jwk(fresh, "fresh")])
         try:

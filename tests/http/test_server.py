@@ -1,4 +1,4 @@
-"""The socket, with both parsers: deadlines for heads, bodies nobody reads, odd requests."""
+"""The socket, with both parsers: deadlines for heads, unread bodies, odd requests."""
 
 import asyncio
 

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.request import NONE
-from tests.mcp.offers import REVISIONS, ask, pack
+from tests.mcp.conftest import REVISIONS, ask, pack
 from tests.support.endpoint import META, VERSION, EndpointClient, a_caller
 from tests.support.measuring import steps
 

@@ -48,12 +48,14 @@ async def opened(version: str = "2025-11-25") -> EndpointPair:
 
 
 @pytest.fixture
-async def house() -> EndpointPair:
+async def replicas() -> EndpointPair:
     return await opened()
 
 
-async def begun(house: EndpointPair, identity: object = 7, *, report: bool = False) -> OpenExchange:
-    live = house.call(house.one, "wait", identity=identity, report=report)
+async def begun(
+    replicas: EndpointPair, identity: object = 7, *, report: bool = False
+) -> OpenExchange:
+    live = replicas.call(replicas.one, "wait", identity=identity, report=report)
     await asyncio.wait_for(Signal.started.wait(), 5)
     return live
 
@@ -72,12 +74,12 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
     version: str, late: bool, identity: object
 ) -> None:
     """The tool stops and no response comes, also where the word is there before anybody listens."""
-    house = await opened(version)
-    live = await begun(house, identity, report=True)
+    replicas = await opened(version)
+    live = await begun(replicas, identity, report=True)
     if late:
         assert await runs(live)
 
-    assert await house.cancel(house.two, identity) == 202
+    assert await replicas.cancel(replicas.two, identity) == 202
 
     await asyncio.wait_for(Signal.ended.wait(), 5)
     assert [one.get("method") for one in await live.rest()] == ["notifications/progress"]
@@ -85,62 +87,62 @@ async def test_cx_03_a_cancellation_finds_its_request_at_the_other_process(
 
 
 @pytest.mark.requirement("CX-03", "L-07", "J-15")
-async def test_cx_03_only_the_owner_of_a_request_takes_it_back(house: EndpointPair) -> None:
+async def test_cx_03_only_the_owner_of_a_request_takes_it_back(replicas: EndpointPair) -> None:
     """Another id, another session, another caller with the same id: the call goes on."""
-    mine = house.session
-    live = await begun(house)
+    mine = replicas.session
+    live = await begun(replicas)
     for identity in (8, "7", 70, None, [7]):
-        assert await house.cancel(house.two, identity) == 202
-    await house.open()
-    for client in (house.one, house.two):
-        assert await house.cancel(client, 7) == 202
-    house.become(a_caller(subject="bob"))
-    await house.open()
-    assert await house.cancel(house.two, 7) == 202
-    house.session = mine
-    assert await house.cancel(house.two, 7) == 404
-    house.become(a_caller())
+        assert await replicas.cancel(replicas.two, identity) == 202
+    await replicas.open()
+    for client in (replicas.one, replicas.two):
+        assert await replicas.cancel(client, 7) == 202
+    replicas.become(a_caller(subject="bob"))
+    await replicas.open()
+    assert await replicas.cancel(replicas.two, 7) == 202
+    replicas.session = mine
+    assert await replicas.cancel(replicas.two, 7) == 404
+    replicas.become(a_caller())
 
     assert await runs(live)
-    await house.cancel(house.one, 7)
+    await replicas.cancel(replicas.one, 7)
     await live.over()
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_a_request_that_is_over_is_not_taken_back(house: EndpointPair) -> None:
+async def test_cx_04_a_request_that_is_over_is_not_taken_back(replicas: EndpointPair) -> None:
     """The answer is out; what comes too late changes nothing for the session."""
     body = message("tools/call", {"name": "quick", "arguments": {}}, identity=1)
-    assert (await house.one.within(house.session, body)).status == 200
+    assert (await replicas.one.within(replicas.session, body)).status == 200
 
-    for client in (house.one, house.two):
-        assert await house.cancel(client, 1) == 202
-        assert await house.ping(client) == 200
+    for client in (replicas.one, replicas.two):
+        assert await replicas.cancel(client, 1) == 202
+        assert await replicas.ping(client) == 200
 
 
 @pytest.mark.requirement("CX-04")
-async def test_cx_04_what_is_over_leaves_nobody_listening(house: EndpointPair) -> None:
+async def test_cx_04_what_is_over_leaves_nobody_listening(replicas: EndpointPair) -> None:
     """However a request ended, its process hears no more for it."""
-    live = await begun(house)
+    live = await begun(replicas)
     assert await runs(live)
-    followers = vars(house.one.relay.of("acme"))["_followers"]
+    followers = vars(replicas.one.relay.of("acme"))["_followers"]
     assert followers != {}
 
-    await house.cancel(house.two, 7)
+    await replicas.cancel(replicas.two, 7)
     await live.over()
 
-    await house.hears_no_more()
+    await replicas.hears_no_more()
     assert followers == {}
-    assert house.one.endpoint._handshake._running == {}
+    assert replicas.one.endpoint._handshake._running == {}
 
 
 @pytest.mark.requirement("L-07")
 @pytest.mark.parametrize("version", LEGACY)
 async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
     """A cancellation that names it is ignored, and the session is there."""
-    house = await opened(version)
+    replicas = await opened(version)
 
-    assert await house.cancel(house.two, 0) == 202
-    assert await house.ping(house.one) == 200
+    assert await replicas.cancel(replicas.two, 0) == 202
+    assert await replicas.ping(replicas.one) == 200
 
 
 @pytest.mark.requirement("S-08")
@@ -148,31 +150,31 @@ async def test_l_07_initialize_cannot_be_taken_back(version: str) -> None:
 @pytest.mark.parametrize("report", [True, False])
 async def test_s_08_a_dropped_connection_is_no_cancellation(version: str, report: bool) -> None:
     """The tool runs on, with a stream or without, until it is cancelled by its name."""
-    house = await opened(version)
-    live = await begun(house, report=report)
+    replicas = await opened(version)
+    live = await begun(replicas, report=report)
     live.hang_up()
 
     assert await runs(live)
-    await house.cancel(house.two, 7)
+    await replicas.cancel(replicas.two, 7)
     await live.over()
     assert Signal.ended.is_set()
 
 
 async def test_a_request_goes_on_where_the_relay_is_gone(
-    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot hear of other processes then; its own still reaches it."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    relay = house.one.relay.of("acme")
+    relay = replicas.one.relay.of("acme")
     for name in ("follow", "publish", "append", "take", "put", "read"):
         monkeypatch.setattr(relay, name, fails)
-    live = await begun(house, report=True)
+    live = await begun(replicas, report=True)
     assert await runs(live)
 
-    assert await house.cancel(house.one, 7) == 202
+    assert await replicas.cancel(replicas.one, 7) == 202
     await live.over()
     assert Signal.ended.is_set()
 
@@ -188,12 +190,12 @@ async def test_a_request_goes_on_where_the_relay_is_gone(
     ],
 )
 async def test_cx_03_the_reason_is_logged_as_what_it_is(
-    house: EndpointPair, reason: object, logged: str
+    replicas: EndpointPair, reason: object, logged: str
 ) -> None:
     """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
     params = {"requestId": 1, "reason": reason}
 
     with capture_logs() as logs:
-        await house.tell(house.one, "notifications/cancelled", params)
+        await replicas.tell(replicas.one, "notifications/cancelled", params)
 
     assert [one["reason"] for one in logs if one["event"] == "request_cancelled"] == [logged]

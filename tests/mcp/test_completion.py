@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.offers import REVISIONS, ask, declared, pack
+from tests.mcp.conftest import REVISIONS, ask, declared, pack
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 

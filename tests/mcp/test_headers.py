@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from gatepost import CallContext, Pack
-from tests.mcp import offers
+from tests.mcp.conftest import pack as library
 from tests.support.endpoint import JSON, META, VERSION, EndpointClient, a_caller, message
 
 pack = Pack("mirrored")
@@ -299,7 +299,7 @@ async def test_h_03_mcp_name_repeats_what_is_read_or_filled_in(
     method: str, params: dict[str, str], member: str
 ) -> None:
     """A URI or a name; missing or different is refused, also when something of it exists."""
-    client = EndpointClient(offers.pack.offers)
+    client = EndpointClient(library.offers)
 
     assert (await client.ask(method, params)).status == 200
     for changed in ({"mcp_name": "library://cover"}, {"drop": ("mcp-name",)}):

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, ListedResource, Pack
 from gatepost.mcp.listing import PURPOSE
 from gatepost.tools.api import Offer
-from tests.mcp.offers import REVISIONS, ask
+from tests.mcp.conftest import REVISIONS, ask
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, Response, a_caller
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from tests.mcp.offers import PNG, REVISIONS, ask, base64, declared, pack, result_of
+from tests.mcp.conftest import PNG, REVISIONS, ask, base64, declared, pack, result_of
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 

@@ -8,8 +8,8 @@ import pytest
 
 from gatepost import CallContext, Icon, Outcome, Pack
 from gatepost.tools.raw_schema import DEPTH, MOST_SUBSCHEMAS
-from tests.mcp.offers import REVISIONS, ask, declared, result_of
-from tests.mcp.offers import pack as library
+from tests.mcp.conftest import REVISIONS, ask, declared, result_of
+from tests.mcp.conftest import pack as library
 from tests.support.cases import each
 from tests.support.endpoint import VERSION, EndpointClient, a_caller
 

@@ -1,4 +1,4 @@
-"""The skills extension: skills are listed, opened and read by those who may, and by nobody else."""
+"""The skills extension: only callers with the scopes list, open and read skills."""
 
 import hashlib
 from base64 import b64decode

@@ -8,7 +8,7 @@ import pytest
 from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Upload
-from tests.outbound.internet import PUBLIC, Internet
+from tests.outbound.conftest import PUBLIC, Internet
 
 SITE = "https://www.web.test"
 

@@ -13,7 +13,7 @@ from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.internet import Internet, says
+from tests.outbound.conftest import Internet, says
 
 SITE = "https://www.web.test/"
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]

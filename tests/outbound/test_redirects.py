@@ -1,4 +1,4 @@
-"""A redirect is followed only as far as asked, and takes no secret along to somebody else."""
+"""A redirect is followed only as far as asked, and takes no secret to another host."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from gatepost.outbound.client import OutboundClient
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply
-from tests.outbound.internet import Internet, leads
+from tests.outbound.conftest import Internet, leads
 
 SITE = "https://www.web.test"
 OTHER = "https://other.web.test"

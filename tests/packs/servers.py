@@ -60,11 +60,11 @@ class Agent:
     """One agent of one tenant; what it names lies in *folder*."""
 
     def __init__(
-        self, site: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
+        self, gatepost: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
     ) -> None:
-        self.gatepost, self.tenant, self.protocol = site, tenant, protocol
+        self.gatepost, self.tenant, self.protocol = gatepost, tenant, protocol
         self._root = root
-        self.token = site.token(org_id=tenant, scope=scopes)
+        self.token = gatepost.token(org_id=tenant, scope=scopes)
 
     @property
     def folder(self) -> Path:
@@ -101,8 +101,8 @@ class Agent:
 class PackServer:
     """The running server, its packs, and where it keeps the tenants' files."""
 
-    def __init__(self, site: Server, root: Path, packs: list[str]) -> None:
-        self.gatepost, self.root, self.packs = site, root, packs
+    def __init__(self, gatepost: Server, root: Path, packs: list[str]) -> None:
+        self.gatepost, self.root, self.packs = gatepost, root, packs
         self._numbers = count(1)
         self._scopes = " ".join(scopes_of(packs))
 
@@ -130,8 +130,11 @@ def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[
         "tenancy": {"create_on_first_use": True},
         "workspace": {"root": str(root)},
     }
-    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **(usual | settings)) as site:
-        yield PackServer(site, Path(settings.get("workspace", {}).get("root", root)), packs)
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], **(usual | settings)) as gatepost,
+    ):
+        yield PackServer(gatepost, Path(settings.get("workspace", {}).get("root", root)), packs)
 
 
 class SecretWriter:

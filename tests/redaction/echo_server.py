@@ -210,13 +210,13 @@ SECRETS = {
 class EchoServer:
     """The server, its tenants' secrets, and every way to make it say something."""
 
-    def __init__(self, site: Server, loop: asyncio.AbstractEventLoop) -> None:
-        self.site, self._loop = site, loop
-        self.tokens = {name: site.token(org_id=name) for name in (*SECRETS, "bare")}
+    def __init__(self, gatepost: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self.gatepost, self._loop = gatepost, loop
+        self.tokens = {name: gatepost.token(org_id=name) for name in (*SECRETS, "bare")}
 
     def put(self, tenant: str, name: str, value: str) -> None:
         """Set a secret in the running server."""
-        work = self.site.services.secrets.put(tenant, name, value)
+        work = self.gatepost.services.secrets.put(tenant, name, value)
         kept: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         kept.result(5)
 
@@ -230,7 +230,7 @@ class EchoServer:
             META + "clientCapabilities": TASKS,
         }
         sent = json.dumps(asked).encode()
-        answer = self.site.client.send("POST", None, fields, sent, token=self.tokens[tenant])
+        answer = self.gatepost.client.send("POST", None, fields, sent, token=self.tokens[tenant])
         return answer.body.decode()
 
     def call(self, tool: str, *, tenant: str = "acme", **arguments: Any) -> str:
@@ -239,7 +239,7 @@ class EchoServer:
 
     def old(self, tool: str, **arguments: Any) -> str:
         """A call within a session of 2025-06-18."""
-        client, token = self.site.client, self.tokens["acme"]
+        client, token = self.gatepost.client, self.tokens["acme"]
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": 1}}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
         fields = [("Accept", "application/json, text/event-stream")]
@@ -248,7 +248,7 @@ class EchoServer:
 
     def rest(self, tool: str, *fields: tuple[str, str], **arguments: Any) -> str:
         """A call by plain REST."""
-        octopus = Octopus(self.site, self.tokens["acme"])
+        octopus = Octopus(self.gatepost, self.tokens["acme"])
         return octopus.call(tool, arguments, *fields).raw.body.decode()
 
     def task(self, **arguments: Any) -> str:
@@ -266,7 +266,7 @@ class EchoServer:
         asked = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": params}
         body = json.dumps(asked).encode()
         token = self.tokens["acme"]
-        return self.site.client.send("POST", None, fields, body, token=token).body.decode()
+        return self.gatepost.client.send("POST", None, fields, body, token=token).body.decode()
 
 
 @contextmanager
@@ -297,15 +297,15 @@ def opened() -> Iterator[EchoServer]:
         loops.append(asyncio.get_running_loop())
 
     settings: Mapping[str, Any] = {
-        "tools": {"packs": [], "load": ["tests.redaction.tools"]},
+        "tools": {"packs": [], "load": ["tests.support.secret_tools"]},
         "tenancy": {"create_on_first_use": True},
         "log": {"level": "debug"},
     }
     with (
         Idp() as idp,
-        running_server(idp, [issuer_settings(idp)], prepare=prepare, **settings) as site,
+        running_server(idp, [issuer_settings(idp)], prepare=prepare, **settings) as gatepost,
     ):
-        server = EchoServer(site, loops[0])
+        server = EchoServer(gatepost, loops[0])
         for tenant, secrets in SECRETS.items():
             for name, value in secrets.items():
                 server.put(tenant, name, value)

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.redaction.echo_server import SECRETS, EchoServer, opened, overheard, texts
-from tests.redaction.tools import SAID
 from tests.support.cases import each
+from tests.support.secret_tools import SAID
 
 NAMES = ("PIN", "TOKEN")
 INNOCENT = st.sampled_from(

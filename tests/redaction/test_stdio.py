@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_process import DeploymentFolder
 from tests.mcp.stdio.client import talking, text
-from tests.redaction import tools
+from tests.support import secret_tools
+from tests.support.commands import DeploymentFolder
 
 VALUE = 'what-only-tools"may-have'
 
@@ -23,7 +23,7 @@ def deployment(tmp_path: Path) -> Iterator[DeploymentFolder]:
 def test_a_server_on_pipes_says_no_secret(deployment: DeploymentFolder) -> None:
     """Not to its client, and not on standard error."""
     deployment.settings |= {
-        "tools": {"load": [str(Path(tools.__file__))]},
+        "tools": {"load": [str(Path(secret_tools.__file__))]},
         "stdio": {"tenant": "acme", "subject": "alice"},
     }
     deployment.write()

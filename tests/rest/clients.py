@@ -18,8 +18,6 @@ from tests.support.client import Fields, RawAnswer
 from tests.support.endpoint import URL, Response
 from tests.support.server import Server
 
-TOOLS = "tests.rest.tools"
-
 
 class Heard(msgspec.Struct):
     """One answer, which is JSON and says so, whatever it is about."""
@@ -39,9 +37,9 @@ class Heard(msgspec.Struct):
 class Octopus:
     """An agent of one tenant; *base* is where the routes are."""
 
-    def __init__(self, house: Server, token: str | None = None, *, base: str = "") -> None:
-        self.house = house
-        self.token = house.token() if token is None else token
+    def __init__(self, server: Server, token: str | None = None, *, base: str = "") -> None:
+        self.server = server
+        self.token = server.token() if token is None else token
         self.base = base
 
     def health(self) -> Heard:
@@ -73,7 +71,7 @@ class Octopus:
     ) -> Heard:
         """Any request; every answer of this protocol is JSON (O6)."""
         token = self.token if token is None else token
-        raw = self.house.client.send(method, path, fields, body, token=token or None)
+        raw = self.server.client.send(method, path, fields, body, token=token or None)
         assert raw.field("content-type") == "application/json", raw
         return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
 

@@ -1,12 +1,172 @@
-"""One desk of tools behind the gate for all tests of this folder."""
+"""Tools as an agent platform's customer has them, some of which fail, and a server with them."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
-from tests.rest.clients import TOOLS, Octopus
+from gatepost import CallContext, Pack, ToolFailure
+from gatepost.tools.api import Outcome
+from gatepost.tools.client import MissingCapability, ProtocolError
+from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
+
+RUNS: list[CallContext] = []
+"""The contexts of all calls that ran."""
+
+STARTED = threading.Event()
+CANCELLED = threading.Event()
+GO_ON = threading.Event()
+
+
+TOOLS = "tests.rest.conftest"
+pack = Pack("tickets")
+
+PIXEL = "iVBORw0KGgo="
+
+
+class Ticket(BaseModel):
+    """A ticket that exists now."""
+
+    ticket_id: int
+    status: str
+    note: str | None = None
+
+
+@pack.tool(read_only=False)
+async def create_ticket(
+    ctx: CallContext,
+    subject: Annotated[str, Field(description="The ticket subject line", max_length=200)],
+    priority: Literal["low", "normal", "high", "urgent"] = "normal",
+) -> Ticket:
+    """Create a new support ticket. Returns its number."""
+    RUNS.append(ctx)
+    return Ticket(ticket_id=len(RUNS), status="open")
+
+
+@pack.tool(scopes={"tickets:close"})
+async def close_ticket(ctx: CallContext, ticket_id: int) -> Ticket:
+    """Close a ticket."""
+    RUNS.append(ctx)
+    return Ticket(ticket_id=ticket_id, status="closed")
+
+
+@pack.tool(read_only=True)
+async def search_tickets(ctx: CallContext, query: str) -> str:
+    """Search tickets; the upstream is down."""
+    raise ToolFailure(
+        "upstream_unavailable", "The ticket API is temporarily unavailable.", retry_after=12.2
+    )
+
+
+@pack.tool(read_only=True, timeout_s=0.2)
+async def wait_briefly(ctx: CallContext) -> str:
+    """Wait for longer than this tool may."""
+    return await _wait()
+
+
+@pack.tool(read_only=True)
+async def wait_long(ctx: CallContext) -> str:
+    """Wait until somebody calls it off."""
+    return await _wait()
+
+
+async def _wait() -> str:
+    STARTED.set()
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        CANCELLED.set()
+        raise
+    return "never"
+
+
+@pack.tool()
+async def book_slot(ctx: CallContext, day: str) -> Ticket:
+    """Book a slot; takes as long as the test wants."""
+    RUNS.append(ctx)
+    STARTED.set()
+    assert await asyncio.to_thread(GO_ON.wait, 10)
+    return Ticket(ticket_id=len(RUNS), status=day)
+
+
+@pack.tool(read_only=True)
+async def export_tickets(ctx: CallContext, count: int) -> str:
+    """Export so many characters of text."""
+    return "é" * count
+
+
+@pack.tool(read_only=True)
+async def export_rows(ctx: CallContext, count: int) -> Ticket:
+    """Export so many characters of a structured answer."""
+    return Ticket(ticket_id=1, status="open", note="x" * count)
+
+
+@pack.tool(read_only=False)
+async def import_rows(ctx: CallContext, count: int) -> Ticket:
+    """Write something, and answer with so many characters."""
+    RUNS.append(ctx)
+    return Ticket(ticket_id=len(RUNS), status="open", note="x" * count)
+
+
+@pack.tool(read_only=True)
+async def draw(ctx: CallContext) -> Outcome:
+    """Answer with every kind of content."""
+    return Outcome(
+        (
+            {"type": "text", "text": "Found 1 diagram"},
+            {"type": "text", "text": ""},
+            {"type": "image", "data": PIXEL, "mimeType": "image/png"},
+            {"type": "resource_link", "uri": "https://example.com/a", "name": "a"},
+        )
+    )
+
+
+@pack.tool(read_only=True)
+async def count_words(ctx: CallContext) -> Outcome:
+    """Answer a structured value that is no object."""
+    return Outcome(structured=[1, 2])
+
+
+@pack.tool(read_only=True)
+async def count_open(ctx: CallContext) -> int:
+    """Count the open tickets."""
+    return 5
+
+
+@pack.tool(read_only=True)
+async def list_open(ctx: CallContext) -> list[Ticket]:
+    """List the open tickets."""
+    return [Ticket(ticket_id=1, status="open")]
+
+
+@pack.tool(read_only=True)
+async def ask_user(ctx: CallContext) -> str:
+    """Ask the user something."""
+    raise MissingCapability({"elicitation": {}})
+
+
+@pack.tool(read_only=True)
+async def break_down(ctx: CallContext) -> str:
+    """Fail in a way that nobody foresaw."""
+    raise KeyError("secret-of-the-tool")
+
+
+@pack.tool(read_only=True)
+async def answer_code(ctx: CallContext, code: int) -> str:
+    """Answer a JSON-RPC error."""
+    raise ProtocolError(code, "Not like that")
+
+
+@pack.tool(read_only=True)
+async def fail(ctx: CallContext, kind: str) -> str:
+    """Fail in a given way."""
+    made: Any = kind
+    raise ToolFailure(made, "It did not work.", field="kind")
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +184,15 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def desk(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """Two tenants by claim, tools that take and go wrong, results of at most 3000 bytes."""
     tools = {"packs": ["demo"], "load": [TOOLS], "max_result_bytes": 3000, "timeout_s": 5}
     open_to_all = {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=open_to_all) as server:
+        yield server
 
 
 @pytest.fixture
-def octopus(desk: Server) -> Octopus:
+def octopus(server: Server) -> Octopus:
     """An agent of acme."""
-    return Octopus(desk)
+    return Octopus(server)

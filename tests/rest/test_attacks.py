@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import RUNS
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
 from tests.support.cases import each
 from tests.support.client import exchange, request
 from tests.support.issuers import Idp
@@ -76,7 +76,7 @@ TYPES = [
 @pytest.mark.parametrize(("kind", "status"), TYPES)
 def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
     """A form is what a foreign page can send without asking."""
-    client = octopus.house.client
+    client = octopus.server.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {octopus.token}")]
     head += [("Content-Type", kind), ("Content-Length", str(len(TICKET))), ("Connection", "close")]
     answer = exchange(client.port, request("POST", "/tool/create_ticket/call", head, TICKET))
@@ -176,7 +176,7 @@ def test_the_list_has_one_address(octopus: Octopus, path: str) -> None:
 def test_another_method_calls_nothing(octopus: Octopus, method: str) -> None:
     """405 says which one there is."""
     before = len(RUNS)
-    raw = octopus.house.client.send(
+    raw = octopus.server.client.send(
         method, "/tool/create_ticket/call", body=TICKET, token=octopus.token
     )
 
@@ -195,16 +195,16 @@ def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
         tools={"load": [TOOLS]},
         tenancy={"create_on_first_use": True},
         **small,
-    ) as site:
-        octopus = Octopus(site)
+    ) as server:
+        octopus = Octopus(server)
         big = b'{"subject":"%s"}' % (b"x" * 1000)
         declared = octopus.post("create_ticket", big)
-        head = [("Host", site.client.authority), ("Authorization", f"Bearer {octopus.token}")]
+        head = [("Host", server.client.authority), ("Authorization", f"Bearer {octopus.token}")]
         head += [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
         head += [("Connection", "close")]
         chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
         streamed = exchange(
-            site.client.port, request("POST", "/tool/create_ticket/call", head, chunks)
+            server.client.port, request("POST", "/tool/create_ticket/call", head, chunks)
         )
 
     assert declared.error == (413, "body_too_large")
@@ -218,8 +218,8 @@ def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
     tenancy = {"create_on_first_use": True, "suspended": ["acme"]}
     with running_server(
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, tenancy=tenancy
-    ) as site:
-        octopus, other = Octopus(site), Octopus(site, site.token(org_id="globex"))
+    ) as server:
+        octopus, other = Octopus(server), Octopus(server, server.token(org_id="globex"))
 
         assert octopus.tools().error == (403, "tenant_suspended")
         assert octopus.call("create_ticket", {"subject": "a"}).error == (403, "tenant_suspended")

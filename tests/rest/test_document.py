@@ -67,15 +67,15 @@ LEFT_OUT = ["positive_data_acceptance"]
 
 
 @pytest.fixture(scope="module")
-def site(idp: Idp) -> Iterator[Server]:
+def server(idp: Idp) -> Iterator[Server]:
     """A server whose tools never fail: the generator finds their names in the list by itself."""
     tools, anybody = {"load": [__name__]}, {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=anybody) as site:
-        yield site
+    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=anybody) as server:
+        yield server
 
 
-def fetched(site: Server) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{site.client.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
+def fetched(server: Server) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{server.client.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
         document: dict[str, Any] = json.load(answer)
     return document
 
@@ -91,16 +91,16 @@ def believed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def tried(
-    site: Server, document: dict[str, Any], examples: int, *, without: list[str]
+    server: Server, document: dict[str, Any], examples: int, *, without: list[str]
 ) -> tuple[int, set[str]]:
     """How many generated requests were sent, and what was wrong with the answers."""
     config = SchemathesisConfig()
     config.projects.default.generation.update(max_examples=examples, deterministic=True)
     config.projects.default.update(
-        headers={"Authorization": f"Bearer {site.token()}"}, request_timeout=10
+        headers={"Authorization": f"Bearer {server.token()}"}, request_timeout=10
     )
     schema = from_dict(document, config=config)
-    schema.config.update(base_url=site.client.origin)
+    schema.config.update(base_url=server.client.origin)
     load_all_checks()
     schema.config.checks.update(excluded_check_names=without)
     sent, wrong = 0, set()
@@ -116,34 +116,34 @@ def tried(
     return sent, wrong
 
 
-def test_generated_requests_find_what_the_document_says(site: Server) -> None:
+def test_generated_requests_find_what_the_document_says(server: Server) -> None:
     """Status, type, body and headers of every answer are described; bad requests get 4xx."""
-    document = believed(fetched(site))
+    document = believed(fetched(server))
     # Some probes ask with other methods, so health answers them all.
     del document["paths"]["/health"]
-    sent, wrong = tried(site, document, 20, without=LEFT_OUT)
+    sent, wrong = tried(server, document, 20, without=LEFT_OUT)
 
     assert wrong == set()
     assert sent > 100
 
 
-def test_generated_calls_of_real_tools_find_what_the_document_says(site: Server) -> None:
+def test_generated_calls_of_real_tools_find_what_the_document_says(server: Server) -> None:
     """Whatever arguments and headers there are, nothing breaks and nothing is undescribed."""
-    document = believed(fetched(site))
+    document = believed(fetched(server))
     call = document["paths"]["/tool/{name}/call"]
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
-    sent, wrong = tried(site, document, 40, without=[*LEFT_OUT, "unsupported_method"])
+    sent, wrong = tried(server, document, 40, without=[*LEFT_OUT, "unsupported_method"])
 
     assert wrong == set()
     assert sent > 100
 
 
 @pytest.mark.requirement("O1", "O3")
-def test_what_is_served_fits_the_schemas_of_the_document(site: Server) -> None:
+def test_what_is_served_fits_the_schemas_of_the_document(server: Server) -> None:
     """Tools, errors and health, as a generated client would read them."""
-    document = fetched(site)
-    octopus, schemas = Octopus(site), document["components"]["schemas"]
+    document = fetched(server)
+    octopus, schemas = Octopus(server), document["components"]["schemas"]
     for tool in octopus.tools().json:
         Draft202012Validator(schemas["Tool"]).validate(tool)
     Draft202012Validator(schemas["Health"]).validate(octopus.health().json)
@@ -152,7 +152,7 @@ def test_what_is_served_fits_the_schemas_of_the_document(site: Server) -> None:
     assert listing["content"]["application/json"]["schema"]["maxItems"] == MOST_TOOLS
 
 
-def test_the_document_has_the_version_that_runs(site: Server) -> None:
+def test_the_document_has_the_version_that_runs(server: Server) -> None:
     """One version for the package, health and the document."""
-    assert fetched(site)["info"]["version"] == version()
-    assert fetched(site)["openapi"].startswith("3.1")
+    assert fetched(server)["info"]["version"] == version()
+    assert fetched(server)["openapi"].startswith("3.1")

@@ -15,9 +15,9 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from tests.http.wire import HOST, ask
-from tests.rest import tools
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import RUNS
+from tests.rest import conftest as tools
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
@@ -45,8 +45,8 @@ def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
     with running_server(
         idp, [issuer_settings(idp)], tools={"load": [TOOLS]}, scopes={"obtainable": []},
         tenancy={"create_on_first_use": True},
-    ) as site:  # fmt: skip
-        without, holder = Octopus(site), Octopus(site, site.token(scope="tickets:close"))
+    ) as server:  # fmt: skip
+        without, holder = Octopus(server), Octopus(server, server.token(scope="tickets:close"))
 
         assert "close_ticket" not in without.names()
         assert "close_ticket" in holder.names()
@@ -108,7 +108,7 @@ TYPED = {
 def test_o2_a_number_or_a_list_keeps_its_type(octopus: Octopus, tool: str) -> None:
     """As the schema in both lists says it, over both protocols."""
     value, text = TYPED[tool]
-    client = octopus.house.client
+    client = octopus.server.client
     descriptor = next(one for one in octopus.tools().json if one["name"] == tool)
     answer = octopus.call(tool)
     over_mcp = json.loads(client.call(octopus.token, tool).body)["result"]
@@ -178,7 +178,7 @@ def test_o5_without_a_token_there_is_a_challenge(octopus: Octopus) -> None:
     ):
         assert refused.error == (401, "invalid_token")
         assert challenge_of(refused.raw).startswith(
-            f'Bearer resource_metadata="{octopus.house.client.metadata_url}"'
+            f'Bearer resource_metadata="{octopus.server.client.metadata_url}"'
         )
 
 
@@ -186,11 +186,11 @@ def test_o5_without_a_token_there_is_a_challenge(octopus: Octopus) -> None:
 def test_o5_a_missing_scope_is_asked_for_with_all_scopes(octopus: Octopus) -> None:
     """Its call says how; the list has only what this token may call, and `/mcp` lists it."""
     answer = octopus.call("close_ticket", {"ticket_id": 1})
-    holder = Octopus(octopus.house, octopus.house.token(scope="tickets:close"))
+    holder = Octopus(octopus.server, octopus.server.token(scope="tickets:close"))
 
     assert "close_ticket" not in octopus.names()
     assert "close_ticket" in holder.names()
-    assert "close_ticket" in octopus.house.client.listed(octopus.token)
+    assert "close_ticket" in octopus.server.client.listed(octopus.token)
     assert answer.error == (403, "insufficient_scope")
     assert 'scope="tickets:close"' in challenge_of(answer.raw)
     assert answer.json["scopes"] == ["tickets:close"]
@@ -308,8 +308,8 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
         "scopes": {"obtainable": []},
         "tenancy": {"create_on_first_use": True},
     }
-    with running_server(idp, [issuer_settings(idp)], **settings) as site:
-        few, all_of_them = Octopus(site), Octopus(site, site.token(scope="more"))
+    with running_server(idp, [issuer_settings(idp)], **settings) as server:
+        few, all_of_them = Octopus(server), Octopus(server, server.token(scope="more"))
         refused = all_of_them.tools()
 
         assert len(few.names()) == 100
@@ -320,7 +320,7 @@ def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_
         assert "capabilities" not in refused.json["message"]
         assert "pack:many (101)" in refused.json["message"]
         assert all_of_them.call("tool_100").json == {"result": "ok"}
-        assert len(site.client.listed(all_of_them.token)) == 101
+        assert len(server.client.listed(all_of_them.token)) == 101
 
 
 @pytest.mark.requirement("O11")

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from tests.rest.clients import TOOLS, Octopus
-from tests.rest.tools import CANCELLED, RUNS, STARTED
+from tests.rest.clients import Octopus
+from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS
 from tests.support.client import request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
@@ -19,8 +19,8 @@ def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s
     limits = {"load": [TOOLS], "timeout_s": default_s}
     with running_server(
         idp, [issuer_settings(idp)], tools=limits, tenancy={"create_on_first_use": True}
-    ) as site:
-        answer = Octopus(site).call(tool)
+    ) as server:
+        answer = Octopus(server).call(tool)
 
         assert answer.error == (504, "timeout")
         assert CANCELLED.wait(5)
@@ -31,7 +31,7 @@ def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None
     """Nobody waits for the answer any more, so nothing is done for it."""
     STARTED.clear()
     CANCELLED.clear()
-    client = octopus.house.client
+    client = octopus.server.client
     head = [
         ("Host", client.authority),
         ("Authorization", f"Bearer {octopus.token}"),

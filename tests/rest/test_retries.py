@@ -10,7 +10,7 @@ import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
 from tests.rest.clients import Heard, Octopus
-from tests.rest.tools import GO_ON, RUNS, STARTED
+from tests.rest.conftest import GO_ON, RUNS, STARTED
 from tests.support.client import failure, old_call, request, result
 from tests.support.measuring import eventually
 
@@ -79,7 +79,7 @@ def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: s
 def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus) -> None:
     """Whoever hung up comes back with the same id, and finds the call still running."""
     mark, before = (EPISODE, "broken"), len(RUNS)
-    client, body = octopus.house.client, json.dumps(BOOKING).encode()
+    client, body = octopus.server.client, json.dumps(BOOKING).encode()
     fields = [
         ("Host", client.authority),
         ("Authorization", f"Bearer {octopus.token}"),
@@ -90,7 +90,7 @@ def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
         connection.sendall(request("POST", "/tool/book_slot/call", fields, body))
         assert STARTED.wait(10)
-    eventually(lambda: '"correlation":"broken"' in octopus.house.log(), within=10)
+    eventually(lambda: '"correlation":"broken"' in octopus.server.log(), within=10)
     again = Later(octopus, mark)
 
     assert again.done().json["status"] == "monday"
@@ -113,7 +113,7 @@ def test_o12_other_arguments_under_a_key_are_a_conflict(octopus: Octopus) -> Non
 def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
     """The same key, tool and arguments."""
     before = len(RUNS)
-    globex = Octopus(octopus.house, octopus.house.token(org_id="globex"))
+    globex = Octopus(octopus.server, octopus.server.token(org_id="globex"))
     answers = [one.call("create_ticket", {"subject": "a"}, (KEY, "x")) for one in (octopus, globex)]
 
     assert answers[0].json != answers[1].json
@@ -122,7 +122,7 @@ def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
 
 def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
     """One caller, one tool, one key: one effect, whatever brings it."""
-    before, client, token = len(RUNS), octopus.house.client, octopus.token
+    before, client, token = len(RUNS), octopus.server.client, octopus.token
     arguments = {"subject": "shared"}
     rest = octopus.call("create_ticket", arguments, (KEY, "shared")).json
     modern = result(client.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
@@ -141,7 +141,7 @@ def test_o12_a_refused_call_leaves_its_key_free(octopus: Octopus) -> None:
     assert octopus.call("create_ticket", {"subject": 7}, (KEY, "free")).error[0] == 422
     assert octopus.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).error[0] == 403
     assert bookings(before) == 0
-    able = Octopus(octopus.house, octopus.house.token(scope="tickets:close"))
+    able = Octopus(octopus.server, octopus.server.token(scope="tickets:close"))
 
     assert able.call("create_ticket", {"subject": "a"}, (KEY, "free")).status == 200
     assert able.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).status == 200
@@ -154,7 +154,7 @@ BAD: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
 @pytest.mark.parametrize("name", [KEY, EPISODE])
 def test_o12_a_key_that_cannot_be_used_is_refused(octopus: Octopus, name: str, key: str) -> None:
     """400 on both protocols, before anything runs."""
-    before, client = len(RUNS), octopus.house.client
+    before, client = len(RUNS), octopus.server.client
     rest = octopus.call("create_ticket", {"subject": "a"}, (name, key))
     modern = client.call(octopus.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
 

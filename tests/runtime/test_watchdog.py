@@ -18,7 +18,6 @@ from gatepost.tools.interruption import ToolDeadline
 from tests.support.cases import each
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy.conftest import elsewhere, idp
 
 unblock, module_ended, undo_ended = threading.Event(), threading.Event(), threading.Event()
 WITHIN_S = 20
@@ -152,7 +151,7 @@ def raises_in_a_thread(ctx: CallContext) -> str:
     raise GeneratorExit
 
 
-__all__ = ["elsewhere", "idp"]
+pytestmark = pytest.mark.usefixtures("working_directory")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A vault over records in memory, and a process's shelf before it."""
+"""A vault over records in memory, and the cache of a process before it."""
 
 import pytest
 

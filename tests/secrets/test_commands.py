@@ -14,16 +14,16 @@ import pytest
 from gatepost.dev.composition import dev_ring
 from gatepost.secrets.keyring import KeyRing, create
 from gatepost.secrets.names import MOST_BYTES
-from tests.cli.command_process import CommandResult, DeploymentFolder
-from tests.secrets.tools import proof
+from tests.support import secret_tools
 from tests.support.cases import each
 from tests.support.client import Client, result
-from tests.support.commands import dev, token
+from tests.support.commands import CommandResult, DeploymentFolder, dev, token
 from tests.support.processes import python_environment
+from tests.support.secret_tools import proof
 from tests.support.server import SAMPLE_TOOLS, check_problems
 
 VALUE = "hunter2-hunter2-hunter2"
-TOOLS = str(Path(__file__).with_name("tools.py"))
+TOOLS = str(Path(secret_tools.__file__))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.storage.approvals import ApprovalRecord, GrantRecord, WaitingCount
 from gatepost.storage.records import Records
-from tests.storage.samples import HOUR, approval, grant
+from tests.storage.conftest import HOUR, approval, grant
 
 NOW = 1_000.5
 FULL = approval(client_id=None, binding=None, sealed=None, details=b"", until=1e10 + 1 / 3)

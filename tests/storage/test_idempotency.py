@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.records import Records
-from tests.storage.samples import HOUR, idempotency_record
+from tests.storage.conftest import HOUR, idempotency_record
 
 NOW = 1_000.0
 

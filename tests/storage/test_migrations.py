@@ -18,7 +18,7 @@ from gatepost.storage.sql import schema
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.records import database_of, migrate, opened
 from gatepost.storage.sql.tables import METADATA, REVISION
-from tests.storage.samples import task
+from tests.storage.conftest import task
 
 LATER = '''
 """Something new."""

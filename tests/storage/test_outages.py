@@ -19,7 +19,7 @@ from gatepost.storage.sql import database
 from gatepost.storage.sql.records import SqlRecords, migrate
 from gatepost.storage.valkey import channels
 from gatepost.storage.valkey.relay import ValkeyRelay
-from tests.storage.samples import idempotency_record
+from tests.storage.conftest import idempotency_record
 from tests.storage.test_relay import Follower
 from tests.support.stores import POSTGRES_PASSWORD as POSTGRES_PASSWORD
 from tests.support.stores import VALKEY_PASSWORD as VALKEY_PASSWORD

@@ -12,7 +12,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.storage.sql import database
-from tests.storage.samples import HOUR, approval, outbox_message
+from tests.storage.conftest import HOUR, approval, outbox_message
 
 NOW = 1_001.0
 LATER = NOW + 30.0

@@ -20,7 +20,7 @@ import pytest
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.telemetry.logs import configure
-from tests.storage.samples import approval, idempotency_record, outbox_message, task
+from tests.storage.conftest import approval, idempotency_record, outbox_message, task
 from tests.support.processes import Process, python_environment
 
 FOREVER = 1e9

@@ -1,4 +1,4 @@
-"""Who is shut out, on every backend: kept once, counted at each change, swept when it is over."""
+"""Revocations on every backend: stored once, counted at each change, removed when they expire."""
 
 import asyncio
 

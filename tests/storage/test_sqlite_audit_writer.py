@@ -15,7 +15,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.sql import sqlite_audit_writer as module
 from gatepost.storage.sql.records import SqlRecords, opened
 from gatepost.storage.sql.sqlite_audit_writer import COPIED_BYTES, MOST_AT_ONCE, SqliteWriter
-from tests.storage.test_trail import draft, link, sign
+from tests.storage.test_audit import draft, link, sign
 
 LONG = 20.0
 

@@ -4,7 +4,7 @@ import msgspec
 
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES, StoredUsage
-from tests.storage.samples import HOUR, idempotency_record, task
+from tests.storage.conftest import HOUR, idempotency_record, task
 
 NOW = 1_000.0
 ALICE, BOB = b"alice", b"bob"

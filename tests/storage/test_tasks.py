@@ -8,7 +8,7 @@ import pytest
 from gatepost.storage.records import Records
 from gatepost.storage.sql.records import BATCH
 from gatepost.storage.tasks import TaskRecord
-from tests.storage.samples import HOUR, task
+from tests.storage.conftest import HOUR, task
 from tests.support.cases import each
 
 FULL = task(

@@ -1,11 +1,11 @@
-"""Everything a tenant keeps is counted and removed, on every backend, and nobody else's is."""
+"""All data of a tenant, and of no other, is counted and removed, on every backend."""
 
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.sessions import SessionRecord
 from gatepost.storage.sql.tenant_data import BATCH
 from gatepost.storage.tenant_data import ErasureSubject
-from tests.storage.samples import approval, idempotency_record, outbox_message, task
+from tests.storage.conftest import approval, idempotency_record, outbox_message, task
 from tests.storage.test_revocations import SUSPENSION
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.storage.sessions import SessionRecord
-from tests.storage.samples import idempotency_record, task
+from tests.storage.conftest import idempotency_record, task
 
 # The pieces that could run into each other when names are joined, and what databases trip over.
 PIECES = [":", "::", "1", "2:", "a", "b", "%", "\\", "\x00", "\ud800", "*", "?", "é", "{", "}", " "]

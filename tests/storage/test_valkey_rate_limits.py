@@ -1,4 +1,4 @@
-"""Spending together: one question for many, and nobody left waiting."""
+"""Rate limits over Valkey: one request for many callers, and no caller left waiting."""
 
 import asyncio
 

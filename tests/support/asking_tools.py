@@ -181,10 +181,10 @@ async def ask_both(ctx: CallContext) -> str:
 async def opened(
     version: str = "2025-11-25", limits: EndpointLimits | None = None, **declared: Any
 ) -> EndpointPair:
-    house = EndpointPair(
+    replicas = EndpointPair(
         SESSION_TOOLS.tools.values(), version=version, limits=limits or EndpointLimits()
     )
-    return await house.open(**(declared or SESSION_CAPABILITIES))
+    return await replicas.open(**(declared or SESSION_CAPABILITIES))
 
 
 async def question(live: OpenExchange) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class Client:
     def call(
         self,
         token: str | None,
-        tool: str = "witness",
+        tool: str = "record_call",
         arguments: Mapping[str, Any] | None = None,
         *,
         path: str | None = None,
@@ -165,8 +165,8 @@ class Client:
     def within(
         self, token: str, session: str, body: bytes | None = None, *, path: str | None = None
     ) -> RawAnswer:
-        """One POST of a session; a call of the witness tool unless *body* says otherwise."""
-        sent = old_call("witness") if body is None else body
+        """One POST of a session; a call of `record_call` unless *body* says otherwise."""
+        sent = old_call("record_call") if body is None else body
         return self.send("POST", path, [("Mcp-Session-Id", session)], sent, token=token)
 
 

@@ -1,5 +1,12 @@
-"""Gatepost as real processes: its commands, a server that reloads, several replicas."""
+"""
+Gatepost as real processes: its commands, and a server that reloads.
 
+`python -m tests.support.commands` is a process that runs one command after the other. Each line it
+reads is a JSON array of arguments and what is typed; each line it prints is the exit code and what
+the command wrote. A process for each command would take a second to start.
+"""
+
+import asyncio
 import contextlib
 import json
 import re
@@ -9,15 +16,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gatepost.secrets.keyring import create
+from click.testing import CliRunner
+
+from gatepost.cli.main import main
+from gatepost.secrets.keyring import create, rotate
 from gatepost.workspace.ownership import LEDGER, PRIVATE
 from tests.support.client import Client, RawAnswer, result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import Process, free_port, python_environment
-from tests.support.server import Settings, configuration, issuer_settings
+from tests.support.server import Settings, configuration
 from tests.support.tokens import TokenFactory
 
 HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
@@ -225,76 +235,101 @@ def server_process(
         yield running_post
 
 
-COMMAND = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml"]
+COMMAND_S = 60
 
 
-class Replicas:
+class CommandResult(NamedTuple):
+    """Exit code, output and error output of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+class CommandProcess(Process):
+    """Runs commands in a folder, one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__([sys.executable, "-m", __name__], env=python_environment(), cwd=folder)
+
+    def run(self, *arguments: str, typed: str = "") -> CommandResult:
+        """Run `gatepost ARGUMENTS…` with this on its standard input."""
+        self.write_line(json.dumps([arguments, typed]))
+        return CommandResult(*json.loads(self.next_line(timeout_s=COMMAND_S)))
+
+    def succeed(self, *arguments: str, typed: str = "") -> CommandResult:
+        """Run a command that ends with exit code 0."""
+        done = self.run(*arguments, typed=typed)
+        assert done.code == 0, done
+        return done
+
+    async def order(self, *arguments: str) -> CommandResult:
+        """Run a command that succeeds, from a coroutine."""
+        return await asyncio.to_thread(self.succeed, *arguments)
+
+
+class DeploymentFolder:
     """
-    Two replicas, numbered 0 and 1, that run in one folder; with more `ports`, more of them.
+    A folder with a configuration, a key ring and a database, and the commands run in it.
 
-    *tools* is the file of their tools, which find the folder as their working directory. *port* is
-    the resource's: a balancer's, or (None) the first replica's. *preset* says how its issuer writes
-    tokens; *settings* are further tables of the configuration.
+    ``settings`` are shared by the server and the commands.
     """
 
-    def __init__(
-        self,
-        idp: Idp,
-        folder: Path,
-        storage: Mapping[str, str],
-        *,
-        tools: Path,
-        port: int | None = None,
-        preset: str = "generic",
-        **settings: Any,
-    ) -> None:
+    def __init__(self, folder: Path, database: str, tenants: tuple[str, ...]) -> None:
         self.folder = folder
-        self.ports = [free_port(), free_port()]
-        self.port = self.ports[0] if port is None else port
-        self.url = f"http://127.0.0.1:{self.port}/mcp"
-        self.servers: list[Gatepost] = []
-        table = {"acme": "acme", "globex": "globex"}
-        trusted = issuer_settings(idp, tenants=table, preset=preset)
-        self._forge = TokenFactory(trusted["issuer"], self.url)
-        create(folder / "keyring.json")
-        configured = configuration(
-            self.port,
-            [trusted],
-            storage=dict(storage),
-            keys={"ring": "file:keyring.json"},
-            tools={"load": [str(tools)]},
-            **settings,
-        )
-        text = "\n".join(f"{name} = {toml(value)}" for name, value in configured.items())
-        (folder / "gatepost.toml").write_text(text, encoding="utf-8")
+        self._commands: CommandProcess | None = None
+        self.ring = folder / "ring.json"
+        create(self.ring)
+        self.settings: dict[str, Any] = {
+            "storage": {"database": database},
+            "keys": {"ring": f"file:{self.ring}"},
+            "tenancy": {"create_on_first_use": False, "tenants": list(tenants)},
+            "tools": {"load": ["tests.support.secret_tools"]},
+            "workspace": {"root": str(folder / "workspaces")},
+        }
+        self.write()
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """All of them, for the time of a block."""
-        try:
-            # All before any is waited for: most of a start is the interpreter's.
-            self.servers += [self._begun(number) for number in range(len(self.ports))]
-            for server in self.servers:
-                server.wait_for(READY)
-            yield
-        finally:
-            for server in self.servers:
-                server.kill()
+    def write(self, **changes: Any) -> None:
+        """Write the configuration file, with other settings where they are given."""
+        usual: dict[str, Any] = {
+            "resource": "http://127.0.0.1:1/mcp",
+            "mode": "development",
+            "issuers": [{"issuer": "http://127.0.0.1:1/as", "tenant": {"claim": "org_id"}}],
+        }
+        tree = usual | self.settings | changes
+        lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
+        (self.folder / "gatepost.toml").write_text("\n".join(lines))
 
-    def kill(self, number: int) -> None:
-        """End a replica without a word, as a machine ends that loses its power."""
-        self.servers[number].kill()
+    def rotate(self, keep: int = 3) -> str:
+        return rotate(self.ring, keep=keep)
 
-    def restart(self, number: int) -> None:
-        """Start a replica again at its old address."""
-        self.kill(number)
-        self.servers[number] = self._begun(number)
-        self.servers[number].wait_for(READY)
+    def run(self, *arguments: str, typed: str = "") -> CommandResult:
+        """Run `gatepost ARGUMENTS…` in the process, with this on its standard input."""
+        if self._commands is None:
+            self._commands = CommandProcess(self.folder)
+        return self._commands.run(*arguments, typed=typed)
 
-    def token(self, **claims: Any) -> str:
-        """A token for the resource; the same person's unless *claims* say otherwise."""
-        return self._forge.token(**claims)
+    def close(self) -> None:
+        """End the process."""
+        if self._commands is not None:
+            self._commands.kill()
 
-    def _begun(self, number: int) -> Gatepost:
-        environment = {"GATEPOST_LISTEN__PORT": str(self.ports[number])}
-        return Gatepost(COMMAND, env=python_environment(environment), cwd=self.folder)
+    def set(self, name: str, value: str, tenant: str) -> CommandResult:
+        """Run `gatepost secrets set`, which succeeds and prints nothing of the value."""
+        done = self.run("secrets", "set", name, "--tenant", tenant, typed=value)
+        assert done.code == 0, done
+        assert value not in done.out + done.err
+        return done
+
+
+def run_commands() -> None:
+    """Run the commands of standard input until it ends."""
+    for line in sys.stdin:
+        arguments, typed = json.loads(line)
+        done = CliRunner().invoke(main, arguments, input=typed.encode())
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+        print(json.dumps([done.exit_code, done.stdout, done.stderr]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_commands()

@@ -219,31 +219,43 @@ class TcpConnection(socketserver.BaseRequestHandler):
 @contextlib.contextmanager
 def tcp_proxy(target: int) -> Iterator[TcpProxy]:
     """Run the proxy for the time of a block."""
-    with TcpProxy(target) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
+    with TcpProxy(target) as server, in_a_thread(server):
         try:
             yield server
         finally:
             server.passing.set()
-            server.shutdown()
-            thread.join(10)
+
+
+@contextlib.contextmanager
+def in_a_thread(server: socketserver.BaseServer) -> Iterator[None]:
+    """Serve in a thread for the time of a block."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join(10)
 
 
 class ConnectProxy(socketserver.ThreadingTCPServer):
-    """Answers CONNECT and passes bytes; remembers what it was asked for."""
+    """
+    Answers CONNECT and passes bytes: to *secure* for ports that end in 443, else to *plain*.
+
+    Both are ports of this machine; without *plain*, every tunnel leads to *secure*. It remembers
+    what it was asked for. *user* (`name:password@`) stands in its URL.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, secure: int, plain: int = 0, *, user: str = "") -> None:
         super().__init__(("127.0.0.1", 0), ConnectHandler)
-        self.target = target
+        self.secure, self.plain = secure, plain or secure
         self.asked: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        self.head = b""
+        """The newest request, whole."""
+        self.url = f"http://{user}127.0.0.1:{self.server_address[1]}"
 
 
 class ConnectHandler(socketserver.BaseRequestHandler):
@@ -258,8 +270,11 @@ class ConnectHandler(socketserver.BaseRequestHandler):
             if not chunk:
                 return
             head += chunk
-        self.server.asked.append(head.decode("latin-1").split("\r\n")[0])
-        with socket.create_connection(("127.0.0.1", self.server.target), timeout=10) as there:
+        self.server.head = head
+        asked = head.decode("latin-1").partition(" HTTP/")[0]
+        self.server.asked.append(asked)
+        port = self.server.secure if asked.endswith("443") else self.server.plain
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as there:
             self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             back = threading.Thread(target=pump, args=(there, self.request), daemon=True)
             back.start()
@@ -276,13 +291,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def connect_proxy(target: int) -> Iterator[ConnectProxy]:
+def connect_proxy(secure: int, plain: int = 0, *, user: str = "") -> Iterator[ConnectProxy]:
     """Run the proxy for the time of a block."""
-    with ConnectProxy(target) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with ConnectProxy(secure, plain, user=user) as server, in_a_thread(server):
+        yield server

@@ -21,7 +21,7 @@ from gatepost.tools.api import Call, Failure
 from gatepost.tools.registry import Unknown
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls, eventually
-from tests.telemetry.metrics_page import Page, page_of
+from tests.telemetry.conftest import Page, page_of
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 10

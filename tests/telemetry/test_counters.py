@@ -10,7 +10,7 @@ from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.metrics_page import Page, gathered, page_of
+from tests.telemetry.conftest import Page, gathered, page_of
 
 pytestmark = pytest.mark.requirement("P16")
 SECRET = "s3cret-of-acme-0001"

@@ -26,7 +26,7 @@ from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
 from tests.support.stores import Valkey
-from tests.telemetry.metrics_page import Page, fetch, scrape
+from tests.telemetry.conftest import Page, fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 ECHOED = {"tool": "pid", "outcome": "success"}

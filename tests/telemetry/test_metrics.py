@@ -17,7 +17,7 @@ from gatepost_authz import errors
 from tests.architecture.source import source_files
 from tests.docs.test_errors import refusal_codes
 from tests.support.measuring import steps
-from tests.telemetry.metrics_page import page_of
+from tests.telemetry.conftest import page_of
 
 pytestmark = pytest.mark.requirement("P16")
 

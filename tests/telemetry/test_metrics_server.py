@@ -24,7 +24,7 @@ from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings
-from tests.telemetry.metrics_page import fetch, scrape
+from tests.telemetry.conftest import fetch, scrape
 
 pytestmark = pytest.mark.requirement("P16")
 

@@ -13,7 +13,7 @@ from gatepost.storage.sql import sqlite
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.metrics_page import page_of
+from tests.telemetry.conftest import page_of
 
 pytestmark = pytest.mark.requirement("P16")
 WITHIN_S = 60

@@ -14,7 +14,7 @@ from tests.support.client import result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
 from tests.support.server import Server, issuer_settings, running_server
-from tests.telemetry.collector import Collector
+from tests.telemetry.conftest import Collector
 
 pack = Pack("sample")
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -23,14 +23,14 @@ ID, HOST = "id.company.test", "mcp.company.test"
 
 
 @pytest.fixture(scope="module")
-def company(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
-    return CertificateAuthority(tmp_path_factory.mktemp("company"))
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
-def idp(company: CertificateAuthority) -> Iterator[Idp]:
+def idp(authority: CertificateAuthority) -> Iterator[Idp]:
     """The issuer https://id.company.test, whose certificate the company signed."""
-    certificate, key = company.certify(ID)
+    certificate, key = authority.certify(ID)
     with Idp(f"https://{ID}", ssl_certfile=certificate, ssl_keyfile=key) as idp:
         idp.issuer("main", [f.jwk(rsa_key())])
         yield idp
@@ -59,13 +59,13 @@ class Production:
 
 
 def settings(
-    port: int, company: CertificateAuthority, idp: Idp, out: ConnectProxy, **listen: Any
+    port: int, authority: CertificateAuthority, idp: Idp, out: ConnectProxy, **listen: Any
 ) -> dict[str, Any]:
     return {
         "resource": f"https://{HOST}:{port}/mcp",
         "listen": {"port": port, **listen},
         "keys": {"ring": "file:keyring.json"},
-        "network": {"ca_bundle": str(company.bundle), "proxy": out.url},
+        "network": {"ca_bundle": str(authority.bundle), "proxy": out.url},
         "issuers": [{"issuer": idp.issuer("main"), "tenant": {"value": "acme"}}],
         "tools": {"packs": ["demo"]},
     }
@@ -89,29 +89,29 @@ def write(folder: Path, tree: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def secure(
-    company: CertificateAuthority,
+    authority: CertificateAuthority,
     idp: Idp,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """TLS served by ourselves."""
-    certificate, key = company.certify(HOST)
+    certificate, key = authority.certify(HOST)
     listen = {"tls_certificate": certificate, "tls_key": key}
-    tree = settings(free_port(), company, idp, out, **listen)
-    context = ssl.create_default_context(cafile=str(company.bundle))
+    tree = settings(free_port(), authority, idp, out, **listen)
+    context = ssl.create_default_context(cafile=str(authority.bundle))
     with serving(tmp_path_factory.mktemp("secure"), tree, idp, context) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def behind(
-    company: CertificateAuthority,
+    authority: CertificateAuthority,
     idp: Idp,
     out: ConnectProxy,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Production]:
     """Behind a proxy on this machine that ends TLS."""
-    tree = settings(free_port(), company, idp, out, trusted_proxies=["127.0.0.1/32"])
+    tree = settings(free_port(), authority, idp, out, trusted_proxies=["127.0.0.1/32"])
     with serving(tmp_path_factory.mktemp("behind"), tree, idp) as server:
         yield server
 
@@ -124,25 +124,25 @@ def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: Connec
     assert (called.status, bare.status, document.status) == (200, 401, 200)
     assert f'"{secure.client.metadata_url}"' in challenge_of(bare)
     assert json.loads(document.body)["authorization_servers"] == [f"https://{ID}/main"]
-    assert f"CONNECT {ID}:443 HTTP/1.1" in out.asked
+    assert f"CONNECT {ID}:443" in out.asked
 
 
 @pytest.mark.requirement("O7")
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_tls_is_of_today(
-    secure: Production, company: CertificateAuthority, version: ssl.TLSVersion
+    secure: Production, authority: CertificateAuthority, version: ssl.TLSVersion
 ) -> None:
     """1.2 and 1.3 are spoken."""
-    context = ssl.create_default_context(cafile=str(company.bundle))
+    context = ssl.create_default_context(cafile=str(authority.bundle))
     context.minimum_version = context.maximum_version = version
 
     assert Client(secure.client.resource, tls=context).send("GET", "/health").status == 200
 
 
 @pytest.mark.requirement("O7")
-def test_tls_of_yesterday_is_refused(secure: Production, company: CertificateAuthority) -> None:
+def test_tls_of_yesterday_is_refused(secure: Production, authority: CertificateAuthority) -> None:
     """The server hangs up on a client that offers 1.1, and serves it once it offers 1.2."""
-    context = ssl.create_default_context(cafile=str(company.bundle))
+    context = ssl.create_default_context(cafile=str(authority.bundle))
     # Else the client's own library would refuse before the server could.
     context.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1"):
@@ -206,10 +206,10 @@ def test_without_its_word_the_connection_counts_as_plain(
 
 @pytest.mark.requirement("O7", "W14")
 def test_a_stranger_cannot_vouch_for_https(
-    company: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
+    authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """The header counts from the configured proxies only."""
-    tree = settings(free_port(), company, idp, out, trusted_proxies=["10.0.0.0/8"])
+    tree = settings(free_port(), authority, idp, out, trusted_proxies=["10.0.0.0/8"])
     with serving(tmp_path, tree, idp) as server:
         assert {one.status for one in server.answers(("X-Forwarded-Proto", "https"))} == {400}
 
@@ -236,11 +236,11 @@ def test_a_probe_is_answered_over_plain_http(
 
 @pytest.mark.requirement("O7")
 def test_production_does_not_start_where_nothing_provides_tls(
-    company: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
+    authority: CertificateAuthority, idp: Idp, out: ConnectProxy, tmp_path: Path
 ) -> None:
     """`check` and `serve` both refuse, with a sentence."""
     create(tmp_path / "keyring.json")
-    write(tmp_path, settings(free_port(), company, idp, out))
+    write(tmp_path, settings(free_port(), authority, idp, out))
     for command in ("check", "serve"):
         process = run(command, cwd=tmp_path)
         try:

@@ -117,7 +117,7 @@ SUSPENDED = -31001
 @pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "tools/call"])
 def test_a_suspended_tenant_is_told_after_it_signed_in(server: Server, method: str) -> None:
     """Its token is good, so a new one would not help: no 401 and no 403, and nothing runs."""
-    params = {"name": "witness", "arguments": {}} if method == "tools/call" else None
+    params = {"name": "record_call", "arguments": {}} if method == "tools/call" else None
     with server.nothing_runs():
         answer = server.client.ask(server.token(org_id="globex"), method, params)
 

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 from tests.support.client import challenge_of, failure, looks, modern, old_call
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy import tools
-from tests.tenancy.tools import NEEDS
+from tests.tenancy.conftest import NEEDS, SCOPED_TOOLS
 
-TOOLS = {"packs": [], "load": [str(Path(tools.__file__))]}
+TOOLS = {"packs": [], "load": [SCOPED_TOOLS]}
 IMPLIED = {"c": ["a"]}
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
 Open = Callable[[frozenset[str] | None], Server]
@@ -144,10 +142,10 @@ def test_a_step_up_names_everything_the_operation_needs(server: Server, era: str
     token = server.token(scope="mcp:use")
     with server.nothing_runs():
         if era == "now":
-            answer = server.client.call(token, "witness_write")
+            answer = server.client.call(token, "record_write")
         else:
             session = server.client.open(token)
-            answer = server.client.within(token, session, old_call("witness_write"))
+            answer = server.client.within(token, session, old_call("record_write"))
 
     assert answer.status == 403
     assert challenge_of(answer) == (
@@ -160,10 +158,10 @@ def test_a_step_up_names_everything_the_operation_needs(server: Server, era: str
 @pytest.mark.requirement("A-25")
 @pytest.mark.parametrize(
     ("scope", "tool", "status"),
-    [("files:write", "witness_read", 200), ("files:write", "witness_write", 200),
-     ("files:read", "witness_read", 200), ("files:read", "witness_write", 403),
-     ("files", "witness_read", 403), ("files:write2", "witness_read", 403),
-     ("FILES:WRITE", "witness_write", 403), ("files:write:all", "witness_write", 403)],
+    [("files:write", "record_read", 200), ("files:write", "record_write", 200),
+     ("files:read", "record_read", 200), ("files:read", "record_write", 403),
+     ("files", "record_read", 403), ("files:write2", "record_read", 403),
+     ("FILES:WRITE", "record_write", 403), ("files:write:all", "record_write", 403)],
 )  # fmt: skip
 def test_a_broad_scope_brings_the_narrow_one_and_not_the_reverse(
     server: Server, scope: str, tool: str, status: int
@@ -186,7 +184,7 @@ def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
 ) -> None:
     """RFC 9470: 401 and not 403, saying which strength and age would do."""
     with server.nothing_runs():
-        answer = server.client.call(server.token(scope="mcp:use", **claims), "witness_strong")
+        answer = server.client.call(server.token(scope="mcp:use", **claims), "record_strong")
 
     assert answer.status == 401
     assert challenge_of(answer) == (
@@ -201,7 +199,7 @@ def test_a_strong_and_new_sign_in_opens_it(server: Server) -> None:
     """The same person, signed in as asked."""
     token = server.token(scope="mcp:use", **signed_in("phr", 100))
 
-    assert server.client.call(token, "witness_strong").status == 200
+    assert server.client.call(token, "record_strong").status == 200
 
 
 @pytest.mark.requirement("A-15", "A-28")
@@ -209,7 +207,7 @@ def test_a_strong_and_new_sign_in_opens_it(server: Server) -> None:
 def test_an_expired_token_is_expired_whatever_else_it_lacks(server: Server, scope: str) -> None:
     """More scopes would not help it; a new token would."""
     past = int(time.time()) - 3600
-    answer = server.client.call(server.token(scope=scope, iat=past, exp=past + 60), "witness_write")
+    answer = server.client.call(server.token(scope=scope, iat=past, exp=past + 60), "record_write")
 
     assert answer.status == 401
     assert 'error="invalid_token"' in challenge_of(answer)

@@ -53,8 +53,8 @@ def test_a_session_is_nobody_elses(server: Server, who: str, version: str) -> No
     session = server.client.open(server.token(**OWNER), version)
     stranger = server.token(name, **OWNER | changes)
     cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
-    bodies = [old_call("witness"), message("tools/list"), message("ping"), old_call("no_such_tool"),
-              b"[" + old_call("witness") + b"]", json.dumps(cancel).encode()]  # fmt: skip
+    bodies = [old_call("record_call"), message("tools/list"), message("ping"), old_call("no_tool"),
+              b"[" + old_call("record_call") + b"]", json.dumps(cancel).encode()]  # fmt: skip
     with server.nothing_runs():
         for body in bodies:
             answer = server.client.within(stranger, session, body)
@@ -79,7 +79,7 @@ def test_a_session_is_no_credential(server: Server) -> None:
     session = server.client.open(server.token(**OWNER))
     with server.nothing_runs():
         bare = server.client.send(
-            "POST", fields=[("Mcp-Session-Id", session)], body=old_call("witness")
+            "POST", fields=[("Mcp-Session-Id", session)], body=old_call("record_call")
         )
         expired = server.client.within(server.token(**OWNER, exp=int(time.time()) - 3600), session)
 
@@ -223,8 +223,8 @@ def test_a_token_is_kept_nowhere(server: Server) -> None:
         "unknown issuer": server.token(iss="https://unknown.example"),
         "garbage": "garbage-" * 8,
     }
-    texts = [str(server.client.call(token, "witness_write")) for token in tokens.values()]
-    texts += [str(server.client.call(token, "witness_write")) for token in tokens.values()]
+    texts = [str(server.client.call(token, "record_write")) for token in tokens.values()]
+    texts += [str(server.client.call(token, "record_write")) for token in tokens.values()]
     held = list(strings_held_by(server.services.decisions))
     held += strings_held_by(server.services.verifier)
 

@@ -1,4 +1,4 @@
-"""One address that honest callers share with whoever tries bad tokens."""
+"""One address that honest callers share with a sender of bad tokens."""
 
 import time
 from collections.abc import Iterator

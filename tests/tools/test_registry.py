@@ -10,7 +10,7 @@ from gatepost import ListedResource
 from gatepost.tools.api import CallContext, Offer, Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import REMEMBERED_SETS, Registry, UnknownTool
-from tests.mcp.offers import REVISIONS, ask, result_of
+from tests.mcp.conftest import REVISIONS, ask, result_of
 from tests.support.endpoint import EndpointClient, a_caller
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "d"]))

@@ -31,7 +31,7 @@ WITHIN_S = 60
 TOOLS = [str(Path(str(one.__file__))) for one in (fixture_questions, asking_tools)]
 
 
-class Site:
+class BalancedServers:
     """Two servers with one database and one Valkey, and the address that stands before them."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -60,7 +60,9 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def servers(
+    tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[BalancedServers]:
     monkeypatch.chdir(tmp_path)
     port = free_port()
     with Idp() as idp, contextlib.ExitStack() as stack:
@@ -81,7 +83,7 @@ def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
             stack.enter_context(Server(config, toolbox, sock, keyring=keyring).running())
         origin = stack.enter_context(balanced(origins, port))
         token = TokenFactory(issuers[0]["issuer"], config.resource).token(org_id="acme")
-        yield Site(f"{origin}/mcp", token)
+        yield BalancedServers(f"{origin}/mcp", token)
 
 
 def text(result: types.CallToolResult) -> str:
@@ -110,7 +112,7 @@ async def folders(context: object) -> types.ListRootsResult:
 
 @pytest.mark.requirement("E-12", "SA-02", "RO-01", "DE-10", "S-20")
 async def test_the_python_client_is_asked_at_one_server_and_answers_at_the_other(
-    site: Site,
+    servers: BalancedServers,
 ) -> None:
     """Forms, samplings and roots, more than once: the balancer sends each request elsewhere."""
     callbacks: dict[str, Callable[..., Any]] = {
@@ -119,7 +121,7 @@ async def test_the_python_client_is_asked_at_one_server_and_answers_at_the_other
         "list_roots_callback": folders,
     }
     with anyio.fail_after(WITHIN_S):
-        async with site.client(**callbacks) as client:
+        async with servers.client(**callbacks) as client:
             assert client.protocol_version == "2025-11-25"
             for _ in range(3):
                 assert text(await client.call_tool("ask_name", {})) == "accept Ann"
@@ -127,13 +129,15 @@ async def test_the_python_client_is_asked_at_one_server_and_answers_at_the_other
                 assert text(await client.call_tool("sample", {})) == "m-1"
                 assert text(await client.call_tool("roots", {})) == "file:///work"
 
-    assert {status for verb, status, _ in site.requests if verb == "POST"} == {200, 202}
-    assert ("DELETE", 204, None) in site.requests
+    assert {status for verb, status, _ in servers.requests if verb == "POST"} == {200, 202}
+    assert ("DELETE", 204, None) in servers.requests
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 @pytest.mark.requirement("LG-05")
-async def test_the_python_client_sets_a_level_that_both_servers_know(site: Site) -> None:
+async def test_the_python_client_sets_a_level_that_both_servers_know(
+    servers: BalancedServers,
+) -> None:
     """Messages below it stay away, whichever of the two runs the call."""
     heard: list[str] = []
 
@@ -141,7 +145,7 @@ async def test_the_python_client_sets_a_level_that_both_servers_know(site: Site)
         heard.append(params.level)
 
     with anyio.fail_after(WITHIN_S):
-        async with site.client(logging_callback=hear) as client:
+        async with servers.client(logging_callback=hear) as client:
             for level, expected in (("info", 3), ("error", 0), ("debug", 3)):
                 await client.set_logging_level(level)  # type: ignore[arg-type]
                 for _ in range(2):
@@ -151,30 +155,32 @@ async def test_the_python_client_sets_a_level_that_both_servers_know(site: Site)
 
 
 @pytest.mark.requirement("S-06", "S-12")
-async def test_the_python_client_comes_back_for_an_answer(site: Site) -> None:
+async def test_the_python_client_comes_back_for_an_answer(servers: BalancedServers) -> None:
     """The stream closes before the answer; the client finds the rest at any server."""
     with anyio.fail_after(WITHIN_S):
-        async with site.client() as client:
+        async with servers.client() as client:
             for _ in range(3):
                 assert text(await client.call_tool("test_reconnection", {})) == "Reconnected."
 
-    back = [status for verb, status, event in site.requests if verb == "GET" and event]
+    back = [status for verb, status, event in servers.requests if verb == "GET" and event]
     assert back == [200] * 3
 
 
 @pytest.mark.requirement("S-16", "S-17")
-async def test_the_python_client_leaves_nothing_that_could_be_taken_up(site: Site) -> None:
+async def test_the_python_client_leaves_nothing_that_could_be_taken_up(
+    servers: BalancedServers,
+) -> None:
     """It ends its session as it goes, and no server knows the id any more."""
     with anyio.fail_after(WITHIN_S):
-        async with site.client() as client:
+        async with servers.client() as client:
             await client.list_tools()
     headers = {
-        "Authorization": f"Bearer {site.token}",
-        "Mcp-Session-Id": site.session,
+        "Authorization": f"Bearer {servers.token}",
+        "Mcp-Session-Id": servers.session,
         "Content-Type": "application/json",
     }
     async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
-        answers = [await http.post(site.url, content=message("ping")) for _ in range(4)]
+        answers = [await http.post(servers.url, content=message("ping")) for _ in range(4)]
 
-    assert ("DELETE", 204, None) in site.requests
+    assert ("DELETE", 204, None) in servers.requests
     assert [answer.status_code for answer in answers] == [404] * 4

@@ -60,7 +60,7 @@ async def chatter(ctx: CallContext, reports: int, size: int) -> str:
 
 
 @pytest.fixture
-async def house() -> EndpointPair:
+async def replicas() -> EndpointPair:
     Step.gates = {}
     return await EndpointPair(pack.tools.values()).open()
 
@@ -79,9 +79,9 @@ def text(message: Any) -> str:
 
 
 @pytest.mark.requirement("S-06")
-async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: EndpointPair) -> None:
+async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(replicas: EndpointPair) -> None:
     """2025-11-25: a client that loses the connection at once can come back already."""
-    live = house.call(house.one, "walk", steps=[])
+    live = replicas.call(replicas.one, "walk", steps=[])
 
     first = await primed(live)
     second, report = await live.event()
@@ -98,8 +98,8 @@ async def test_s_06_a_stream_begins_with_an_id_and_nothing_else(house: EndpointP
 async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> None:
     """Their clients would take an event without data for a broken message."""
     Step.gates = {}
-    house = await EndpointPair(pack.tools.values(), version=version).open()
-    live = house.call(house.one, "walk", steps=[])
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
+    live = replicas.call(replicas.one, "walk", steps=[])
 
     block = await live.block()
 
@@ -109,14 +109,14 @@ async def test_s_06_older_revisions_get_ids_and_no_empty_event(version: str) -> 
 
 
 @pytest.mark.requirement("S-04")
-async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: EndpointPair) -> None:
+async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(replicas: EndpointPair) -> None:
     """No stream, no journal: nothing of it is at the relay."""
     params = {"name": "chatter", "arguments": {"reports": 0, "size": 3}}
-    live = house.post(house.one, _body("tools/call", params))
+    live = replicas.post(replicas.one, _body("tools/call", params))
     await live.over()
 
     assert live.headers["content-type"] == "application/json"
-    assert vars(house.one.relay.of("acme"))["_logs"] == {}
+    assert vars(replicas.one.relay.of("acme"))["_logs"] == {}
 
 
 @pytest.mark.requirement("S-12", "S-08", "S-10")
@@ -124,13 +124,13 @@ async def test_s_04_an_answer_that_says_nothing_early_is_plain_json(house: Endpo
 async def test_s_12_another_process_has_what_the_lost_connection_missed(version: str) -> None:
     """The tool runs on; the client gets each message once, from where it was, to the response."""
     Step.gates = {}
-    house = await EndpointPair(pack.tools.values(), version=version).open()
-    live = house.call(house.one, "walk", steps=["a", "b"])
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
+    live = replicas.call(replicas.one, "walk", steps=["a", "b"])
     seen, _ = await live.event()
     live.hang_up()
     Step.let("a")
 
-    again = house.resume(house.two, seen)
+    again = replicas.resume(replicas.two, seen)
     missed, report = await again.event()
     Step.let("b")
     rest = await again.rest()
@@ -144,27 +144,27 @@ async def test_s_12_another_process_has_what_the_lost_connection_missed(version:
 
 
 @pytest.mark.requirement("S-12", "S-08")
-async def test_s_12_an_answer_that_came_meanwhile_waits(house: EndpointPair) -> None:
+async def test_s_12_an_answer_that_came_meanwhile_waits(replicas: EndpointPair) -> None:
     """Whoever comes back after the end gets all that is left, and the stream ends."""
-    live = house.call(house.one, "walk", steps=["a"])
+    live = replicas.call(replicas.one, "walk", steps=["a"])
     seen = await primed(live)
     live.hang_up()
     Step.let("a")
     await live.over()
 
-    for replica in (house.two, house.one):
-        rest = await house.resume(replica, seen).rest()
+    for replica in (replicas.two, replicas.one):
+        rest = await replicas.resume(replica, seen).rest()
         assert [one.get("method") for one in rest] == ["notifications/progress"] * 2 + [None]
 
 
 @pytest.mark.requirement("S-11", "S-12")
-async def test_s_11_the_newest_connection_has_the_stream_alone(house: EndpointPair) -> None:
+async def test_s_11_the_newest_connection_has_the_stream_alone(replicas: EndpointPair) -> None:
     """A message goes to one of them, also where the older one is not known to be dead."""
-    live = house.call(house.one, "walk", steps=["a"])
+    live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    again = await house.resume(house.two, seen).opened()
+    again = await replicas.resume(replicas.two, seen).opened()
     assert await live.block() is None
-    last = await house.resume(house.one, seen).opened()
+    last = await replicas.resume(replicas.one, seen).opened()
     assert await again.block() is None
 
     Step.let("a")
@@ -176,16 +176,18 @@ async def test_s_11_the_newest_connection_has_the_stream_alone(house: EndpointPa
 
 @pytest.mark.requirement("S-06", "S-07")
 @pytest.mark.parametrize("report", [True, False])
-async def test_s_06_a_call_can_let_go_of_its_connection(house: EndpointPair, report: bool) -> None:
+async def test_s_06_a_call_can_let_go_of_its_connection(
+    replicas: EndpointPair, report: bool
+) -> None:
     """The client is told when to come back, and finds the rest at any process."""
-    live = house.call(house.one, "rest", until="a", report=report)
+    live = replicas.call(replicas.one, "rest", until="a", report=report)
     seen = await primed(live)
     if report:
         seen, _ = await live.event()
     assert await live.block() == {"retry": "250"}
     assert await live.block() is None
 
-    again = house.resume(house.two, seen)
+    again = replicas.resume(replicas.two, seen)
     Step.let("a")
 
     assert [text(one) for one in await again.rest()] == ["rested"]
@@ -193,14 +195,14 @@ async def test_s_06_a_call_can_let_go_of_its_connection(house: EndpointPair, rep
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
-    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By itself, and not when it would next have shown that it lives, which is never here."""
     monkeypatch.setattr(open_streams, "BEATS_A_SECOND", 1e-6)
-    live = house.call(house.one, "rest", until="a")
+    live = replicas.call(replicas.one, "rest", until="a")
     seen = await primed(live)
     await live.rest()
-    again = await house.resume(house.two, seen).opened()
+    again = await replicas.resume(replicas.two, seen).opened()
     for _ in range(50):
         await asyncio.sleep(0)
     Step.let("a")
@@ -215,8 +217,8 @@ async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
 async def test_s_07_older_revisions_keep_their_connection(version: str) -> None:
     """There the stream must not be closed before the response."""
     Step.gates = {}
-    house = await EndpointPair(pack.tools.values(), version=version).open()
-    live = house.call(house.one, "rest", until="a")
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
+    live = replicas.call(replicas.one, "rest", until="a")
     Step.let("a")
     await live.over()
 
@@ -228,42 +230,42 @@ def _body(method: str, params: Any) -> bytes:
 
 
 @pytest.mark.requirement("S-12", "SEC-04")
-async def test_s_12_event_ids_open_nothing_for_anybody_else(house: EndpointPair) -> None:
+async def test_s_12_event_ids_open_nothing_for_anybody_else(replicas: EndpointPair) -> None:
     """Another session, another caller, and an id that never was look the same."""
-    live = house.call(house.one, "walk", steps=["a"])
+    live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    mine = house.session
+    mine = replicas.session
     refusals = []
     for event_id in ("A" * 16 + "-1", seen.replace("-", "_"), "", "x" * 5000, seen[:-1] + "99"):
-        refused = await house.resume(house.two, event_id).opened()
+        refused = await replicas.resume(replicas.two, event_id).opened()
         refusals.append((refused.status, refused.headers))
-    await house.open()
-    refused = await house.resume(house.two, seen).opened()
+    await replicas.open()
+    refused = await replicas.resume(replicas.two, seen).opened()
     refusals.append((refused.status, refused.headers))
 
     assert {status for status, _ in refusals} == {400}
     assert all(headers == refusals[0][1] for _, headers in refusals)
-    house.become(a_caller(subject="bob"))
-    house.session = mine
-    assert (await house.resume(house.two, seen).opened()).status == 404
+    replicas.become(a_caller(subject="bob"))
+    replicas.session = mine
+    assert (await replicas.resume(replicas.two, seen).opened()).status == 404
     Step.let("a")
     assert text((await live.rest())[-1]) == "arrived"
 
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_what_is_kept_is_bounded(
-    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest events stay; an answer too large to keep says so to who comes back."""
     monkeypatch.setattr(resumable, "MOST_EVENTS", 10)
     monkeypatch.setattr(resumable, "MOST_BYTES", 2000)
     monkeypatch.setattr(client, "REPORTS_AT_ONCE", 50)
-    live = house.call(house.one, "chatter", reports=50, size=3000)
+    live = replicas.call(replicas.one, "chatter", reports=50, size=3000)
     ids = [(await live.event())[0] for _ in range(50)]
     await live.over()
 
-    early = await house.resume(house.two, ids[3]).opened()
-    late = await house.resume(house.two, ids[48]).rest()
+    early = await replicas.resume(replicas.two, ids[3]).opened()
+    late = await replicas.resume(replicas.two, ids[48]).rest()
 
     assert early.status == 400
     assert late[0]["params"]["data"] == 50
@@ -272,27 +274,27 @@ async def test_s_12_what_is_kept_is_bounded(
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_nothing_follows_the_end(house: EndpointPair) -> None:
+async def test_s_12_nothing_follows_the_end(replicas: EndpointPair) -> None:
     """Who has the response already is told so instead of waiting for more."""
-    live = house.call(house.one, "walk", steps=[])
+    live = replicas.call(replicas.one, "walk", steps=[])
     await live.event()
     last, _ = await live.event()
 
-    assert (await house.resume(house.two, last).opened()).status == 400
+    assert (await replicas.resume(replicas.two, last).opened()).status == 400
 
 
 @pytest.mark.requirement("S-12", "S-05")
 async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
-    house: EndpointPair,
+    replicas: EndpointPair,
 ) -> None:
     """Every beat keeps the journal and the connection; the client sees comments at most."""
-    live = house.call(house.one, "walk", steps=["a"])
+    live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    shelf = vars(house.one.relay.of("acme"))["_logs"]
+    shelf = vars(replicas.one.relay.of("acme"))["_logs"]
     (journal,) = shelf.values()
     before, taken = journal.until, live.taken
-    for _ in range(house.one.streams.steps):
-        house.one.streams.look()
+    for _ in range(replicas.one.streams.steps):
+        replicas.one.streams.look()
     for _ in range(50):
         await asyncio.sleep(0)
     assert live.taken > taken
@@ -300,36 +302,36 @@ async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(
     live.hang_up()
     Step.let("a")
 
-    rest = await house.resume(house.two, seen).rest()
+    rest = await replicas.resume(replicas.two, seen).rest()
 
     assert [one.get("method") for one in rest] == ["notifications/progress", None]
     await live.over()
 
 
 @pytest.mark.requirement("S-12")
-async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: EndpointPair) -> None:
+async def test_s_12_a_journal_whose_process_died_ends_the_wait(replicas: EndpointPair) -> None:
     """The stream ends, and the next attempt is told that there is nothing."""
-    live = house.call(house.one, "walk", steps=["a"])
+    live = replicas.call(replicas.one, "walk", steps=["a"])
     seen, _ = await live.event()
-    again = await house.resume(house.two, seen).opened()
+    again = await replicas.resume(replicas.two, seen).opened()
     assert await live.block() is None
-    vars(house.one.relay.of("acme"))["_logs"].clear()
-    for _ in range(house.two.streams.steps):
-        house.two.streams.look()
+    vars(replicas.one.relay.of("acme"))["_logs"].clear()
+    for _ in range(replicas.two.streams.steps):
+        replicas.two.streams.look()
 
     assert await again.rest() == []
-    assert (await house.resume(house.two, seen).opened()).status == 400
+    assert (await replicas.resume(replicas.two, seen).opened()).status == 400
     Step.let("a")
     await live.over()
 
 
 @pytest.mark.requirement("S-05", "S-08")
-async def test_s_05_a_slow_reader_slows_its_tool_down(house: EndpointPair) -> None:
+async def test_s_05_a_slow_reader_slows_its_tool_down(replicas: EndpointPair) -> None:
     """Nothing gathers behind a client that does not read: the tool waits, and then goes on."""
-    live = house.call(house.one, "chatter", slow=True, reports=100, size=1)
+    live = replicas.call(replicas.one, "chatter", slow=True, reports=100, size=1)
     await live.opened()
     done, _ = await asyncio.wait({live.task}, timeout=0.1)
-    (journal,) = vars(house.one.relay.of("acme"))["_logs"].values()
+    (journal,) = vars(replicas.one.relay.of("acme"))["_logs"].values()
 
     assert not done
     assert (live.taken, journal.last) == (0, 1)
@@ -340,15 +342,15 @@ async def test_s_05_a_slow_reader_slows_its_tool_down(house: EndpointPair) -> No
 
 @pytest.mark.requirement("S-12")
 async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
-    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer comes as it would; nobody is promised to find it again."""
 
     async def fails(*_: object, **__: object) -> None:
         raise StoreUnavailable
 
-    monkeypatch.setattr(house.one.relay.of("acme"), "append", fails)
-    live = house.call(house.one, "walk", steps=[])
+    monkeypatch.setattr(replicas.one.relay.of("acme"), "append", fails)
+    live = replicas.call(replicas.one, "walk", steps=[])
 
     assert (await live.event())[0] == ""
     last, answer = await live.event()

@@ -55,14 +55,14 @@ async def need_roots(ctx: CallContext) -> str:
 
 
 @pytest.fixture
-async def house() -> EndpointPair:
+async def replicas() -> EndpointPair:
     Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
     return await EndpointPair(pack.tools.values()).open()
 
 
-async def levels(house: EndpointPair, client: Any) -> list[str]:
+async def levels(replicas: EndpointPair, client: Any) -> list[str]:
     """The levels that a call hears of."""
-    live = house.post(client, message("tools/call", {"name": "say", "arguments": {}}))
+    live = replicas.post(client, message("tools/call", {"name": "say", "arguments": {}}))
     await live.over()
     if live.headers["content-type"] == "application/json":
         return []
@@ -72,65 +72,67 @@ async def levels(house: EndpointPair, client: Any) -> list[str]:
 @pytest.mark.requirement("LG-05", "LG-02")
 @pytest.mark.parametrize("level", LEVELS)
 async def test_lg_05_the_session_remembers_the_level_at_every_process(
-    house: EndpointPair, level: str
+    replicas: EndpointPair, level: str
 ) -> None:
     """Set at one, it counts at the other, and `{}` is all that the answer says."""
-    answer = await house.one.within(house.session, message("logging/setLevel", {"level": level}))
+    answer = await replicas.one.within(
+        replicas.session, message("logging/setLevel", {"level": level})
+    )
 
     assert answer.json["result"] == {}
-    assert await levels(house, house.two) == LEVELS[LEVELS.index(level) :]
+    assert await levels(replicas, replicas.two) == LEVELS[LEVELS.index(level) :]
 
 
 @pytest.mark.requirement("LG-05")
-async def test_lg_05_until_it_is_set_a_session_hears_what_matters(house: EndpointPair) -> None:
+async def test_lg_05_until_it_is_set_a_session_hears_what_matters(replicas: EndpointPair) -> None:
     """Everything but debug messages; and the setting is one session's alone."""
-    await house.one.within(house.session, message("logging/setLevel", {"level": "error"}))
-    await house.open()
+    await replicas.one.within(replicas.session, message("logging/setLevel", {"level": "error"}))
+    await replicas.open()
 
-    assert await levels(house, house.one) == LEVELS[1:]
+    assert await levels(replicas, replicas.one) == LEVELS[1:]
 
 
 @pytest.mark.requirement("LG-05")
 @pytest.mark.parametrize("level", ["loud", "", "DEBUG", None, 3])
-async def test_lg_05_an_unknown_level_is_refused(house: EndpointPair, level: object) -> None:
+async def test_lg_05_an_unknown_level_is_refused(replicas: EndpointPair, level: object) -> None:
     """The session keeps what it had."""
     params = {} if level is None else {"level": level}
 
-    answer = await house.one.within(house.session, message("logging/setLevel", params))
+    answer = await replicas.one.within(replicas.session, message("logging/setLevel", params))
 
     assert answer.error == (200, -32602)
-    assert await levels(house, house.two) == LEVELS[1:]
+    assert await levels(replicas, replicas.two) == LEVELS[1:]
 
 
 @pytest.mark.requirement("L-05")
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
 async def test_l_05_ping_is_answered_with_nothing_in_it(version: str) -> None:
     """At every process of the session."""
-    house = await EndpointPair(pack.tools.values(), version=version).open()
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
 
-    for client in (house.one, house.two):
-        assert (await client.within(house.session, message("ping"))).json["result"] == {}
+    for client in (replicas.one, replicas.two):
+        assert (await client.within(replicas.session, message("ping"))).json["result"] == {}
 
 
 @pytest.mark.requirement("S-17", "S-16", "DE-13", "DE-06")
-async def test_s_17_a_session_that_was_ended_is_gone_everywhere(house: EndpointPair) -> None:
+async def test_s_17_a_session_that_was_ended_is_gone_everywhere(replicas: EndpointPair) -> None:
     """204, and then 404 for every verb and message, at a process that starts later too."""
-    assert await house.delete(house.one) == 204
+    assert await replicas.delete(replicas.one) == 204
 
-    for client in (house.one, house.two):
-        assert await house.ping(client) == 404
-        assert await house.delete(client) == 404
-        assert await house.tell(client, "notifications/initialized") == 404
-        assert await house.answer(client, "x", result={}) == 404
-        assert (await house.get(client).opened()).status == 404
+    for client in (replicas.one, replicas.two):
+        assert await replicas.ping(client) == 404
+        assert await replicas.delete(client) == 404
+        assert await replicas.tell(client, "notifications/initialized") == 404
+        assert await replicas.answer(client, "x", result={}) == 404
+        assert (await replicas.get(client).opened()).status == 404
 
 
 @pytest.mark.requirement("S-17", "S-16")
-async def test_s_16_the_end_outlives_its_process(house: EndpointPair) -> None:
+async def test_s_16_the_end_outlives_its_process(replicas: EndpointPair) -> None:
     """A process that knows only the database refuses the id as well."""
-    await house.delete(house.one)
-    fresh = await EndpointPair(pack.tools.values(), records=house.one.records).open()
-    fresh.session = house.session
+    await replicas.delete(replicas.one)
+    fresh = await EndpointPair(pack.tools.values(), records=replicas.one.records).open()
+    fresh.session = replicas.session
 
     assert await fresh.ping(fresh.one) == 404
 
@@ -139,14 +141,14 @@ async def test_s_16_the_end_outlives_its_process(house: EndpointPair) -> None:
 @pytest.mark.parametrize("report", [True, False])
 @pytest.mark.parametrize("at", ["the same process", "the other process"])
 async def test_s_17_what_runs_ends_with_its_session(
-    house: EndpointPair, at: str, report: bool
+    replicas: EndpointPair, at: str, report: bool
 ) -> None:
     """The tool is told to stop, and both streams close, wherever the end was asked for."""
-    listening = await house.get(house.two).opened()
-    live = house.call(house.one, "wait", report=report)
+    listening = await replicas.get(replicas.two).opened()
+    live = replicas.call(replicas.one, "wait", report=report)
     await asyncio.wait_for(Signal.started.wait(), 5)
 
-    await house.delete(house.one if at == "the same process" else house.two)
+    await replicas.delete(replicas.one if at == "the same process" else replicas.two)
 
     await asyncio.wait_for(Signal.ended.wait(), 5)
     assert [one.get("method") for one in await live.rest()] == ["notifications/progress"] * report
@@ -156,27 +158,29 @@ async def test_s_17_what_runs_ends_with_its_session(
 
 
 @pytest.mark.requirement("S-17", "S-20")
-async def test_s_17_nobody_ends_somebody_elses_session(house: EndpointPair) -> None:
+async def test_s_17_nobody_ends_somebody_elses_session(replicas: EndpointPair) -> None:
     """404 to a stranger, and the session lives."""
-    house.become(a_caller(subject="bob"))
-    assert await house.delete(house.two) == 404
-    house.become(a_caller())
+    replicas.become(a_caller(subject="bob"))
+    assert await replicas.delete(replicas.two) == 404
+    replicas.become(a_caller())
 
-    assert await house.ping(house.two) == 200
+    assert await replicas.ping(replicas.two) == 200
 
 
 @pytest.mark.requirement("SEC-04", "S-14", "S-20", "S-13")
-async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: EndpointPair) -> None:
+async def test_sec_04_session_ids_are_random_bound_and_no_credential(
+    replicas: EndpointPair,
+) -> None:
     """No two alike, none that can be made up or changed, and each one caller's alone."""
-    first = house.session
-    await house.open()
+    first = replicas.session
+    await replicas.open()
     forged = first[:-2] + ("AA" if first[-2:] != "AA" else "BB")
     refused = []
     for session in (forged, first[:40], "", "x" * 9000):
-        house.session = session
-        refused.append(await house.ping(house.one))
+        replicas.session = session
+        refused.append(await replicas.ping(replicas.one))
 
-    assert first != house.session
+    assert first != replicas.session
     assert refused == [404] * 4
 
 
@@ -184,9 +188,9 @@ async def test_sec_04_session_ids_are_random_bound_and_no_credential(house: Endp
 @pytest.mark.parametrize(
     "method", ["notifications/initialized", "notifications/roots/list_changed", "unknown/one"]
 )
-async def test_s_03_notifications_are_taken(house: EndpointPair, method: str) -> None:
+async def test_s_03_notifications_are_taken(replicas: EndpointPair, method: str) -> None:
     """202 at any process; roots are asked for anew each time, so nothing is kept of them."""
-    assert await house.tell(house.two, method) == 202
+    assert await replicas.tell(replicas.two, method) == 202
 
 
 def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
@@ -203,10 +207,12 @@ def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
 @pytest.mark.requirement("L-01", "L-08")
 async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
     """Extensions and what else there may be are no reason to refuse it."""
-    house = EndpointPair(pack.tools.values())
-    await house.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
+    replicas = EndpointPair(pack.tools.values())
+    await replicas.open(sampling={"tools": {}}, extensions={"x/y": {}}, experimental={}, roots={})
 
-    session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
+    session = McpSessions(Ring(), clock=replicas.one.clock).find(
+        replicas.session.encode(), a_caller()
+    )
 
     assert session is not None
     assert session.declared == {"sampling": {"tools": {}}, "roots": {}}
@@ -223,10 +229,12 @@ async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
 )
 async def test_l_04_only_what_the_revision_has_counts(version: str, left: object) -> None:
     """A client that declares more than it negotiated is asked no more than that."""
-    house = EndpointPair(pack.tools.values(), version=version)
-    await house.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
+    replicas = EndpointPair(pack.tools.values(), version=version)
+    await replicas.open(elicitation={"form": {}, "url": {}}, sampling={"tools": {}})
 
-    session = McpSessions(Ring(), clock=house.one.clock).find(house.session.encode(), a_caller())
+    session = McpSessions(Ring(), clock=replicas.one.clock).find(
+        replicas.session.encode(), a_caller()
+    )
 
     assert session is not None
     assert session.declared == left
@@ -256,16 +264,16 @@ async def test_changes_at_the_same_time_are_all_kept() -> None:
 
 
 async def test_a_store_that_does_not_answer_is_no_lost_session(
-    house: EndpointPair, monkeypatch: pytest.MonkeyPatch
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """404 would make the client throw its session away."""
 
     async def fails(key: bytes) -> SessionRecord:
         raise StoreUnavailable
 
-    monkeypatch.setattr(house.one.records.of("acme").sessions, "get", fails)
+    monkeypatch.setattr(replicas.one.records.of("acme").sessions, "get", fails)
 
-    answer = await house.one.within(house.session, message("ping"))
+    answer = await replicas.one.within(replicas.session, message("ping"))
 
     assert (answer.status, answer.json["error"]["code"]) == (503, -32603)
     assert int(answer.headers["retry-after"]) > 0
@@ -277,42 +285,46 @@ async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
     version: str,
 ) -> None:
     """In letters that fit a header; what follows in the session does not repeat it."""
-    house = await EndpointPair(pack.tools.values(), version=version).open()
-    answer = await house.two.within(house.session, message("ping"))
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
+    answer = await replicas.two.within(replicas.session, message("ping"))
 
-    assert all(0x21 <= ord(letter) <= 0x7E for letter in house.session)
+    assert all(0x21 <= ord(letter) <= 0x7E for letter in replicas.session)
     assert "mcp-session-id" not in answer.headers
 
 
 @pytest.mark.requirement("S-15", "DE-25")
-async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(house: EndpointPair) -> None:
+async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(
+    replicas: EndpointPair,
+) -> None:
     """400: there is nothing that could remember a level, and nothing to listen to or to end."""
     level = message("logging/setLevel", {"level": "info"})
 
-    assert (await house.one.send(level)).error == (400, -32600)
+    assert (await replicas.one.send(level)).error == (400, -32600)
     for verb in ("GET", "DELETE"):
-        assert (await house.one.send(b"", verb=verb)).error == (400, -32600)
+        assert (await replicas.one.send(b"", verb=verb)).error == (400, -32600)
 
 
 @pytest.mark.requirement("S-18")
 @pytest.mark.parametrize("version", ["2024-11-05", "2030-01-01", "nonsense"])
 async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
-    house: EndpointPair, version: str
+    replicas: EndpointPair, version: str
 ) -> None:
     """400, whatever was negotiated."""
     named = ("mcp-protocol-version", version)
 
-    assert (await house.one.within(house.session, message("ping"), named)).status == 400
-    assert await house.ping(house.one) == 200
+    assert (await replicas.one.within(replicas.session, message("ping"), named)).status == 400
+    assert await replicas.ping(replicas.one) == 200
 
 
 @pytest.mark.requirement("DE-24")
-async def test_de_24_capabilities_are_those_of_the_handshake(house: EndpointPair) -> None:
+async def test_de_24_capabilities_are_those_of_the_handshake(replicas: EndpointPair) -> None:
     """What a request of a session claims in its `_meta` makes its client able to nothing."""
     claimed = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
     params = {"name": "need_roots", "arguments": {}, "_meta": claimed}
 
-    result = (await house.one.within(house.session, message("tools/call", params))).json["result"]
+    result = (await replicas.one.within(replicas.session, message("tools/call", params))).json[
+        "result"
+    ]
 
     assert result["isError"] is True
     assert "roots" in result["content"][0]["text"]

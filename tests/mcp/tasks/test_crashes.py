@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.client import Client
-from tests.support.commands import Replicas
 from tests.support.endpoint import DECLARED, META, VERSION, message
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually
+from tests.support.replicas import Replicas
 
 TOOLS = '''
 import asyncio
@@ -45,7 +45,7 @@ async def pay(ctx: CallContext, name: str) -> str:
 WITHIN_S = 20
 
 
-class Site(Replicas):
+class CrashingReplicas(Replicas):
     """Two servers with these tools, and the way to each by its number."""
 
     def __init__(self, idp: Idp, folder: Path, shared: str) -> None:
@@ -99,56 +99,50 @@ class Site(Replicas):
         return str(self.servers[number].process.pid)
 
 
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as idp:
-        yield idp
-
-
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Site]:
-    site = Site(idp, tmp_path, valkey)
-    with site.running():
-        yield site
+def replicas(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[CrashingReplicas]:
+    replicas = CrashingReplicas(idp, tmp_path, valkey)
+    with replicas.running():
+        yield replicas
 
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
-def test_k_07_a_server_that_is_killed_or_stopped_loses_no_task(site: Site) -> None:
+def test_k_07_a_server_that_is_killed_or_stopped_loses_no_task(replicas: CrashingReplicas) -> None:
     """
     What may run again completes elsewhere, the rest ends honestly, and both stay.
 
     On SQLite; `tests/runtime/replicas` kills a server on PostgreSQL.
     """
-    a_server_is_killed(site)
-    a_server_stops(site)
+    a_server_is_killed(replicas)
+    a_server_stops(replicas)
 
 
-def a_server_is_killed(site: Site) -> None:
-    looking, paying = site.begin(0, "look_up", "looking"), site.begin(0, "pay", "paying")
-    done = site.begin(0, "pay", "done")
-    site.go("done")
-    before = site.ended(1, done)
-    site.kill(0)
+def a_server_is_killed(replicas: CrashingReplicas) -> None:
+    looking, paying = replicas.begin(0, "look_up", "looking"), replicas.begin(0, "pay", "paying")
+    done = replicas.begin(0, "pay", "done")
+    replicas.go("done")
+    before = replicas.ended(1, done)
+    replicas.kill(0)
 
-    failed = site.ended(1, paying)
-    assert (failed["status"], site.runs("paying")) == ("failed", 1)
+    failed = replicas.ended(1, paying)
+    assert (failed["status"], replicas.runs("paying")) == ("failed", 1)
     assert "whether it took effect is unknown" in failed["statusMessage"]
-    eventually(lambda: site.runs("looking") == 2, within=WITHIN_S)
-    site.restart(0)
-    site.go("looking")
-    completed = site.ended(0, looking)
-    assert completed["result"]["content"][0]["text"] == site.pid(1)
+    eventually(lambda: replicas.runs("looking") == 2, within=WITHIN_S)
+    replicas.restart(0)
+    replicas.go("looking")
+    completed = replicas.ended(0, looking)
+    assert completed["result"]["content"][0]["text"] == replicas.pid(1)
     assert before["status"] == "completed"
-    assert site.get(0, done) == site.get(1, done) == before
+    assert replicas.get(0, done) == replicas.get(1, done) == before
 
 
-def a_server_stops(site: Site) -> None:
+def a_server_stops(replicas: CrashingReplicas) -> None:
     """In peace, it hands its task over."""
-    task = site.begin(1, "look_up", "later")
-    assert site.servers[1].stop() == 0
-    eventually(lambda: site.runs("later") == 2, within=WITHIN_S)
-    site.go("later")
+    task = replicas.begin(1, "look_up", "later")
+    assert replicas.servers[1].stop() == 0
+    eventually(lambda: replicas.runs("later") == 2, within=WITHIN_S)
+    replicas.go("later")
 
-    completed = site.ended(0, task)
-    assert completed["result"]["content"][0]["text"] == site.pid(0)
-    assert "Traceback" not in site.servers[1].output
+    completed = replicas.ended(0, task)
+    assert completed["result"]["content"][0]["text"] == replicas.pid(0)
+    assert "Traceback" not in replicas.servers[1].output

@@ -75,7 +75,7 @@ async def ask_twice(ctx: CallContext) -> str:
 TOOLS = [*fixture_questions.task_pack.tools.values(), *pack.tools.values()]
 
 
-class Site:
+class SharedTaskReplicas:
     """Two replicas over one store and one relay; the first one's cable to the store can be cut."""
 
     def __init__(self) -> None:
@@ -126,66 +126,72 @@ class Heard:
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    site = Site()
-    yield site
-    await site.aclose()
+async def replicas() -> AsyncIterator[SharedTaskReplicas]:
+    replicas = SharedTaskReplicas()
+    yield replicas
+    await replicas.aclose()
 
 
 @pytest.mark.requirement("K-07", "K-09", "J-13")
-async def test_k_07_any_replica_shows_a_task(site: Site) -> None:
+async def test_k_07_any_replica_shows_a_task(replicas: SharedTaskReplicas) -> None:
     """While it runs and when it has ended, all see the same."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     (await next_run()).set()
-    ended = await site.first.until(task["taskId"])
+    ended = await replicas.first.until(task["taskId"])
 
     assert ended["status"] == "completed"
-    assert await site.second.get(task["taskId"]) == ended
+    assert await replicas.second.get(task["taskId"]) == ended
 
 
 @pytest.mark.requirement("K-13", "K-12")
 @pytest.mark.parametrize("connected", [True, False])
-async def test_k_13_words_reach_the_replica_that_runs_it(site: Site, connected: bool) -> None:
+async def test_k_13_words_reach_the_replica_that_runs_it(
+    replicas: SharedTaskReplicas, connected: bool
+) -> None:
     """Over the relay at once, and without one when the record is looked at next."""
     if not connected:
-        site.second = TaskClient(TOOLS, records=site.records, relay=MemoryRelay(), terms=TERMS)
-    asking = await site.first.start("confirm_delete", {"filename": "a"})
-    requests = (await site.first.until(asking["taskId"], "input_required"))["inputRequests"]
+        replicas.second = TaskClient(
+            TOOLS, records=replicas.records, relay=MemoryRelay(), terms=TERMS
+        )
+    asking = await replicas.first.start("confirm_delete", {"filename": "a"})
+    requests = (await replicas.first.until(asking["taskId"], "input_required"))["inputRequests"]
     answers = {key: accept(confirm=True) for key in requests}
-    await site.second.answer(asking["taskId"], **answers)
-    running = await site.first.start("pay")
-    await site.second.about("cancel", running["taskId"])
+    await replicas.second.answer(asking["taskId"], **answers)
+    running = await replicas.first.start("pay")
+    await replicas.second.about("cancel", running["taskId"])
 
-    assert (await site.first.until(asking["taskId"]))["status"] == "completed"
-    assert (await site.first.until(running["taskId"]))["status"] == "cancelled"
+    assert (await replicas.first.until(asking["taskId"]))["status"] == "completed"
+    assert (await replicas.first.until(running["taskId"]))["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("tool", ["look_up", "set_once"])
-async def test_what_may_run_again_is_run_again(site: Site, tool: str) -> None:
+async def test_what_may_run_again_is_run_again(replicas: SharedTaskReplicas, tool: str) -> None:
     """At the replica that is left, from the stored call; its client sees nothing but a result."""
-    task = await site.first.start(tool)
+    task = await replicas.first.start(tool)
     await next_run()
-    site.crash()
-    await site.second.task_runner.sweep()
+    replicas.crash()
+    await replicas.second.task_runner.sweep()
     (await next_run()).set()
 
-    assert (await site.second.until(task["taskId"]))["status"] == "completed"
+    assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
 
 
 @pytest.mark.parametrize("kept", [True, False])
-async def test_a_later_run_knows_where_the_call_came_from(site: Site, kept: bool) -> None:
+async def test_a_later_run_knows_where_the_call_came_from(
+    replicas: SharedTaskReplicas, kept: bool
+) -> None:
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
     heard = Heard()
-    site.second.runner.recorder = heard
-    site.first.task_runner.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
-    site.first.scope = {"client": ("203.0.113.9", 0)}
-    task = await site.first.start("look_up")
+    replicas.second.runner.recorder = heard
+    replicas.first.task_runner.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
+    replicas.first.scope = {"client": ("203.0.113.9", 0)}
+    task = await replicas.first.start("look_up")
     await next_run()
-    record = await site.records.of("acme").tasks.get(task["taskId"])
-    site.crash()
-    await site.second.task_runner.sweep()
+    record = await replicas.records.of("acme").tasks.get(task["taskId"])
+    replicas.crash()
+    await replicas.second.task_runner.sweep()
     (await next_run()).set()
-    await site.second.until(task["taskId"])
+    await replicas.second.until(task["taskId"])
 
     assert record is not None
     assert (b"203.0.113.9" in record.call) is kept
@@ -193,65 +199,65 @@ async def test_a_later_run_knows_where_the_call_came_from(site: Site, kept: bool
 
 
 @pytest.mark.requirement("K-10", "K-16")
-async def test_what_may_not_run_again_ends_honestly(site: Site) -> None:
+async def test_what_may_not_run_again_ends_honestly(replicas: SharedTaskReplicas) -> None:
     """Nobody claims that it was done, or that it was not; it runs once and no more."""
-    task = await site.first.start("pay")
+    task = await replicas.first.start("pay")
     await next_run()
-    site.crash()
-    await site.second.task_runner.sweep()
-    ended = await site.second.get(task["taskId"])
+    replicas.crash()
+    await replicas.second.task_runner.sweep()
+    ended = await replicas.second.get(task["taskId"])
 
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
     assert "whether it took effect is unknown" in ended["statusMessage"]
     assert Runs.begun.empty()
 
 
-async def test_a_lease_that_is_kept_is_respected(site: Site) -> None:
+async def test_a_lease_that_is_kept_is_respected(replicas: SharedTaskReplicas) -> None:
     """Nobody takes up what runs elsewhere, however often it looks, and for how long it runs."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     go_on = await next_run()
     for _ in range(5):
-        site.time_passes(TERMS.lease_s * 0.8)
-        before = await site.records.of("acme").tasks.get(task["taskId"])
+        replicas.time_passes(TERMS.lease_s * 0.8)
+        before = await replicas.records.of("acme").tasks.get(task["taskId"])
         assert before is not None
         moved = asyncio.get_running_loop().create_future()
         await asyncio.wait({moved}, timeout=TERMS.lease_s / 5)
-        await site.second.task_runner.sweep()
+        await replicas.second.task_runner.sweep()
 
     assert Runs.begun.empty()
     go_on.set()
-    assert (await site.first.until(task["taskId"]))["status"] == "completed"
+    assert (await replicas.first.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_who_was_taken_for_dead_writes_nothing(site: Site) -> None:
+async def test_who_was_taken_for_dead_writes_nothing(replicas: SharedTaskReplicas) -> None:
     """It comes back with a result while another runs the call: that one's end is the end."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     late = await next_run()
-    site.crash()
-    await site.second.task_runner.sweep()
+    replicas.crash()
+    await replicas.second.task_runner.sweep()
     go_on = await next_run()
     late.set()
-    site.cable.cut = False
-    await site.first.feed.of("acme").moved(task["taskId"])
+    replicas.cable.cut = False
+    await replicas.first.feed.of("acme").moved(task["taskId"])
     await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.2)
 
-    assert (await site.second.get(task["taskId"]))["status"] == "working"
+    assert (await replicas.second.get(task["taskId"]))["status"] == "working"
     go_on.set()
-    assert (await site.second.until(task["taskId"]))["status"] == "completed"
+    assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
 
 
-async def test_a_task_is_begun_three_times_at_most(site: Site) -> None:
+async def test_a_task_is_begun_three_times_at_most(replicas: SharedTaskReplicas) -> None:
     """A call that stops every server that runs it must not stop them all."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     await next_run()
     for _ in range(2):
-        await site.keep(task["taskId"], leased_until=0.0, runner="gone")
-        await site.second.task_runner.sweep()
+        await replicas.keep(task["taskId"], leased_until=0.0, runner="gone")
+        await replicas.second.task_runner.sweep()
         await next_run()
-    await site.keep(task["taskId"], leased_until=0.0, runner="gone")
-    await site.second.task_runner.sweep()
+    await replicas.keep(task["taskId"], leased_until=0.0, runner="gone")
+    await replicas.second.task_runner.sweep()
 
-    ended = await site.second.get(task["taskId"])
+    ended = await replicas.second.get(task["taskId"])
     assert (ended["status"], Runs.begun.empty()) == ("failed", True)
     assert "stopped, 3 times" in ended["statusMessage"]
 
@@ -265,108 +271,110 @@ ENDS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("changes", "status", "words"), ENDS)
 async def test_what_nobody_can_run_ends(
-    site: Site, changes: dict[str, Any], status: str, words: str
+    replicas: SharedTaskReplicas, changes: dict[str, Any], status: str, words: str
 ) -> None:
     """Cancelled while its server was gone, of a tool that is gone, or of another release."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     await next_run()
-    site.crash()
-    await site.keep(task["taskId"], **changes)
-    await site.second.task_runner.sweep()
-    record = await site.records.of("acme").tasks.get(task["taskId"])
+    replicas.crash()
+    await replicas.keep(task["taskId"], **changes)
+    await replicas.second.task_runner.sweep()
+    record = await replicas.records.of("acme").tasks.get(task["taskId"])
 
     assert record is not None
     assert (record.status, Runs.begun.empty()) == (status, True)
     assert str(record.status_message).startswith(words)
 
 
-async def test_a_suspended_tenants_tasks_are_not_run_again(site: Site) -> None:
+async def test_a_suspended_tenants_tasks_are_not_run_again(replicas: SharedTaskReplicas) -> None:
     """Nothing runs for it any more."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     await next_run()
-    site.crash()
-    site.second.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
-    await site.second.task_runner.sweep()
-    record = await site.records.of("acme").tasks.get(task["taskId"])
+    replicas.crash()
+    replicas.second.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
+    await replicas.second.task_runner.sweep()
+    record = await replicas.records.of("acme").tasks.get(task["taskId"])
 
     assert record is not None
     assert (record.status, record.status_message) == ("failed", "The caller's access was revoked.")
 
 
 @pytest.mark.requirement("K-11", "K-12")
-async def test_k_11_what_was_answered_is_not_asked_again(site: Site) -> None:
+async def test_k_11_what_was_answered_is_not_asked_again(replicas: SharedTaskReplicas) -> None:
     """A second run finds the answers to the same questions, and asks others by fresh keys."""
-    task = await site.first.start("ask_twice")
-    await site.first.until(task["taskId"], "input_required")
-    await site.first.answer(task["taskId"], first=accept(confirm=True))
+    task = await replicas.first.start("ask_twice")
+    await replicas.first.until(task["taskId"], "input_required")
+    await replicas.first.answer(task["taskId"], first=accept(confirm=True))
     (await next_run()).set()
-    await site.first.until(task["taskId"], "input_required")
-    site.crash()
-    await site.second.task_runner.sweep()
+    await replicas.first.until(task["taskId"], "input_required")
+    replicas.crash()
+    await replicas.second.task_runner.sweep()
     (await next_run()).set()
-    again = await site.second.when(
+    again = await replicas.second.when(
         task["taskId"], lambda t: "second-2" in t.get("inputRequests", {})
     )
     stale = {"second": accept(confirm=True), "first": {"action": "decline"}}
-    await site.second.answer(task["taskId"], **stale)
-    unmoved = await site.second.get(task["taskId"])
-    await site.second.answer(task["taskId"], **{"second-2": {"action": "cancel"}})
+    await replicas.second.answer(task["taskId"], **stale)
+    unmoved = await replicas.second.get(task["taskId"])
+    await replicas.second.answer(task["taskId"], **{"second-2": {"action": "cancel"}})
 
     assert [*again["inputRequests"]] == [*unmoved["inputRequests"]] == ["second-2"]
-    ended = await site.second.until(task["taskId"])
+    ended = await replicas.second.until(task["taskId"])
     assert ended["result"]["content"][0]["text"] == "accept cancel"
 
 
-async def test_a_server_that_stops_hands_its_tasks_over(site: Site) -> None:
+async def test_a_server_that_stops_hands_its_tasks_over(replicas: SharedTaskReplicas) -> None:
     """At once, with no lease to wait for; what ends during the drain ends here."""
-    quick, long = await site.first.start("look_up"), await site.first.start("set_once")
+    quick, long = await replicas.first.start("look_up"), await replicas.first.start("set_once")
     (await next_run()).set()
     await next_run()
-    site.first.task_runner.drain(0.05)
-    await site.first.task_runner.aclose()
-    assert (await site.second.get(quick["taskId"]))["status"] == "completed"
-    assert (await site.second.get(long["taskId"]))["status"] == "working"
-    await site.second.task_runner.sweep()
+    replicas.first.task_runner.drain(0.05)
+    await replicas.first.task_runner.aclose()
+    assert (await replicas.second.get(quick["taskId"]))["status"] == "completed"
+    assert (await replicas.second.get(long["taskId"]))["status"] == "working"
+    await replicas.second.task_runner.sweep()
     (await next_run()).set()
 
-    assert (await site.second.until(long["taskId"]))["status"] == "completed"
+    assert (await replicas.second.until(long["taskId"]))["status"] == "completed"
 
 
-async def test_of_many_that_look_one_takes_a_task_up(site: Site) -> None:
+async def test_of_many_that_look_one_takes_a_task_up(replicas: SharedTaskReplicas) -> None:
     """However many replicas find it at the same moment."""
-    task = await site.first.start("look_up")
+    task = await replicas.first.start("look_up")
     await next_run()
-    site.crash()
-    others = [TaskClient(TOOLS, records=site.records, relay=site.second.relay) for _ in range(4)]
+    replicas.crash()
+    others = [
+        TaskClient(TOOLS, records=replicas.records, relay=replicas.second.relay) for _ in range(4)
+    ]
     for other in others:
-        other.clock.now = site.second.clock.now
+        other.clock.now = replicas.second.clock.now
     await asyncio.gather(*(other.task_runner.sweep() for other in others))
     (await next_run()).set()
 
-    assert (await site.second.until(task["taskId"]))["status"] == "completed"
+    assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
     assert Runs.begun.empty()
     for other in others:
         await other.task_runner.aclose()
 
 
-async def test_an_end_waits_for_a_store_that_is_away(site: Site) -> None:
+async def test_an_end_waits_for_a_store_that_is_away(replicas: SharedTaskReplicas) -> None:
     """What a tool has done is told when it can be."""
-    task = await site.first.start("pay")
+    task = await replicas.first.start("pay")
     go_on = await next_run()
-    site.cable.cut = True
+    replicas.cable.cut = True
     go_on.set()
     await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.1)
-    assert (await site.second.get(task["taskId"]))["status"] == "working"
-    site.cable.cut = False
+    assert (await replicas.second.get(task["taskId"]))["status"] == "working"
+    replicas.cable.cut = False
 
-    assert (await site.second.until(task["taskId"]))["status"] == "completed"
+    assert (await replicas.second.until(task["taskId"]))["status"] == "completed"
 
 
 @pytest.mark.requirement("K-07")
-async def test_k_07_without_the_store_no_call_begins(site: Site) -> None:
+async def test_k_07_without_the_store_no_call_begins(replicas: SharedTaskReplicas) -> None:
     """503 and not a task; the tool has not run."""
-    site.cable.cut = True
-    response = await site.first.call_with("pay")
+    replicas.cable.cut = True
+    response = await replicas.first.call_with("pay")
 
     assert response.error == (503, -32603)
     assert Runs.begun.empty()

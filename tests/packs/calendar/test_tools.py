@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.calendar.caldav_servers import USERS, document, event
-from tests.packs.calendar.conftest import CalendarServers
+from tests.packs.calendar.conftest import USERS, CalendarServers, document, event
 from tests.packs.servers import Agent, open_server
 from tests.support.cases import each
 

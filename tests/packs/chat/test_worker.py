@@ -15,7 +15,7 @@ from gatepost_authz.fetch import Fetcher
 from gatepost_packs.chat import worker
 from gatepost_packs.child.connections import WorkerConnections
 from gatepost_packs.child.process import START, ask
-from tests.outbound.internet import PUBLIC, Internet, small_internet
+from tests.outbound.conftest import PUBLIC, Internet, small_internet
 
 pytestmark = pytest.mark.requirement("P6")
 

@@ -1,1 +1,1 @@
-"""The pack `gitlab`: its description of the API."""
+"""The pack `gitlab`: its tools, and its description of the API."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.packs.openapi.petstore import PetstoreServer, load
+from tests.packs.openapi.conftest import PetstoreServer, load
 from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 pytestmark = pytest.mark.requirement("X7")

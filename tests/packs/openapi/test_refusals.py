@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.openapi.petstore import APIS, INLINE, PetstoreServer, load
+from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
 from tests.packs.servers import Agent, PackServer
 from tests.support.cases import each
 

@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.packs.openapi.petstore import INLINE, PetstoreServer
-from tests.support.commands import Replicas
+from tests.packs.openapi.conftest import INLINE, PetstoreServer
 from tests.support.issuers import Idp
+from tests.support.replicas import Replicas
 
 pytestmark = pytest.mark.requirement("X7")
 

@@ -1,11 +1,235 @@
-"""One server with scripts for each module."""
+"""A server with scripts of its operator, on a database that an administrator shares."""
 
-from collections.abc import Iterator
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from pydantic import BaseModel
 
-from tests.packs.scripts.script_server import ScriptServer, open_script_server
-from tests.packs.servers import Agent
+from gatepost import CallContext, Pack
+from gatepost.policy.approvals.scripts import (
+    SUBJECT,
+    Place,
+    Script,
+    ScriptApprovals,
+    ScriptApprover,
+)
+from gatepost.runtime.services import Services
+from gatepost.tools.client import ProtocolError
+from gatepost_packs.scripts.folders import from_code
+from tests.packs.servers import Agent, PackServer, Protocol, open_server
+from tests.support.client import Client
+from tests.support.commands import tenant_folder, toml
+from tests.support.processes import free_port
+from tests.support.server import configuration
+
+pack = Pack("called")
+
+
+class Sure(BaseModel):
+    """The form."""
+
+    sure: bool
+
+
+@pack.tool()
+async def asks(ctx: CallContext) -> str:
+    """Ask the person whether to go on."""
+    return (await ctx.ask("Go on?", Sure)).action
+
+
+@pack.tool()
+async def answers_an_error(ctx: CallContext) -> str:
+    """Answer a JSON-RPC error."""
+    raise ProtocolError(4711, "not in this house")
+
+
+@pack.tool()
+async def deeper(ctx: CallContext) -> str:
+    """Call itself; say where that ended."""
+    inner = await ctx.call("deeper", {})
+    return inner.failure.message if inner.failure else f"> {inner.content[0]['text']}"
+
+
+def is_there(path: str) -> bool:
+    """Whether somebody has made that file."""
+    return Path(path).exists()
+
+
+@pack.tool(timeout_s=120)
+async def held(ctx: CallContext, until: str) -> str:
+    """Run until the test has made that file."""
+    while not is_there(until):  # noqa: ASYNC110  # the server may be another process
+        await asyncio.sleep(0.02)
+    return "let go"
+
+
+T = TypeVar("T")
+ADMIN = ScriptApprover(subject="admin", operator=True)
+
+WEATHER = """\
+# Current weather in a city.
+# Made up, as it has no network.
+
+def get_weather(city, units = "c"):
+    return {"city": city, "temp_c": 15.5, "condition": "Cloudy"}
+
+def main(*cities):
+    print("asked for", len(cities))
+    return [get_weather(city)["city"] for city in cities]
+
+def _hidden():
+    return 1
+"""
+TOOLS = """\
+'''Calls other tools.'''
+
+def main(tool, arguments):
+    return call(tool, **arguments)
+
+def attempt(tool, arguments):
+    return try_call(tool, **arguments)
+
+def again(depth):
+    return try_call("script_run", name = "tools", function = "again", args = [depth + 1])
+
+def nested(code):
+    return try_call("script_exec", code = code)
+"""
+OPERATORS = {
+    "weather.star": WEATHER,
+    "tools.star": TOOLS,
+    "broken.star": "def main(:\n",
+    "values.star": "def echo(value):\n  return value\ndef text():\n  return 'Cloudy'\n",
+    "new_feature.star": "def main():\n  return 'new'\n",
+    "binary.star": "\udcff",
+    "exec-0123456789abcdef.star": "1",
+    "notes.txt": "no script",
+}
+ALLOW = ["weather", "tools", "broken", "values", "binary"]
+PACKS = ["scripts", "filesystem", "demo"]
+
+
+class ScriptServer:
+    """The office, the operator's folder, and a configuration for `gatepost scripts`."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.server: PackServer
+        self.loop: asyncio.AbstractEventLoop
+
+    def configure(self) -> None:
+        """Write the configuration of another process: a replica, or `gatepost scripts`."""
+        config = self.server.gatepost.config
+        issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
+        self.port = free_port()
+        configured = configuration(0, issuers, **self.settings) | {
+            "resource": config.resource,
+            "listen": {"port": self.port, "drain_s": 1},
+            "tenancy": {"create_on_first_use": True},
+        }
+        lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
+        (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+
+    def elsewhere(self, protocol: Protocol, tenant: str) -> Agent:
+        """An agent who calls the other process, which runs by that configuration."""
+        agent = self.server.agent(protocol, tenant)
+        server = agent.gatepost
+        agent.gatepost = copy.copy(server)
+        agent.gatepost.client = Client(server.client.resource)
+        agent.gatepost.client.port = self.port
+        return agent
+
+    def put(self, name: str, text: str, tenant: str | None = None) -> Path:
+        """A script of the operator's, or of a tenant's workspace."""
+        base = self.folder / "operator"
+        if tenant is not None:
+            base = tenant_folder(self.folder / "workspaces", tenant) / "scripts"
+            base.mkdir(parents=True, exist_ok=True)
+        path = base / f"{name}.star"
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        return path
+
+    def at_approvals(self, tenant: str, do: Callable[[ScriptApprovals], Awaitable[T]]) -> T:
+        """Do something with a tenant's approvals, as an administrator does."""
+        records = self.server.gatepost.services.records
+
+        async def work() -> T:
+            return await do(ScriptApprovals(records.of(tenant).entries(SUBJECT)))
+
+        # In the server's own loop: SQLite loses its locks when one process opens a file twice.
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
+
+    def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
+        script = Script(name, text.encode(), place)
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by=ADMIN))
+
+    def approve_code(self, tenant: str, code: str) -> None:
+        script = from_code(code.encode())
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by=ADMIN))
+
+    def revoke(self, tenant: str, name: str) -> None:
+        self.at_approvals(tenant, lambda approvals: approvals.revoke(name))
+
+    def waiting(self, tenant: str) -> list[str]:
+        """The names of what waits for an administrator."""
+        return [one.name for one in self.at_approvals(tenant, lambda those: those.waiting())]
+
+
+@contextmanager
+def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
+    """Serve the scripts above; *scripts* are settings of the pack beside the usual low limits."""
+    usual = {
+        "folder": str(folder / "operator"),
+        "allow": ALLOW,
+        "timeout_s": 10,
+        "cpu_s": 5,
+        "memory_mb": 64,
+        "max_steps": 20_000_000,
+        "max_output_bytes": 20_000,
+        "max_calls": 10,
+        "max_pending": 3,
+    }
+    settings: dict[str, Any] = {
+        "packs": {"scripts": usual | scripts},
+        "tools": {"packs": PACKS, "load": [__name__]},
+        "storage": {"database": f"sqlite:///{folder / 'gatepost.db'}"},
+        "workspace": {"root": str(folder / "workspaces")},
+    }
+    (folder / "operator").mkdir()
+    shop = ScriptServer(folder, settings)
+    for file, text in OPERATORS.items():
+        (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
+
+    def prepare(_: Services) -> None:
+        shop.loop = asyncio.get_running_loop()
+
+    with open_server(folder, PACKS, prepare=prepare, **settings) as shop.server:
+        shop.configure()
+        yield shop
+
+
+def children_of(parent: int) -> set[int]:
+    """The processes that another one has started and that are not gone, zombies included."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return {pid for pid in pids if int(_stat_of(pid)[1]) == parent}
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; nobody may have asked yet how it ended."""
+    return _stat_of(pid)[0] not in "XZ"
+
+
+def _stat_of(pid: int) -> list[str]:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ["X", "0"]
+    return text.rpartition(")")[2].split()
 
 
 @pytest.fixture(scope="module")

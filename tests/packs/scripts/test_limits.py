@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.scripts.script_server import (
+from tests.packs.scripts.conftest import (
     ScriptServer,
     children_of,
     is_alive,

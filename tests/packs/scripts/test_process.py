@@ -26,7 +26,7 @@ from gatepost_packs.scripts.process import (
     perform,
 )
 from gatepost_packs.scripts.settings import ScriptsSettings
-from tests.packs.scripts.script_server import children_of, is_alive
+from tests.packs.scripts.conftest import children_of, is_alive
 from tests.support.cases import each
 from tests.support.measuring import eventually
 

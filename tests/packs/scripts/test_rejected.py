@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gatepost.policy.approvals.request import reason_sentence
-from tests.packs.scripts.script_server import ScriptServer
+from tests.packs.scripts.conftest import ScriptServer
 from tests.packs.servers import Agent, CallResult
 from tests.support.commands import ended, running
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.outbound.internet import Internet, small_internet
+from tests.outbound.conftest import Internet, small_internet
 from tests.packs.servers import Agent, PackServer, open_server
 
 

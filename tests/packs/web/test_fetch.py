@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.outbound.internet import Internet, Page, leads, says
+from tests.outbound.conftest import Internet, Page, leads, says
 from tests.packs.servers import Agent, by_mcp, by_rest
 
 SITE = "https://www.web.test"

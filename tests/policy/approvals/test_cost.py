@@ -1,4 +1,4 @@
-"""What approvals cost a call that needs nobody."""
+"""What approvals cost a call that needs none."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Calls of machines that need a person: any approver decides, but nobody whom it may speak for."""
+"""Calls of machines: any approver decides, except a person for whom the machine may act."""
 
 import pytest
 from msgspec.structs import replace

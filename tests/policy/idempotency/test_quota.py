@@ -19,7 +19,7 @@ from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
-from tests.tenancy import tools
+from tests.tenancy.conftest import SCOPED_TOOLS
 
 MOST = 64_000
 FEW = 4 * ROW_BYTES
@@ -175,7 +175,7 @@ def test_a_full_quota_is_a_limit_to_both_protocols(idp: Idp, tmp_path: Path) -> 
     settings: dict[str, Any] = {
         "limits": {"requests_per_second": 0, "stored_bytes": FEW},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"load": [str(Path(tools.__file__))]},
+        "tools": {"load": [SCOPED_TOOLS]},
         "storage": {"database": f"sqlite:///{tmp_path}/records.db"},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:

@@ -27,7 +27,7 @@ from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.audit import tools
+from tests.audit.conftest import AUDITED_TOOLS
 from tests.rest.clients import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import a_caller
@@ -59,7 +59,7 @@ def server(idp: Idp, url: str, **limits: Any) -> Iterator[Server]:
     settings: dict[str, Any] = {
         "storage": {"database": url},
         "tenancy": {"create_on_first_use": True},
-        "tools": {"packs": ["demo"], "load": [str(Path(tools.__file__))]},
+        "tools": {"packs": ["demo"], "load": [AUDITED_TOOLS]},
         "limits": {"failures_per_second": 0, "requests_per_second": 0, **limits},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as place:

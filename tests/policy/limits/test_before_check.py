@@ -4,12 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.policy.conftest import idp
 from tests.support.client import Fields, failure, result
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-
-__all__ = ["idp"]
 
 BURST = 3
 

@@ -7,7 +7,7 @@ import pytest
 from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call, Offer, Outcome
-from tests.policy.limits.limited_process import bucket
+from tests.policy.limits.conftest import bucket
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
 

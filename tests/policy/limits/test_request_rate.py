@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from tests.support.cases import each
 from tests.support.client import RawAnswer, failure, message, result
 from tests.support.issuers import Idp
 from tests.support.server import SAMPLE_TOOLS, Server, issuer_settings, running_server
-from tests.tenancy import tools
+from tests.tenancy.conftest import SCOPED_TOOLS
 
 BURST = 5
 CANCELLED = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
@@ -24,7 +23,7 @@ def server(idp: Idp) -> Iterator[Server]:
         "limits": {"requests_per_second": 1 / 600, "burst": BURST},
         "tenancy": {"create_on_first_use": True},
         "scopes": {"obtainable": ["a"]},
-        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, str(Path(tools.__file__))]},
+        "tools": {"packs": ["demo"], "load": [SAMPLE_TOOLS, SCOPED_TOOLS]},
     }
     with running_server(idp, [issuer_settings(idp)], **settings) as server:
         yield server
@@ -44,7 +43,7 @@ def older(body: bytes) -> Ask:
 
 
 SESSIONS: dict[str, str] = {}
-CALL = {"name": "witness", "arguments": {}}
+CALL = {"name": "record_call", "arguments": {}}
 
 REQUESTS: dict[str, Ask] = {
     "a list": lambda server, token: server.client.ask(token, "tools/list"),
@@ -123,7 +122,7 @@ OLDER = ("a ping", "an older list", "an older unknown method")
 def test_over_rest_it_is_429(server: Server, asked: str) -> None:
     """Lists and refusals count there, too, with the seconds after which to come back."""
     token = server.token(org_id=f"rest-{abs(hash(asked))}")
-    path = "/tool/witness/call"
+    path = "/tool/record_call/call"
     asks: dict[str, Callable[[], RawAnswer]] = {
         "list": lambda: server.client.send("GET", "/tools", token=token),
         "unknown": lambda: server.client.send("POST", "/tool/none/call", body=b"{}", token=token),
@@ -147,7 +146,7 @@ def test_a_call_counts_once(server: Server) -> None:
     """Neither its protocol nor its failure makes two of it."""
     token = server.token(org_id="once")
     for number in range(BURST):
-        answer = server.client.call(token, "witness" if number % 2 else "none_such")
+        answer = server.client.call(token, "record_call" if number % 2 else "none_such")
         assert json.loads(answer.body).get("error", {}).get("code") != -32000
 
     assert failure(server.client.call(token))["code"] == -32000

@@ -8,7 +8,6 @@ import pytest
 from gatepost.config.limits import NamedToolAllowance, ToolAllowance
 from gatepost.config.settings import LimitsSettings
 from gatepost.policy.limits.rules import ANY, terms_of
-from tests.policy.conftest import idp
 from tests.support.client import failure, result
 from tests.support.issuers import Idp
 from tests.support.server import (
@@ -18,8 +17,6 @@ from tests.support.server import (
     issuer_settings,
     running_server,
 )
-
-__all__ = ["idp"]
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"concurrency": -1}, "config.E088", "limits.concurrency"),
@@ -86,9 +83,9 @@ def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
     """In the words that are documented, and in `data` what a program can act on."""
     token = server.token(org_id="acme")
     result(server.client.call(token, "whoami"))
-    for tool, limit, most_s in (("whoami", "tool", 120), ("witness", "tenant", 60)):
+    for tool, limit, most_s in (("whoami", "tool", 120), ("record_call", "tenant", 60)):
         for _ in range(2 if limit == "tenant" else 0):
-            result(server.client.call(token, "witness"))
+            result(server.client.call(token, "record_call"))
         answer = server.client.call(token, tool)
         refused = failure(answer)
 

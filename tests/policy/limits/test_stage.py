@@ -10,7 +10,7 @@ from gatepost.policy.limits.rules import Bound, LimitRules
 from gatepost.tools.api import Call, Offer, Outcome
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.stage import Next
-from tests.policy.limits.limited_process import (
+from tests.policy.limits.conftest import (
     Decision,
     LimitedProcess,
     Person,

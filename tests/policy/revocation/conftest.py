@@ -1,12 +1,168 @@
-"""Two replicas on one PostgreSQL, with a Valkey between them that a test may stop."""
+"""Two replicas with a Valkey between them that a test may stop, and what a caller opens there."""
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
-from tests.policy.servers import RevocationReplicas
+from gatepost.cli.approvals import opened
+from gatepost.cli.configuration import settled
+from gatepost.policy.approvals.service import ApprovalService
+from tests.support.client import message
+from tests.support.commands import CommandProcess
 from tests.support.issuers import Idp
+from tests.support.replicas import (
+    META,
+    WITHIN_S,
+    BalancedReplicas,
+    ReplicaClient,
+    ReplicaStream,
+)
 from tests.support.stores import Postgres, Valkey
+
+TASKS = {"extensions": {META + "tasks": {}}}
+ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
+LATER_S = 2
+"""A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
+
+
+class RevocationReplicas(BalancedReplicas):
+    """The replicas, and a process that runs commands in their folder."""
+
+    commands: CommandProcess
+
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
+        # This preset's tokens may say that they are a program's without naming a client.
+        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
+        self.relay = relay
+        self.issuer = idp.issuer("main")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Both replicas, the balancer and the process that runs commands."""
+        self.commands = CommandProcess(self.folder)
+        try:
+            with super().running():
+                yield
+        finally:
+            self.commands.kill()
+
+    @contextmanager
+    def without_relay(self, *, really: bool = True) -> Iterator[None]:
+        """Nothing travels between the replicas inside the block."""
+        if not really:
+            yield
+            return
+        self.relay.stop()
+        try:
+            yield
+        finally:
+            self.relay.start()
+
+    @asynccontextmanager
+    async def service(self) -> AsyncIterator[ApprovalService]:
+        """Where somebody who has signed in decides, beside both replicas."""
+        # The configuration names its key ring as a server sees it that runs there.
+        with contextlib.chdir(self.folder):
+            config, toolbox = settled(Path("gatepost.toml"))
+            async with opened(config, toolbox, "acme") as service:
+                yield service
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something that may be asked again and again is so."""
+        async with asyncio.timeout(WITHIN_S):
+            while not await condition():  # noqa: ASYNC110  # it is asked of other processes
+                await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def later(self, **claims: Any) -> AsyncIterator[ReplicaClient]:
+        """Somebody who signs in anew, after what happened until now."""
+        async with self.client(**claims, iat=int(time.time()) + LATER_S) as client:
+            yield client
+
+
+class OpenRequests:
+    """One caller's warm token, streams, calls and task at one replica."""
+
+    def __init__(self, replicas: RevocationReplicas, client: ReplicaClient, at: int) -> None:
+        self.replicas, self.client, self.at = replicas, client, at
+        self.names = {kind: f"{kind}-{replicas.name()}" for kind in ("modern", "legacy", "rest")}
+        self.listener: ReplicaStream
+        self.getter: ReplicaStream
+        self.session = ""
+        self.task = ""
+        self.calls: dict[str, asyncio.Task[httpx2.Response]] = {}
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Begin everything, and see that it has begun."""
+        client, at = self.client, self.at
+        await client.ask("server/discover", at=at)
+        wanted = {"notifications": {"toolsListChanged": True}}
+        head = client.mirrors("subscriptions/listen", wanted)
+        body = client.modern("subscriptions/listen", wanted)
+        listening = client.stream("POST", body, head, at=at)
+        self.listener = await stack.enter_async_context(listening)
+        await self.listener.until("notifications/subscriptions/acknowledged")
+        self.session = await client.open("2025-11-25", at=at)
+        getting = client.stream("GET", headers={"Mcp-Session-Id": self.session}, at=at)
+        self.getter = await stack.enter_async_context(getting)
+        for kind, name in self.names.items():
+            self.calls[kind] = asyncio.create_task(self._call(kind, name))
+            stack.callback(self.calls[kind].cancel)
+        params = {"name": "rebuild", "arguments": {"name": self.names["modern"]}}
+        task = await client.ask("tools/call", params, at=at, capabilities=TASKS)
+        self.task = task["taskId"]
+        for name in self.names.values():
+            await self.replicas.marked(f"holding {name}")
+        await self.replicas.marked(f"rebuilding {self.names['modern']}")
+
+    async def _call(self, kind: str, name: str) -> httpx2.Response:
+        client, at = self.client, self.at
+        params = {"name": "hold", "arguments": {"name": name}}
+        if kind == "modern":
+            body = client.modern("tools/call", params).replace(b'"progressToken": 7', b'"x": 7')
+            head = client.mirrors("tools/call", params) | {"Accept": "application/json"}
+            return await client.send(body, head, at=at)
+        if kind == "legacy":
+            body, head = message("tools/call", params, 77), {"Mcp-Session-Id": self.session}
+            return await client.send(body, head, at=at)
+        url = client.url(at).replace("/mcp", "/tool/hold/call")
+        return await client.send(json.dumps({"name": name}).encode(), {}, url=url)
+
+    async def answers(self) -> dict[str, tuple[int, int | str]]:
+        """Status and error of each call, once it has been answered."""
+        told = {}
+        for kind, call in self.calls.items():
+            answer = await asyncio.wait_for(asyncio.shield(call), WITHIN_S)
+            error = answer.json().get("error", "")
+            told[kind] = (answer.status_code, error["code"] if isinstance(error, dict) else error)
+        return told
+
+    async def let_go(self) -> None:
+        """Let the calls and the task come to their ends."""
+        for name in self.names.values():
+            self.replicas.let_go(name)
+
+
+def stopped(replicas: RevocationReplicas, open_requests: OpenRequests) -> bool:
+    """Whether the tools of its calls were stopped."""
+    return all(replicas.marks(f"stopped {name}") == 1 for name in open_requests.names.values())
+
+
+async def ended(stream: ReplicaStream) -> None:
+    """Wait until the stream ends, whatever it says before."""
+    try:
+        while True:
+            await stream.next()
+    except AssertionError as end:
+        assert "the stream ended" in str(end)  # noqa: PT017  # its one way to end
 
 
 @pytest.fixture(scope="package")

@@ -19,9 +19,8 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
 from gatepost.tools.redaction import Redaction
-from tests.cli.command_process import CommandProcess, CommandResult
-from tests.storage.samples import task
-from tests.support.commands import tenant_folder, toml
+from tests.storage.conftest import task
+from tests.support.commands import CommandProcess, CommandResult, tenant_folder, toml
 
 pytestmark = pytest.mark.requirement("CO2")
 

@@ -13,9 +13,9 @@ from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.workspace.ownership import PRIVATE
-from tests.policy.servers import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
-from tests.runtime.replicas.balanced_replicas import ReplicaClient
+from tests.policy.revocation.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
 from tests.storage.test_tenant_data import FURNISHED, furnish
+from tests.support.replicas import ReplicaClient
 
 pytestmark = pytest.mark.requirement("CO4")
 

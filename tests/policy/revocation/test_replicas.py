@@ -1,4 +1,4 @@
-"""Whoever is shut out at one place is shut out everywhere, with everything that was begun."""
+"""A revocation at one replica ends everything of the caller at every replica."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.policy.servers import TASKS, OpenRequests, RevocationReplicas, ended, stopped
-from tests.runtime.replicas.balanced_replicas import ReplicaClient
+from tests.policy.revocation.conftest import TASKS, OpenRequests, RevocationReplicas, ended, stopped
+from tests.support.replicas import ReplicaClient
 from tests.support.tokens import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")

@@ -16,7 +16,7 @@ from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
-from tests.policy.revocation.test_reach import BOB, NOW, order
+from tests.policy.revocation.test_orders import BOB, NOW, order
 
 pytestmark = pytest.mark.requirement("CO3")
 

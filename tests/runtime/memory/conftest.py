@@ -12,9 +12,6 @@ from bench.servers import soak_tools
 from bench.traffic import Traffic
 from gatepost.mcp import approval_wait
 from tests.support.server import Server, issuer_settings, running_server
-from tests.tenancy.conftest import elsewhere, idp
-
-__all__ = ["elsewhere", "idp"]
 
 
 def _silent(logger: object, method: str, event: object) -> str:
@@ -58,3 +55,8 @@ def no_collector() -> Iterator[None]:
     finally:
         gc.enable()
         gc.collect()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_working_directory(working_directory: Path) -> None:
+    """Servers keep their state where they are started."""

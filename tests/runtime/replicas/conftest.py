@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.replicas.balanced_replicas import BalancedReplicas
 from tests.support.issuers import Idp
+from tests.support.replicas import BalancedReplicas
 from tests.support.stores import Postgres, Valkey
-from tests.tenancy.conftest import idp
-
-__all__ = ["idp", "replicas"]
 
 
 @pytest.fixture(scope="module")

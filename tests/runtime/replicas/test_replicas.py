@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.runtime.replicas.balanced_replicas import (
+from tests.support.replicas import (
     META,
     BalancedReplicas,
     ReplicaClient,

@@ -1,0 +1,217 @@
+"""Requests that are dropped or taken back after every single step: what is left of each."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.http import body as intake
+from gatepost.mcp.sessions import request_messages
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost_authz.middleware import CALLER
+from tests.policy.replicas import run_ready, run_until
+from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
+
+WITHIN_S = 10
+MOST_STEPS = 60
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+pack = Pack("steps")
+
+
+@pack.tool()
+async def report(ctx: CallContext) -> str:
+    """Say how far it is, three times."""
+    for number in range(1, 4):
+        await ctx.progress(number)
+        await ctx.log("error", "message")
+    return "done"
+
+
+@pack.tool()
+async def ask(ctx: CallContext) -> str:
+    """Ask for a name."""
+    return (await ctx.ask("Who?", FORM)).action
+
+
+@pack.tool(task_support="optional")
+async def last(ctx: CallContext) -> str:
+    """Become a task where that can be."""
+    await ctx.progress(1)
+    return "done"
+
+
+@pack.resource("doc://one")
+async def one(ctx: CallContext) -> str:
+    """A document."""
+    return "one"
+
+
+class Slow:
+    """A store that lets others go on before and after whatever it does."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        operation = getattr(self.inner, name)
+
+        async def ask(*arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0)
+            answer = await operation(*arguments, **options)
+            if name != "follow":  # who is cancelled while it follows follows not, by contract
+                await asyncio.sleep(0)
+            return answer
+
+        return ask
+
+
+class SlowServer:
+    """A server on slow stores, and one exchange with it."""
+
+    def __init__(self) -> None:
+        records, relay = MemoryRecords(), MemoryRelay()
+        self.kept: Any = records.of("acme")
+        for name in ("tasks", "idempotency", "sessions"):
+            setattr(self.kept, name, Slow(getattr(self.kept, name)))
+        self.wire: Any = relay.of("acme")
+        relay._tenants["acme"] = Slow(self.wire)  # type: ignore[assignment]
+        tools = [*pack.tools.values(), *pack.documents.values()]
+        self.client = TaskClient(tools, records=records, relay=relay)
+        self.sent: list[Any] = []
+        self.before = asyncio.all_tasks()
+
+    async def exchange(
+        self, verb: str, body: bytes, headers: list[Header], steps: int, *, dropped: bool
+    ) -> bool:
+        """Whether it was over after so many steps; else its connection, or its task, ends then."""
+        unread = [{"type": "http.request", "body": body, "more_body": False}]
+        gone = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            if unread:
+                return unread.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(sent: Any) -> None:
+            await asyncio.sleep(0)
+            self.sent.append(sent)
+
+        scope = {
+            "type": "http",
+            "method": verb,
+            "path": "/mcp",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+            CALLER: self.client.caller,
+            "gatepost.request_id": "request-1",
+        }
+        task = asyncio.ensure_future(self.client.endpoint(scope, receive, send))
+        await run_ready(steps)
+        was_over = task.done()
+        if dropped:
+            gone.set()
+        else:
+            task.cancel()
+        _, waiting = await asyncio.wait({task}, timeout=WITHIN_S)
+        assert not waiting
+        assert task.cancelled() or task.exception() is None
+        return was_over
+
+    def left(self) -> dict[str, object]:
+        """Whatever is held by a server that nobody asks anything."""
+        client, handshake = self.client, self.client.endpoint._handshake
+        tasks = self.kept.tasks.inner.held.values()
+        found: dict[str, object] = {
+            "streams": [*client.streams, *client.streams._of_caller],
+            "followed": [*client.feed.tenants, *self.wire._followers],
+            "tasks": [*client.task_runner._running_tasks, *client.task_runner._opening],
+            "requests": [*handshake._running, *handshake._client_requests._open],
+            "unfinished": [t for t in tasks if t.status in ("working", "input_required")],
+            "idempotency": [
+                one for one in self.kept.idempotency.inner.held.values() if one.outcome is None
+            ],
+            "running": [*asyncio.all_tasks() - self.before],
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+DECLARED = {"elicitation": {}, "extensions": {META + "tasks": {}}}
+EVENTS = [JSON, ("accept", "application/json, text/event-stream")]
+TOLD = {"progressToken": "p", META + "logLevel": "debug"}
+KEY = ("idempotency-key", "k")
+
+
+def modern(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
+    known = {META + "protocolVersion": VERSION, META + "clientCapabilities": DECLARED, **TOLD}
+    named = params.get("name") or params.get("uri")
+    headers = [*EVENTS, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more]
+    headers += [("mcp-name", named)] if named else []
+    return "POST", message(method, {**params, "_meta": known}), headers
+
+
+def old(method: str, *more: Header, **params: Any) -> tuple[str, bytes, list[Header]]:
+    return "POST", message(method, {**params, "_meta": TOLD}), [*EVENTS, *more]
+
+
+WANTED = {"toolsListChanged": True, "taskIds": ["t_1"], "resourceSubscriptions": ["doc://one"]}
+REQUESTS = {
+    "report": modern("tools/call", name="report"),
+    "report once": modern("tools/call", KEY, name="report"),
+    "last": modern("tools/call", name="last"),
+    "last once": modern("tools/call", KEY, name="last"),
+    "ask": modern("tools/call", name="ask"),
+    "listen": modern("subscriptions/listen", notifications=WANTED),
+    "read": modern("resources/read", uri="doc://one"),
+    "old report": old("tools/call", name="report"),
+    "old report once": old("tools/call", KEY, name="report"),
+    "old ask": old("tools/call", name="ask"),
+    "old ask once": old("tools/call", KEY, name="ask"),
+    "old level": old("logging/setLevel", level="error"),
+    "old watch": old("resources/subscribe", uri="doc://one"),
+    "old stream": ("GET", b"", EVENTS),
+    "old end": ("DELETE", b"", EVENTS),
+}
+# A dropped connection is no cancellation in sessions (S-08): these go on asking.
+ENDLESS = {"old ask", "old ask once"}
+CASES = [
+    *((name, True) for name in REQUESTS if name not in ENDLESS),
+    *((n, False) for n in REQUESTS),
+]
+
+
+@pytest.mark.parametrize(("name", "dropped"), CASES)
+async def test_nothing_is_left_whenever_a_request_ends(
+    monkeypatch: pytest.MonkeyPatch, name: str, dropped: bool
+) -> None:
+    """No place, task, claim or interest, after however many steps; and one answer at most."""
+    monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
+    monkeypatch.setattr(request_messages, "WATCH_AFTER_S", 0)
+    verb, body, headers = REQUESTS[name]
+    for steps in range(MOST_STEPS):
+        server = SlowServer()
+        if name.startswith("old"):
+            session = await server.client.open(capabilities={"elicitation": {}})
+            headers = [*REQUESTS[name][2], ("mcp-session-id", session)]
+        was_over = await server.exchange(verb, body, headers, steps, dropped=dropped)
+        await settled(server, steps)
+        kinds = [(sent["type"], sent.get("more_body", False)) for sent in server.sent]
+        assert kinds.count(("http.response.start", False)) == bool(kinds)
+        assert ("http.response.body", False) not in kinds[:-1]
+        if was_over:
+            break
+
+
+async def settled(server: SlowServer, steps: int) -> None:
+    """Wait until nothing is left; say what is, if that does not come."""
+
+    async def is_over() -> bool:
+        await server.client.server.register.aclose()
+        return not server.left()
+
+    try:
+        await run_until(is_over)
+    except TimeoutError:
+        pytest.fail(f"after {steps} steps: {server.left()}")

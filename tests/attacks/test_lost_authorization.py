@@ -1,0 +1,149 @@
+"""Batches and tasks stop when their caller loses its authorization."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.check.pack_loading import load
+from gatepost.config.settings import Config
+from gatepost.mcp.sessions.batch import BATCH_S
+from gatepost.runtime.services import opened
+from gatepost.secrets.keyring import KeyRing
+from gatepost_authz.caller import TenantContext
+from tests.support.endpoint import JSON, EndpointClient, a_caller, message
+from tests.support.issuers import Idp
+from tests.support.server import configuration, issuer_settings
+
+WITHIN_S = 10
+NUMBERS = range(1, 6)
+
+
+class ActingServer:
+    """A server whose tool `act` notes its argument, and at the second waits for ``go_on``."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.second, self.go_on = asyncio.Event(), asyncio.Event()
+        pack = Pack("acts")
+
+        @pack.tool()
+        async def act(ctx: CallContext, number: int) -> str:
+            """Have an effect."""
+            self.ran.append(number)
+            if number == 2:
+                self.second.set()
+                await self.go_on.wait()
+            return "done"
+
+        self.client = EndpointClient(pack.tools.values())
+
+    async def batch(self, session: str) -> list[Any]:
+        """The answers to five calls."""
+        calls = [
+            json.loads(
+                message("tools/call", {"name": "act", "arguments": {"number": n}}, identity=n)
+            )
+            for n in NUMBERS
+        ]
+        answered = await self.client.within(session, json.dumps(calls).encode())
+        assert answered.status == 200
+        parts: list[Any] = answered.json
+        return parts
+
+
+async def token_expires(server: ActingServer, session: str) -> None:
+    server.client.clock.now += 60
+
+
+async def time_passes(server: ActingServer, session: str) -> None:
+    server.client.clock.now += BATCH_S
+
+
+async def tenant_goes(server: ActingServer, session: str) -> None:
+    server.client.task_runner.is_out = lambda caller: caller.tenant_id == "acme"
+
+
+async def session_ends(server: ActingServer, session: str) -> None:
+    ended = await server.client.send(b"", [JSON, ("mcp-session-id", session)], verb="DELETE")
+    assert ended.status == 204
+
+
+HAPPENS = [token_expires, time_passes, tenant_goes, session_ends]
+
+
+@pytest.mark.parametrize("happens", HAPPENS)
+async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
+    """
+    Fifty calls of half a minute were begun one after another on the strength of one check: for 25
+    minutes after the token was over, the session ended, or the tenant was suspended.
+    """
+    server = ActingServer()
+    server.client.caller = a_caller(expires_at=int(server.client.clock.now) + 10)
+    session = await server.client.open("2025-03-26")
+    async with asyncio.timeout(WITHIN_S):
+        batch = asyncio.create_task(server.batch(session))
+        await server.second.wait()
+        await happens(server, session)
+        server.go_on.set()
+        answers = await batch
+
+    assert server.ran == [1, 2]
+    refused = [answer["id"] for answer in answers if "error" in answer]
+    assert refused == [3, 4, 5]
+
+
+async def test_a_batch_within_its_time_is_served_whole() -> None:
+    """Also one whose token is good only by its leeway."""
+    server = ActingServer()
+    server.client.caller = a_caller(expires_at=int(server.client.clock.now) - 5)
+    session = await server.client.open("2025-03-26")
+    server.go_on.set()
+    answers = await server.batch(session)
+
+    assert [answer["id"] for answer in answers if "result" in answer] == [*NUMBERS]
+
+
+def main(idp: Idp, **settings: Any) -> dict[str, Any]:
+    return issuer_settings(idp, tenants={"acme": "acme", "globex": "globex"}, **settings)
+
+
+CHANGES = [
+    ("nothing", lambda idp: {"issuers": [main(idp)]}, False),
+    ("suspended", lambda idp: {"tenancy": {"suspended": ["acme"]}}, True),
+    ("another suspended", lambda idp: {"tenancy": {"suspended": ["globex"]}}, False),
+    ("issuer removed", lambda idp: {"issuers": [issuer_settings(idp, "other")]}, True),
+    ("issuer disabled", lambda idp: {"issuers": [main(idp, enabled=False)]}, True),
+    (
+        "tenant removed",
+        lambda idp: {"issuers": [issuer_settings(idp, tenants={"globex": "globex"})]},
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("_", "change", "is_out"), CHANGES)
+async def test_tasks_end_with_the_trust_in_their_caller(
+    tmp_path: Path, _: str, change: Any, is_out: bool
+) -> None:
+    """
+    They did with a suspension alone: what an issuer that is trusted no more had begun ran on for
+    hours, and was begun anew after a crash.
+    """
+    with Idp() as idp:
+        settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
+        before = configuration(8000, [main(idp)], **settings)
+        toolbox = load(msgspec.convert(before, Config).tools)
+        caller: TenantContext = a_caller(issuer=idp.issuer("main"))
+        stranger = a_caller(issuer="https://never.example.com")
+        async with opened(
+            msgspec.convert(before, Config), toolbox, KeyRing.ephemeral()
+        ) as services:
+            assert not services.task_runner.is_out(caller)
+            assert services.task_runner.is_out(stranger)
+            services.apply(msgspec.convert(before | change(idp), Config), toolbox)
+            assert services.task_runner.is_out(caller) is is_out

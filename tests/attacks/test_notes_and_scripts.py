@@ -1,0 +1,119 @@
+"""Notes and scripts that were written to slow down the server or to mislead a reviewer."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import product
+
+import pytest
+
+from gatepost.cli.scripts import show
+from gatepost.policy.approvals.scripts import Script, ScriptReview
+from gatepost_packs.vault import lookup
+from gatepost_packs.vault.front_matter import merged, split
+from gatepost_packs.vault.full_text import query_of
+from gatepost_packs.vault.index import TABLES
+from gatepost_packs.vault.note import NoteLink
+from tests.support.measuring import steps
+
+AT_ONCE = 1_000
+
+
+def bomb(levels: int) -> str:
+    """Mappings that take in one another, ten times each."""
+    lines = ["a0: &a0 {x: 1}"]
+    for level in range(1, levels + 1):
+        taken = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} {{<<: [{taken}]}}")
+    return "---\n" + "\n".join(lines) + "\n---\nText.\n"
+
+
+def test_mappings_that_take_in_one_another_are_not_multiplied() -> None:
+    """Eight such lines took minutes and gigabytes before the first bound of ours was asked."""
+    few, many = steps(lambda: split(bomb(2))), steps(lambda: split(bomb(5)))
+
+    assert many < few + 100_000
+    assert (split(bomb(5)).problem or "").startswith("The front matter expands to more than")
+
+
+def test_a_name_that_others_take_for_a_merge_is_written_with_quotes() -> None:
+    """So that Obsidian, too, reads a property of that name and not another mapping's."""
+    assert merged(split(""), {"<<": {"a": 1}}) == "---\n'<<':\n  a: 1\n---\n"
+
+
+@pytest.fixture
+def rows() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as opened:
+        for statement in TABLES.split(";\n")[:-1]:
+            opened.execute(statement)
+        yield opened
+
+
+def _add(rows: sqlite3.Connection, name: str, path: str) -> int:
+    values = (path, "", 0, name, 1, "", 0.0)
+    statement = "INSERT INTO files (path, stamp, changed, name, is_note, title, modified)"
+    return int(rows.execute(f"{statement} VALUES (?, ?, ?, ?, ?, ?, ?)", values).lastrowid or 0)
+
+
+def test_many_links_to_a_name_of_many_files_are_followed_once(rows: sqlite3.Connection) -> None:
+    """A thousand times a thousand paths kept the interpreter, and so all tenants, for a minute."""
+    for at in range(AT_ONCE):
+        _add(rows, "n", f"{at}/n.md")
+    source = _add(rows, "index", "index.md")
+    links = [NoteLink(f"{at}/n") for at in range(AT_ONCE)]
+    rows.executemany(
+        "INSERT INTO links VALUES (?, ?, ?, ?)", [(source, "n", one.target, 0) for one in links]
+    )
+    found = lookup.links_of(rows, "index.md", links)
+
+    assert [leads for _, leads in found] == [f"{at}/n.md" for at in range(AT_ONCE)]
+    assert lookup.backlinks(rows, "7/n.md")[0] == [("index.md", "")]
+    assert steps(lambda: lookup.links_of(rows, "index.md", links)) < 2_500_000
+
+
+def test_names_made_to_be_compared_for_long_are_not(rows: sqlite3.Connection) -> None:
+    """A name that no note has was held against five thousand, a hundredth of a second each."""
+    for at, letters in enumerate(product("ab", repeat=8)):
+        _add(rows, f"{''.join(letters) * 5}{at}", f"{at}.md")
+    target = "ab" * 20
+
+    assert lookup.similar(rows, target)
+    assert steps(lambda: lookup.similar(rows, target)) < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["a ", "# a\n", "| a | b |\n", "a" * 30 + " "])
+def test_a_word_that_a_note_has_very_often_is_shown_once(
+    rows: sqlite3.Connection, text: str
+) -> None:
+    """SQLite compared each place with all others, for hours, and the server could not end."""
+    number = _add(rows, "often", "often.md")
+    body = text * (900_000 // len(text))
+    rows.execute(
+        "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
+        (number, "", "", "", body),
+    )
+    word = query_of(" ".join(f"{'a' * at}*" for at in range(1, 30)))
+    (hit,) = lookup.searched(rows, word, None, 20)[0]
+
+    assert "**a" in hit.snippet
+    assert len(hit.snippet) < 3_000
+
+
+SIGNS = {"return": "\r", "form feed": "\f", "next line": "\x85", "separator": "\u2028"}
+
+
+@pytest.mark.parametrize("sign", SIGNS.values(), ids=SIGNS)
+def test_a_comment_is_not_shown_as_a_line_that_runs(
+    sign: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who pulled a check into a comment by such a sign had it reviewed as if nothing changed."""
+    approved = "def main():\n  # Only for us.\n  check()\n  return pay()\n"
+    changed = approved.replace("us.\n", f"us.{sign}")
+    before = Script("pay", approved.encode(), "workspace")
+    review = ScriptReview(
+        name="pay", digest=before.digest, content=approved, place="workspace", by="admin", at=0.0
+    )
+
+    show(Script("pay", changed.encode(), "workspace"), review, "acme")
+    escaped = sign.encode("unicode_escape").decode()
+    assert f"+  # Only for us.{escaped}  check()" in capsys.readouterr().out

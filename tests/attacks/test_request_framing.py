@@ -1,0 +1,43 @@
+"""What was found by sending requests whose end is in doubt; each stays found."""
+
+from tests.attacks.conftest import AttackedServer
+from tests.attacks.test_http_connections import connected, statuses
+from tests.support.cases import each
+
+CHUNKED = b"2\r\n{}\r\n0\r\n\r\n"
+ODD = [
+    ["gzip, chunked"],
+    ["chunked, chunked"],
+    ["xchunked, chunked"],
+    ["chunked", "chunked"],
+    ["gzip", "chunked"],
+    ["identity, chunked"],
+]
+ASKED = ["POST /mcp", "GET /health", "OPTIONS /mcp", "TRACE /mcp", "POST /nowhere", "GET /"]
+
+
+@each("asked", ASKED)
+@each("codings", ODD, ids=str)
+def test_nothing_is_served_behind_an_odd_transfer_coding(
+    server: AttackedServer, asked: str, codings: list[str]
+) -> None:
+    """A proxy in front may have seen another end of it: what follows was a request of its own."""
+    lines = [f"{asked} HTTP/1.1", f"Host: {server.authority}"]
+    lines += [f"Transfer-Encoding: {coding}" for coding in codings]
+    next_one = f"GET /health HTTP/1.1\r\nHost: {server.authority}\r\nConnection: close\r\n\r\n"
+
+    with connected(server) as connection:
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + CHUNKED + next_one.encode())
+        answered = statuses(connection)
+
+    assert len(answered) == 1, answered
+
+
+def test_a_connection_goes_on_behind_a_body_in_chunks(server: AttackedServer) -> None:
+    """The coding that everybody knows leaves no doubt."""
+    head = f"GET /health HTTP/1.1\r\nHost: {server.authority}\r\n"
+    first = f"{head}Transfer-Encoding: Chunked\r\n\r\n".encode() + CHUNKED
+
+    with connected(server) as connection:
+        connection.sendall(first + f"{head}Connection: close\r\n\r\n".encode())
+        assert statuses(connection) == [200, 200]

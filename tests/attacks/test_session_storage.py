@@ -1,0 +1,258 @@
+"""What one caller of an older revision could have the stores keep, without any limit."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.sessions.channel import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
+from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
+from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.relay import MemoryRelay
+from tests.policy.replicas import run_until
+from tests.support.asking_tools import ACCEPTED, opened, question, said_in_session
+from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
+from tests.support.endpoint_streams import EndpointPair
+
+WITHIN_S = 10
+
+
+def notes(replicas: EndpointPair, kind: str) -> list[str]:
+    """The notes of one kind at the relay."""
+    held = replicas.one.relay.of("acme")._notes  # type: ignore[attr-defined]
+    return [name for name in held if f"/{kind}/" in name]
+
+
+async def asked(replicas: EndpointPair, identity: Any = 7) -> Any:
+    """A call that asks, and the id of its question."""
+    live = replicas.call(replicas.one, "ask_name", identity=identity)
+    return live, (await question(live))["id"]
+
+
+async def test_answers_are_taken_to_questions_that_wait() -> None:
+    """
+    The id of a question is good for as long as the key that signed it: whoever had collected some
+    could have an answer of megabytes kept for each, again and again.
+    """
+    replicas = await opened()
+    live, once = await asked(replicas)
+    assert await replicas.answer(replicas.two, once, result=ACCEPTED) == 202
+    assert await said_in_session(live) == (False, "accept Ann")
+    live, never = await asked(replicas)
+    await replicas.cancel(replicas.two, 7)
+    await live.over()
+
+    async def is_cleared() -> bool:
+        return notes(replicas, "asked") == []
+
+    await run_until(is_cleared)
+    for identity in (once, never):
+        assert await replicas.answer(replicas.two, identity, result=ACCEPTED) == 202
+    assert notes(replicas, "answer") == []
+
+
+async def test_a_question_is_answered_once() -> None:
+    """A second answer is ignored, also one that comes before the first was read."""
+    replicas = await opened()
+    live, identity = await asked(replicas)
+    refused = {"action": "decline"}
+    answers = [replicas.answer(replicas.two, identity, result=one) for one in (ACCEPTED, refused)]
+
+    assert await asyncio.gather(*answers) == [202, 202]
+    assert await said_in_session(live) == (False, "accept Ann")
+    assert notes(replicas, "answer") == notes(replicas, "asked") == []
+
+
+pack = Pack("talks")
+
+
+@pack.tool()
+async def tell(ctx: CallContext, size: int) -> str:
+    """Report, and answer so many characters."""
+    await ctx.progress(1)
+    return "x" * size
+
+
+async def kept(replicas: EndpointPair, events: list[str]) -> list[int]:
+    """How a GET with each of these as its last event is answered."""
+    statuses = []
+    for event in events:
+        live = await replicas.resume(replicas.one, event).opened()
+        statuses.append(live.status)
+        live.hang_up()
+        await live.over()
+    return statuses
+
+
+async def test_of_ended_streams_a_caller_keeps_so_many_bytes() -> None:
+    """
+    Each was kept for two minutes, up to a megabyte: ten calls a second were more than a gigabyte
+    at the relay. The newest stay; another caller's are not touched.
+    """
+    replicas = await EndpointPair(pack.tools.values()).open()
+    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=50_000)
+    other = EndpointPair(pack.tools.values())
+    other.one = replicas.one
+    replicas.become(a_caller(subject="bob"))
+    await other.open()
+    others = [await told(other)]
+    replicas.become(a_caller())
+    events = [await told(replicas) for _ in range(6)]
+
+    assert await kept(replicas, events) == [400, 400, 400, 400, 200, 200]
+    replicas.become(a_caller(subject="bob"))
+    assert await kept(other, others) == [200]
+
+
+async def told(replicas: EndpointPair) -> str:
+    """The first event's id of a call that is over."""
+    live = replicas.call(replicas.one, "tell", size=20_000)
+    identity, _ = await live.event()
+    await live.over()
+    return identity
+
+
+async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
+    """By callers that never come back, too."""
+    clock = Clock()
+    archive = EventLogs(most_bytes=10_000, clock=clock)
+    replicas = await EndpointPair(pack.tools.values()).open()
+    session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
+    assert session is not None
+    room = await replicas.one.server.register.channel("acme", session)
+    assert room is not None
+    for number in range(50):
+        archive.add(EventLog(room, b"1", archive, ("acme", "i", "user", str(number))))
+    assert len(archive._kept) == 50
+    clock.now += OVER_S
+    last = ("acme", "i", "user", "last")
+    archive.add(EventLog(room, b"1", archive, last))
+
+    assert [*archive._kept] == [last]
+    assert {*archive._ended._bytes} == {last, "acme"}
+
+
+async def test_of_ended_streams_a_tenant_keeps_so_many_bytes() -> None:
+    """Many callers of one tenant do not fill the relay either; another tenant is not touched."""
+    replicas = await EndpointPair(pack.tools.values()).open()
+    archive = replicas.one.endpoint._handshake._event_logs = EventLogs(most_of_tenant=50_000)
+    for number in range(6):
+        replicas.become(a_caller(subject=f"person-{number}"))
+        await replicas.open()
+        await told(replicas)
+
+    assert archive._ended.of(("acme", "", "", ""))[1] <= 50_000
+    assert archive._running._bytes == {}
+    replicas.become(a_caller(tenant_id="globex"))
+    await replicas.open()
+    assert await kept(replicas, [await told(replicas)]) == [200]
+
+
+async def test_of_running_streams_a_caller_keeps_so_many_bytes() -> None:
+    """What does not fit goes out all the same; who comes back learns that there was an answer."""
+    replicas = await EndpointPair(pack.tools.values()).open()
+    replicas.one.endpoint._handshake._event_logs = EventLogs(most_bytes=10_000)
+    live = replicas.call(replicas.one, "tell", size=20_000)
+    first, _ = await live.event()
+    (answer,) = await live.rest()
+    again = await replicas.resume(replicas.one, first).opened()
+    (told_later,) = await again.rest()
+
+    assert len(answer["result"]["content"][0]["text"]) == 20_000
+    assert "too large to keep" in told_later["error"]["message"]
+
+
+NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
+
+
+class Slow(MemoryRelay):
+    """A relay whose buckets are as the test says."""
+
+    wait: float | None = 0.0
+    empty = NEW
+
+    def of(self, tenant: str) -> Any:
+        relay = super().of(tenant)
+
+        async def spend(bucket: str, *, rate: float, burst: float) -> float:
+            if self.wait is None:
+                raise StoreUnavailable("away")
+            return self.wait if (rate, burst) == self.empty else 0.0
+
+        relay.spend = spend  # type: ignore[method-assign]
+        return relay
+
+
+WRITES = [
+    ("setLevel", "POST", message("logging/setLevel", {"level": "error"})),
+    ("GET", "GET", b""),
+    ("DELETE", "DELETE", b""),
+]
+
+
+async def write(client: EndpointClient, verb: str, body: bytes) -> int:
+    """What a fresh session answers to a request that makes it remember something."""
+    named = ("mcp-session-id", await client.open())
+    hang_up = asyncio.Event()
+    hang_up.set()
+    accept = ("accept", "text/event-stream, application/json")
+    answer = await client.send(body, [JSON, accept, named], verb=verb, hang_up=hang_up)
+    return answer.status
+
+
+@pytest.mark.parametrize("empty", [NEW, CHANGES])
+@pytest.mark.parametrize(("verb", "body"), [row[1:] for row in WRITES])
+async def test_sessions_are_begun_to_be_kept_at_a_pace(
+    verb: str, body: bytes, empty: tuple[float, float]
+) -> None:
+    """
+    An id costs its caller nothing, and what its session remembers is kept for a week: a loop could
+    fill the database, or keep others from writing to it. Counted by the relay; while that is out
+    nobody is refused for it.
+    """
+    relay = Slow()
+    relay.empty = empty
+    client = EndpointClient(relay=relay)
+    good = await write(client, verb, body)
+    assert good in (200, 204)
+    relay.wait = 3.0
+    assert await write(client, verb, body) == 429
+    relay.wait = None
+    assert await write(client, verb, body) == good
+
+
+async def test_a_session_that_is_kept_goes_on() -> None:
+    """Beginning counts apart."""
+    relay = Slow()
+    client = EndpointClient(relay=relay)
+    session = await client.open()
+    level = message("logging/setLevel", {"level": "error"})
+    assert (await client.within(session, level)).status == 200
+    relay.wait = 3.0
+    assert (await client.within(session, level)).status == 200
+    assert (await client.send(b"", [("mcp-session-id", session)], verb="DELETE")).status == 204
+
+
+async def test_what_a_session_watches_is_bounded_in_bytes() -> None:
+    """A hundred URIs of the greatest length were most of a megabyte for each session."""
+    pack = Pack("documents")
+
+    @pack.resource("doc://{name}")
+    async def doc(ctx: CallContext, name: str) -> str:
+        """Any document."""
+        return name
+
+    client = EndpointClient([*pack.templates.values()])
+    session = await client.open()
+    answers = []
+    for number in range(40):
+        uri = f"doc://{number:02}" + "x" * 1000
+        body = message("resources/subscribe", {"uri": uri})
+        answers.append(json.loads((await client.within(session, body)).body))
+
+    taken = sum("result" in answer for answer in answers)
+    assert taken == MOST_WATCHED_CHARACTERS // 1008
+    assert answers[-1]["error"]["code"] == -32000

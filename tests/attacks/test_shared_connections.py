@@ -1,0 +1,112 @@
+"""One connection for many users, as proxies keep theirs: each request is judged as its own."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.conftest import AttackedServer, Fields, tools_call
+from tests.support.client import RawAnswer, read_answer, request
+from tests.support.sample_tools import CALLS
+
+
+class Proxy:
+    """A connection to the server on which one request follows another."""
+
+    def __init__(self, server: AttackedServer, connection: socket.socket) -> None:
+        self._site, self._connection = server, connection
+
+    def call(self, token: str, *more: tuple[str, str], host: str = "", size: int = 0) -> RawAnswer:
+        """A call of the record_call tool in one packet; *size* of white space behind it."""
+        usual, body = tools_call("record_call")
+        body += b" " * size
+        fields: Fields = [
+            ("Host", host or self._site.authority),
+            ("Content-Type", "application/json"),
+            ("Content-Length", str(len(body))),
+            ("Authorization", f"Bearer {token}"),
+            *usual,
+            *more,
+        ]
+        self._connection.sendall(request("POST", self._site.path, fields, body))
+        return read_answer(self._connection)
+
+
+@pytest.fixture
+def proxy(server: AttackedServer) -> Iterator[Proxy]:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield Proxy(server, connection)
+
+
+@pytest.mark.requirement("P3")
+def test_whoever_calls_on_a_connection_is_who_the_token_says(
+    server: AttackedServer, proxy: Proxy
+) -> None:
+    """Tokens of the same length for others of the same place, in turn and several times each."""
+    forge = server.tokens()
+    tokens = {name: forge.token(sub=name) for name in ("user-a", "user-b", "user-c")}
+    assert len({len(token) for token in tokens.values()}) == 1
+    order = [name for name in tokens for _ in range(3)] * 2 + [*tokens] * 3
+    before = len(CALLS)
+    for number, name in enumerate(order):
+        assert proxy.call(tokens[name], size=number % 3).status == 200
+
+    assert [caller.subject for caller in CALLS[before:]] == order
+
+
+REFUSED: dict[str, tuple[int, tuple[str, str]]] = {
+    "another site's page": (403, ("Origin", "https://evil.example")),
+    "a second host": (400, ("Host", "evil.example")),
+    "a second length": (400, ("Content-Length", "5")),
+    "too long a field": (431, ("X-Long", "a" * 40_000)),
+    "a compressed body": (415, ("Content-Encoding", "gzip")),
+    "another tool in the head": (400, ("Mcp-Name", "record_write")),
+}
+
+
+@pytest.mark.requirement("P3")
+@pytest.mark.parametrize(("status", "field"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_is_refused_is_refused_behind_what_passed(
+    server: AttackedServer, proxy: Proxy, status: int, field: tuple[str, str]
+) -> None:
+    """One more field, behind a head that has passed three times."""
+    token = server.tokens().token()
+    for _ in range(3):
+        assert proxy.call(token).status == 200
+    with server.nothing_runs():
+        answer = proxy.call(token, field)
+    assert answer.status == status
+
+
+@pytest.mark.requirement("P3")
+def test_another_host_is_refused_behind_our_own(server: AttackedServer, proxy: Proxy) -> None:
+    """Each time, and our own passes again (DNS rebinding)."""
+    token = server.tokens().token()
+    for _ in range(3):
+        for _ in range(3):
+            assert proxy.call(token).status == 200
+        with server.nothing_runs():
+            assert proxy.call(token, host="evil.example").status == 421
+
+
+@pytest.mark.requirement("P3")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"exp": 1_000_000_000},
+        {"aud": "https://elsewhere.example/mcp"},
+        {"iss": "https://x.example"},
+    ],
+)
+def test_a_bad_token_is_refused_behind_a_good_one(
+    server: AttackedServer, proxy: Proxy, changed: dict[str, object]
+) -> None:
+    """On its connection, each time that it comes, and the good one passes again."""
+    good, bad = server.tokens().token(), server.tokens().token(**changed)
+    for _ in range(3):
+        for _ in range(3):
+            assert proxy.call(good).status == 200
+        with server.nothing_runs():
+            for _ in range(3):
+                assert proxy.call(bad).status == 401

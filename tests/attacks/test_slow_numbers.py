@@ -1,0 +1,121 @@
+"""Numbers that take long to read do not hold up other callers."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, OutboundReply, Outcome, Pack
+from gatepost.policy.approvals.rules import Condition, ConditionVariables
+from gatepost_packs.gitlab.request import shown
+from gatepost_packs.openapi.description.response import shown_body
+from gatepost_packs.openapi.errors import refusal_of
+from tests.support.asking_tools import opened, question
+from tests.support.endpoint import EndpointClient, message
+from tests.support.measuring import HOLD_S, collected, shortest_hold
+
+DEAR = b"1e308"
+"""What msgspec's own parser takes ten microseconds for, and Python's a tenth of one."""
+MANY = b"[" + b",".join([DEAR] * 39_000) + b"]"
+pack = Pack("mirrors")
+
+
+@pytest.fixture(autouse=True)
+def _garbage() -> Iterator[None]:
+    with collected():
+        yield
+
+
+@pack.tool(output_schema={"type": "object"})
+async def reflect(ctx: CallContext) -> Outcome:
+    """Answer encoded JSON from elsewhere."""
+    return Outcome(structured=msgspec.Raw(b'{"x":%b}' % MANY))
+
+
+async def test_the_capabilities_of_a_handshake() -> None:
+    """They are read as values of any kind, before anything is known of the client."""
+    client = EndpointClient()
+    params = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": "HERE"}}
+    body = message("initialize", params).replace(b'"HERE"', MANY)
+
+    async def begin() -> None:
+        assert (await client.send(body)).status == 200
+
+    held, limit = await shortest_hold(begin, HOLD_S)
+    assert held < limit
+
+
+async def test_the_answer_to_a_question() -> None:
+    """A client of an older revision answers with a message of its own."""
+    replicas = await opened("2025-11-25")
+
+    async def converse() -> None:
+        live = replicas.call(replicas.one, "ask_name")
+        asked = await question(live)
+        answer = message("x", identity=asked["id"]).replace(
+            b'"method": "x"', b'"result":{"action":"decline","content":{"x":%b}}' % MANY
+        )
+        assert (await replicas.one.within(replicas.session, answer)).status == 202
+        await live.over()
+
+    held, limit = await shortest_hold(converse, HOLD_S)
+    assert held < limit
+
+
+async def test_the_value_that_a_tool_passes_on() -> None:
+    """It is checked against the tool's schema, or at least for being JSON."""
+    client = EndpointClient(pack.tools.values())
+
+    async def call() -> None:
+        assert "result" in (await client.call("reflect")).json
+
+    held, limit = await shortest_hold(call, HOLD_S)
+    assert held < limit
+
+
+REMOTE = b"[" + b",".join([DEAR] * 166_000) + b"]"
+REPLY = OutboundReply(
+    status=400, headers={"content-type": "application/json"}, body=REMOTE, truncated=False, url=""
+)
+
+
+async def test_a_refusal_of_another_server() -> None:
+    """Its message is looked for on the loop, in no more than a beginning."""
+
+    async def work() -> None:
+        assert str(refusal_of(REPLY, "The API")).startswith("The API answered 400: [1e308")
+
+    held, limit = await shortest_hold(work, HOLD_S)
+    assert held < limit
+
+
+async def test_a_condition_of_an_approval_rule() -> None:
+    """Up to 64 KB of arguments are read for each rule."""
+    condition = Condition("size(arguments.x) > 1")
+    arguments = b'{"x":%b}' % (b"[" + b",".join([DEAR] * 1_300) + b"]")
+    longest = b'{"y":%b,"x":[1,2]}' % (b"[" + b",".join([DEAR] * 10_800) + b"]")
+
+    async def work() -> None:
+        for one in (arguments, longest):
+            assert condition.holds(ConditionVariables(one, {}, {}))
+
+    held, limit = await shortest_hold(work, HOLD_S)
+    assert held < limit
+
+
+@pytest.mark.parametrize("pack_name", ["openapi", "gitlab"])
+async def test_the_answer_of_another_server(pack_name: str) -> None:
+    """Both packs read it in a thread, which must let go of the interpreter meanwhile."""
+
+    def read_reply() -> Any:
+        if pack_name == "gitlab":
+            return shown(REPLY, text=False, data=False)
+        return shown_body(REMOTE, "application/json", truncated=False, most=100_000)
+
+    async def work() -> None:
+        assert await asyncio.to_thread(read_reply)
+
+    held, limit = await shortest_hold(work, HOLD_S)
+    assert held < limit

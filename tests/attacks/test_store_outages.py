@@ -1,0 +1,158 @@
+"""Stores that go away in the middle of anything: one answer, with its id, and nothing left over."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.storage.errors import StoreUnavailable
+from tests.mcp import fixture_questions
+from tests.policy.replicas import run_until
+from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
+
+pack = Pack("documents")
+
+
+@pack.resource("doc://one")
+async def one(ctx: CallContext) -> str:
+    """A document."""
+    return "one"
+
+
+@pack.tool()
+async def sign(ctx: CallContext) -> str:
+    """Change something, so that a idempotency key is kept for it."""
+    return "signed"
+
+
+RECORDS = {
+    "tasks": ("create", "get", "replace", "count"),
+    "idempotency": ("begin", "get"),
+    "sessions": ("get", "replace"),
+}
+RELAY = ("publish", "follow", "put", "take", "spend", "append", "read")
+
+
+class ServerWithOutages(TaskClient):
+    """A server whose stores answer until ``left`` more questions were asked, and then never."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            [
+                *fixture_questions.task_pack.tools.values(),
+                *pack.tools.values(),
+                *pack.documents.values(),
+            ]
+        )
+        self.left = 10**9
+        kept = self.records.of("acme")
+        for name, operations in RECORDS.items():
+            for operation in operations:
+                self._break(getattr(kept, name), operation)
+        for operation in RELAY:
+            self._break(self.relay.of("acme"), operation)
+
+    def _break(self, store: Any, operation: str) -> None:
+        inner = getattr(store, operation)
+
+        async def ask(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                raise StoreUnavailable("away")
+            return await inner(*arguments, **options)
+
+        setattr(store, operation, ask)
+
+    async def settled(self) -> None:
+        """Wait until nothing is held and followed any more, but what serves later requests."""
+        await self.server.register.aclose()
+
+        async def is_over() -> bool:
+            followed = self.relay.of("acme")._followers  # type: ignore[attr-defined]
+            held = len(self.streams) + len(self.feed.tenants) + len(followed)
+            return held + len(self.task_runner._running_tasks) == 0
+
+        await run_until(is_over)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ServerWithOutages]:
+    server = ServerWithOutages()
+    yield server
+    server.left = 10**9
+    await server.task_runner.aclose()
+
+
+MODERN = [
+    ("tools/call", {"name": "slow_compute", "arguments": {"seconds": 0}}, {}),
+    ("tools/call", {"name": "sign", "arguments": {}}, {"Idempotency-Key": "k"}),
+    ("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, {}),
+    ("subscriptions/listen", {"notifications": {"taskIds": ["t_1", "t_2"]}}, {}),
+    ("tasks/get", {"taskId": "t_1"}, {}),
+    ("tasks/update", {"taskId": "t_1", "inputResponses": {}}, {}),
+    ("tasks/cancel", {"taskId": "t_1"}, {}),
+]
+LEGACY = [
+    ("POST", message("ping")),
+    ("POST", message("tools/call", {"name": "greet", "arguments": {"name": "Ann"}})),
+    ("POST", message("logging/setLevel", {"level": "error"})),
+    ("POST", message("resources/subscribe", {"uri": "doc://one"})),
+    ("POST", message("resources/unsubscribe", {"uri": "doc://one"})),
+    ("POST", message("notifications/cancelled", {"requestId": 3}, identity=None)),
+    ("GET", b""),
+    ("DELETE", b""),
+]
+MOST = 8
+"""More questions than any of these asks before it is answered."""
+
+
+async def tried(
+    server: ServerWithOutages, body: bytes, headers: list[tuple[str, str]], verb: str
+) -> list[int]:
+    """The statuses, as the stores go away one question later each time."""
+    statuses = []
+    wanted = json.loads(body).get("id") if body else None
+    for left in range(MOST):
+        hang_up = asyncio.Event()
+        hang_up.set()
+        server.left = left
+        answer: Response = await server.send(body, headers, verb=verb, hang_up=hang_up)
+        server.left = 10**9
+        statuses.append(answer.status)
+        if answer.status == 503:
+            assert answer.headers["retry-after"]
+            assert (answer.json["error"]["code"], answer.json.get("id")) == (-32603, wanted)
+        await server.settled()
+    return statuses
+
+
+@pytest.mark.parametrize(("method", "params", "more"), MODERN)
+async def test_a_request_hears_of_an_outage_by_its_id(
+    server: ServerWithOutages, method: str, params: dict[str, Any], more: dict[str, str]
+) -> None:
+    """`subscriptions/listen` did without; a client waits for its id and none other (J-01)."""
+    given = {**params, "_meta": {META + "protocolVersion": VERSION, **DECLARED}}
+    named = params.get("name") or params.get("taskId")
+    headers = [JSON, ("mcp-protocol-version", VERSION), ("mcp-method", method), *more.items()]
+    headers += [("mcp-name", named)] if named else []
+    statuses = await tried(server, message(method, given), headers, "POST")
+
+    assert statuses[0] == 503
+    assert set(statuses) - {503} <= {0, 200, 400}
+
+
+@pytest.mark.parametrize(("verb", "body"), LEGACY)
+async def test_a_session_outlives_an_outage(
+    server: ServerWithOutages, verb: str, body: bytes
+) -> None:
+    """503, never the 404 that would make its client begin anew; and no place stays taken."""
+    session = ("mcp-session-id", await server.open())
+    accept = ("accept", "text/event-stream, application/json")
+    statuses = await tried(server, body, [JSON, accept, session], verb)
+
+    assert statuses[0] == 503
+    expected = {204, 404} if verb == "DELETE" else {200, 202}
+    assert set(statuses) - {503} <= expected

@@ -1,0 +1,233 @@
+"""The audit log names the address of the client, and only the server decides which one."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.search import AuditSearch
+from gatepost.mcp.stdio import Stdio
+from gatepost.storage.audit import AuditQuery
+from tests.audit.audit_log import AuditLog
+from tests.audit.conftest import AUDITED_TOOLS
+from tests.audit.test_calls import AuditedServer
+from tests.rest.clients import Octopus
+from tests.support.cases import each
+from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
+from tests.support.endpoint import EndpointClient
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
+
+SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
+WRITE: Any = ("write", {"text": "x"})
+
+
+@contextmanager
+def serving(folder: Path, **listen: Any) -> Iterator[AuditedServer]:
+    url = f"sqlite:///{folder}/records.db"
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "tools": {"load": [AUDITED_TOOLS]},
+        "tenancy": {"create_on_first_use": True},
+        "listen": listen,
+    }
+    with Idp() as idp, running_server(idp, [issuer_settings(idp)], **settings) as server:
+        yield AuditedServer(server, url)
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
+    """A server behind a proxy on this machine."""
+    with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as audited:
+        yield audited
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuditedServer]:
+    """A server that trusts no proxy."""
+    with serving(tmp_path_factory.mktemp("alone")) as audited:
+        yield audited
+
+
+def told(*values: str) -> Fields:
+    """What a proxy says of an address."""
+    return [("X-Forwarded-For", one) for one in values]
+
+
+def within_a_session(server: Server, token: str, fields: Fields) -> object:
+    session = [("Mcp-Session-Id", server.client.open(token))]
+    return server.client.send(
+        "POST", fields=[*session, *fields], body=old_call(*WRITE), token=token
+    )
+
+
+def with_progress(server: Server, token: str, fields: Fields) -> object:
+    params = {"name": "write", "arguments": {"text": "x"}}
+    own, body = modern("tools/call", params, progress=1)
+    return server.client.send("POST", fields=[*own, *fields], body=body, token=token)
+
+
+Way = Callable[[Server, str, Fields], object]
+WAYS: dict[str, Way] = {
+    "MCP": lambda server, token, fields: server.client.call(token, *WRITE, fields=fields),
+    "MCP, refused": lambda server, token, fields: server.client.call(token, "none", fields=fields),
+    "MCP, scopes": lambda server, token, fields: server.client.call(token, "scoped", fields=fields),
+    "MCP, as a stream": with_progress,
+    "MCP, of a session": within_a_session,
+    "MCP, a resource": lambda server, token, fields: server.client.ask(
+        token, "resources/read", {"uri": "audited://log/monday"}, fields=fields
+    ),
+    "MCP, one that calls another": lambda server, token, fields: server.client.call(
+        token, "both", fields=fields
+    ),
+    "REST": lambda server, token, fields: Octopus(server, token).call(*WRITE, *fields),
+    "REST, refused": lambda server, token, fields: Octopus(server, token).call("none", {}, *fields),
+    "REST, one that calls another": lambda server, token, fields: Octopus(server, token).call(
+        "both", {}, *fields
+    ),
+    "REST, of another tenant": lambda server, token, fields: Octopus(server, token).call(
+        *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
+    ),
+}
+
+
+def peers(audited: AuditedServer, tenant: str) -> list[str]:
+    """Of all of a tenant's records, in their order."""
+    found = [one.caller for one in audited.records(tenant)]
+    return ["nobody" if one is None else one.peer for one in found]
+
+
+@pytest.mark.requirement("AU10")
+@each("name", WAYS)
+def test_a_record_says_where_a_call_came_from(behind: AuditedServer, name: str) -> None:
+    """Behind a trusted proxy the address that it names; so do calls that the call makes."""
+    tenant = f"w{[*WAYS].index(name)}"
+    WAYS[name](behind.gatepost, behind.gatepost.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
+
+    assert peers(behind, tenant) == [FAR] * (2 if "another" in name and "tenant" not in name else 1)
+
+
+CLAIMS = (
+    "X-Forwarded-For",
+    "X_Forwarded_For",
+    "Forwarded",
+    "X-Real-IP",
+    "Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+    "X-Client-IP",
+    "X-Cluster-Client-IP",
+    "X-Original-Forwarded-For",
+)
+
+
+@pytest.mark.requirement("AU10")
+@each("name", WAYS)
+def test_a_caller_cannot_write_its_own_address(alone: AuditedServer, name: str) -> None:
+    """Whatever field it says it in: the record has the other end of the connection."""
+    tenant = f"c{[*WAYS].index(name)}"
+    fields = [(one, f"for={FAR}" if one == "Forwarded" else FAR) for one in CLAIMS]
+    WAYS[name](alone.gatepost, alone.gatepost.token(org_id=tenant), fields)
+    found = alone.records(tenant)
+
+    assert found
+    assert {one.caller.peer for one in found if one.caller} == {SOCKET}
+    assert FAR not in repr(found)
+
+
+HANDED_ON = {
+    # what a proxy hands on, and what is on record of it
+    "nothing": ([], SOCKET),
+    "a word": (["unknown"], SOCKET),
+    "markup": (["<script>alert(1)</script>"], SOCKET),
+    "a zone": (["fe80::1%eth0"], SOCKET),
+    "a text as a zone": (["::1%</code><script>"], SOCKET),
+    "four numbers and one": (["203.0.113.9.9"], SOCKET),
+    "too large a number": (["203.0.113.999"], SOCKET),
+    "a number": (["3405803785"], SOCKET),
+    "a network": ([f"{FAR}/24"], SOCKET),
+    "a quote": ([f'{FAR}"'], SOCKET),
+    "much of it": (["9" * 3000], SOCKET),
+    "garbage by the proxy itself": ([f"{FAR}, garbage"], SOCKET),
+    "garbage by its caller": ([f"::1%garbage, {FAR}"], FAR),
+    "an address of its caller's": ([f"192.0.2.1, {FAR}"], FAR),
+    "an address in a field before": (["192.0.2.1", FAR], FAR),
+    "a port": ([f"{FAR}:4711"], FAR),
+    "IPv6": ([FARTHER.upper()], FARTHER),
+    "IPv6 in brackets": ([f"[{FARTHER}]:4711"], FARTHER),
+    "IPv4 in IPv6": ([f"::ffff:{FAR}"], FAR),
+}
+
+
+@pytest.mark.requirement("AU10")
+@each("name", HANDED_ON)
+def test_garbage_that_a_proxy_hands_on_is_no_address(behind: AuditedServer, name: str) -> None:
+    """Then it is the proxy's own; an address is written in one form only."""
+    values, on_record = HANDED_ON[name]
+    tenant = f"g{[*HANDED_ON].index(name)}"
+    token = behind.gatepost.token(org_id=tenant)
+    behind.gatepost.client.call(token, *WRITE, fields=told(*values))
+    Octopus(behind.gatepost, token).call(*WRITE, *told(*values))
+
+    assert peers(behind, tenant) == [on_record] * 2
+
+
+def mcp(server: Server, token: str, peer: str) -> bytes:
+    own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
+    return posted(server, token, server.client.path, body, [*own, *told(peer)])
+
+
+def rest(server: Server, token: str, peer: str) -> bytes:
+    return posted(server, token, "/tool/write/call", b'{"text": "x"}', told(peer))
+
+
+def posted(server: Server, token: str, path: str, body: bytes, fields: Fields) -> bytes:
+    head = [
+        ("Host", server.client.authority),
+        ("Authorization", f"Bearer {token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        *fields,
+    ]
+    return request("POST", path, head, body)
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
+def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
+    behind: AuditedServer, ask: Callable[[Server, str, str], bytes]
+) -> None:
+    """A head that is known by its bytes brings the address of those bytes, and of no others."""
+    tenant = f"shared-{ask.__name__}"
+    token = behind.gatepost.token(org_id=tenant)
+    asked = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
+    with socket.create_connection((SOCKET, behind.gatepost.client.port), timeout=30) as connection:
+        for peer in asked:
+            connection.sendall(ask(behind.gatepost, token, peer))
+            assert read_answer(connection).status == 200
+
+    assert peers(behind, tenant) == asked
+
+
+async def test_two_pipes_have_no_address() -> None:
+    """Over stdio nobody comes from anywhere, and its record says so."""
+    client = EndpointClient()
+    audit_log = AuditLog(client.records)
+    client.runner.recorder = audit_log.writer
+    answered: asyncio.Queue[bytes] = asyncio.Queue()
+    stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
+    for line in (message("initialize", asked), old_call("echo", {"text": "x"})):
+        await stdio.take(line)
+        answer = await asyncio.wait_for(answered.get(), 30)
+    await stdio.stop()
+    await audit_log.writer.aclose()
+    (found,) = await AuditSearch(client.records).search(client.caller.tenant_id, AuditQuery())
+
+    assert b'"result"' in answer
+    assert found.caller is not None
+    assert (found.outcome, found.caller.peer) == ("success", "")

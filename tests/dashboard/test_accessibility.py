@@ -1,0 +1,57 @@
+"""Every page can be used at any width, in light and dark, and with assistive technology."""
+
+import os
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.dashboard.billing_server import open_billing_server
+from tests.dashboard.screenshots import PHONE, WIDE, scenes
+from tests.support import node
+from tests.support.browser import chromium, in_a_browser
+
+AXE = Path(os.environ.get("AXE", node.FOLDER / "node_modules" / "axe-core" / "axe.min.js"))
+"""The checks that most of WCAG 2.2 AA can be made by, as far as a program can."""
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+pytestmark = [
+    *in_a_browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(not AXE.exists(), reason="axe-core is not in tests/node"),
+]
+
+LOOKS = [
+    ("on a phone by night", PHONE["viewport"], "dark"),
+    ("at a desk by day", WIDE["viewport"], "light"),
+]
+"""The last is what each page is opened in. Without motion a page has its new colours at once."""
+
+
+def test_no_page_or_state_keeps_anybody_out(tmp_path: Path) -> None:
+    """Names, labels, landmarks, order and contrast (axe), and nothing to scroll to the side for."""
+    source = AXE.read_text(encoding="utf-8")
+    wrong: dict[str, list[str]] = {}
+    with open_billing_server(tmp_path) as billing, chromium() as browser:
+        for name, page in scenes(billing, browser, has_touch=True, reduced_motion="reduce"):
+            page.evaluate(source)
+            for where, size, light in LOOKS:
+                page.set_viewport_size(size)
+                page.emulate_media(color_scheme=light)
+                if found := faults(page):
+                    wrong[f"{name} {where}"] = found
+
+    assert wrong == {}
+
+
+def faults(page: Page) -> list[str]:
+    """What is wrong with the page as it stands."""
+    found = page.evaluate("rules => axe.run(document, rules)", RULES)
+    told = [
+        f"{rule['id']}: {rule['nodes'][0]['html']} {rule['nodes'][0]['failureSummary']}"
+        for rule in found["violations"]
+    ]
+    width, room = page.evaluate(
+        "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    )
+    return told if width <= room else [*told, f"it is {width} wide on {room}"]

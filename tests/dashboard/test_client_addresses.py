@@ -1,0 +1,125 @@
+"""The dashboard records and shows from which address people sign in and decide."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from gatepost.audit.search import AuditRecord, AuditSearch
+from gatepost.storage.audit import AuditQuery
+from tests.dashboard.billing_server import BillingServer, open_billing_server
+from tests.dashboard.conftest import HttpBrowser
+from tests.dashboard.test_pages import decide, fields_of
+
+SOCKET, FAR = "127.0.0.1", "203.0.113.9"
+
+
+class BillingServerBehindProxy(NamedTuple):
+    """A company, and the address that it knows of who says that they come from `FAR`."""
+
+    billing: BillingServer
+    seen: str
+
+
+@pytest.fixture(scope="module", params=["behind a proxy", "alone"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BillingServerBehindProxy]:
+    trusted = request.param == "behind a proxy"
+    root = tmp_path_factory.mktemp("whence")
+    with open_billing_server(root, proxies=(f"{SOCKET}/32",) if trusted else ()) as running:
+        yield BillingServerBehindProxy(running, FAR if trusted else SOCKET)
+
+
+@pytest.fixture
+def dave(server: BillingServerBehindProxy) -> Iterator[HttpBrowser]:
+    """An approver at a browser of his own."""
+    with server.billing.server.guest() as guest:
+        guest.http.headers["x-forwarded-for"] = FAR
+        guest.sign_in("dave")
+        yield guest
+
+
+def newest(billing: BillingServer, kind: str) -> AuditRecord:
+    """The newest record of that kind."""
+    trail = AuditSearch(billing.server.services.records)
+    found: list[AuditRecord] = billing.server.run(
+        trail.search("acme", AuditQuery(kind=kind, limit=1))
+    )
+    return found[0]
+
+
+def whence(billing: BillingServer, kind: str) -> tuple[str, str, str]:
+    """What the newest record of that kind says was done, by whom, and from where."""
+    one = newest(billing, kind)
+    assert one.caller is not None
+    return one.outcome, one.caller.subject, one.caller.peer
+
+
+@pytest.mark.requirement("AU10")
+def test_a_sign_in_and_a_sign_out_say_from_where(
+    server: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
+    """As the edge knows it: what a stranger's fields say of it counts for nothing."""
+    assert whence(server.billing, "signin") == ("signed_in", "dave", server.seen)
+    dave.post("/sign-out")
+    assert whence(server.billing, "signin") == ("signed_out", "dave", server.seen)
+
+
+VERBS = {"approve": "approved", "reject": "rejected", "edit": "approved"}
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_decision_says_from_where(
+    server: BillingServerBehindProxy, dave: HttpBrowser, verb: str
+) -> None:
+    """Whoever decided; of whom it was about there is no address on it."""
+    request = server.billing.asks("refund", {"customer": f"C-{verb}", "amount": 5})
+    form = {"argument.amount": "4"} if verb == "edit" else {}
+
+    assert decide(dave, request, verb, **form) == 303
+    assert whence(server.billing, "approval") == (VERBS[verb], "dave", server.seen)
+    about = newest(server.billing, "approval").about
+    assert about is not None
+    assert (about.subject, about.peer) == ("erin", "")
+
+
+@pytest.mark.requirement("AU10")
+def test_a_grant_and_its_end_say_from_where(
+    server: BillingServerBehindProxy, dave: HttpBrowser
+) -> None:
+    """A grant lets calls pass that nobody looks at, so who gave it and whence matters more."""
+    request = server.billing.asks("refund", {"customer": "C-grant", "amount": 5})
+    assert decide(dave, request, "approve", uses="3") == 303
+    assert whence(server.billing, "grant") == ("granted", "dave", server.seen)
+    page = dave.get("/grants").text
+    grant = page.partition("/grants/")[2].partition("/")[0]
+    dave.post(f"/grants/{grant}/revoke", fields_of(page))
+    assert whence(server.billing, "grant") == ("revoked", "dave", server.seen)
+
+
+@pytest.mark.requirement("AU10")
+def test_the_pages_show_and_find_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
+    """On the page of its record, and by any part of it in the search."""
+    server.billing.call("find_customer", {"name": "somewhere"})
+    call = newest(server.billing, "call")
+    signed_in = newest(server.billing, "signin")
+    shown = [dave.get(f"/audit/{one.number}").text for one in (call, signed_in)]
+    found = dave.get(f"/audit?text={server.seen[:-1]}&kind=signin").text
+    none = dave.get("/audit?text=203.0.113.99").text
+
+    assert all("<dt>From</dt>" in page for page in shown)
+    assert f"{SOCKET}</bdi>" in shown[0]
+    assert f"{server.seen}</bdi>" in shown[1]
+    assert f"/audit/{signed_in.number}" in found
+    assert "No matching records" in none
+
+
+def test_nobody_else_learns_it(server: BillingServerBehindProxy, dave: HttpBrowser) -> None:
+    """It is for the record alone: in no cookie, and not on the page of what was decided."""
+    request = server.billing.asks("refund", {"customer": "C-quiet", "amount": 5})
+    decide(dave, request, "approve")
+
+    pages = [dave.get(below).text for below in (f"/approvals/{request}", "/history", "/grants")]
+    assert not any(FAR in one for one in (*pages, dave.cookie()))

@@ -1,0 +1,67 @@
+"""Text of agents and callers is shown so that it cannot mislead."""
+
+import pytest
+
+from gatepost.dashboard.escaping import hidden, oneline, pieces, shown
+from tests.support.cases import each
+
+ESCAPED = [
+    # what                      written            shown as
+    ("a carriage return", "a\rb", "a\\rb"),
+    ("NUL", "a\0b", "a\\0b"),
+    ("an escape sequence", "\x1b[31m", "\\e[31m"),
+    ("C1 controls", "\x9b", "\\u009b"),
+    ("right-to-left override", "\u202egnp.exe", "\\u202egnp.exe"),
+    ("isolates", "\u2066x\u2069", "\\u2066x\\u2069"),
+    ("Arabic letter mark", "\u061c", "\\u061c"),
+    ("zero width space", "pay\u200bpal", "pay\\u200bpal"),
+    ("zero width joiner", "a\u200db", "a\\u200db"),
+    ("byte order mark", "\ufeffx", "\\ufeffx"),
+    ("soft hyphen", "a\u00adb", "a\\u00adb"),
+    ("no-break space", "a\u00a0b", "a\\u00a0b"),
+    ("line separator", "a\u2028b", "a\\u2028b"),
+    ("tag characters", "x\U000e0041", "x\\U000e0041"),
+    ("variation selectors", "x\ufe01\U000e0101", "x\\ufe01\\U000e0101"),
+    ("Hangul filler", "x\u3164", "x\\u3164"),
+    ("half a surrogate pair", "x\ud800", "x\\ud800"),
+    ("private use", "x\ue000", "x\\ue000"),
+    ("unassigned", "x\u0378", "x\\u0378"),
+]
+
+
+@each(("what", "written", "seen"), ESCAPED, ids=[one[0] for one in ESCAPED])
+def test_what_hides_becomes_visible(what: str, written: str, seen: str) -> None:
+    """No character is invisible, and none changes the order in which others are read."""
+    assert shown(written) == seen
+    assert hidden(written) == seen.count("\\")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "two\nlines\tand a tab", "Müller & Söhne", "שלום", "日本語", "🙂", "<b>"]
+)
+def test_what_can_be_read_stays(text: str) -> None:
+    """People write in many scripts; nothing of that is an attack."""
+    assert shown(text) == text
+    assert hidden(text) == 0
+
+
+def test_a_secrets_mark_is_told_from_text() -> None:
+    """The place of a secret stands out, also between characters that are escaped."""
+    found = pieces("key=[REDACTED:GITHUB_TOKEN]\x00")
+
+    assert [(piece.kind, piece.text) for piece in found] == [
+        ("plain", "key="),
+        ("secret", "[REDACTED:GITHUB_TOKEN]"),
+        ("escape", "\\0"),
+    ]
+
+
+def test_an_escape_says_what_it_stands_for() -> None:
+    """Whoever points at one reads its name."""
+    assert pieces("\u202e")[0].title == "U+202E RIGHT-TO-LEFT OVERRIDE"
+
+
+def test_a_list_shows_the_beginning_on_one_line() -> None:
+    """Line breaks become signs, and what is cut ends with dots."""
+    assert oneline("a\nb\tc", 20) == "a ↵ b c"
+    assert oneline("x" * 30, 20) == "x" * 20 + "…"

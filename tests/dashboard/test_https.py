@@ -1,0 +1,239 @@
+"""The dashboard as people meet it in production: over https, with TLS of its own or a proxy's."""
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.dashboard.production_server import (
+    BASE,
+    WITHIN_S,
+    ProductionServer,
+    Provider,
+    behind_proxy,
+    own_tls,
+)
+from tests.support.browser import WITHIN_MS, chromium, in_a_browser
+from tests.support.cases import each
+from tests.support.client import RawAnswer, exchange, request
+from tests.support.proxies import ConnectProxy, connect_proxy
+from tests.support.tokens import CertificateAuthority
+
+pytestmark = pytest.mark.requirement("A7", "O7")
+
+SITES = {"TLS of its own": own_tls, "TLS of a proxy": behind_proxy}
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def provider(authority: CertificateAuthority) -> Iterator[Provider]:
+    with Provider(authority) as provider:
+        yield provider
+
+
+@pytest.fixture(scope="module")
+def out(provider: Provider) -> Iterator[ConnectProxy]:
+    with connect_proxy(provider.server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module", params=SITES.values(), ids=SITES.keys())
+def server(
+    request: pytest.FixtureRequest,
+    authority: CertificateAuthority,
+    provider: Provider,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ProductionServer]:
+    with request.param(tmp_path_factory.mktemp("site"), authority, provider, out) as server:
+        yield server
+
+
+VALUE, FLAGS = r"[\w.-]+", "Path=/; HttpOnly; SameSite=Lax"
+
+
+def test_somebody_signs_in_and_out_over_https(server: ProductionServer) -> None:
+    """The issuer sends them back over https; cookies are this host's alone, and leave with them."""
+    with server.guest() as guest:
+        asked, opened = guest.sign_in()
+        assert server.provider.asked[-1]["redirect_uri"] == f"{server.home}/callback"
+        assert server.provider.asked[-1]["resource"] == f"{server.origin}/mcp"
+        assert re.fullmatch(
+            rf"__Host-gatepost-sign-in={VALUE}; {FLAGS}; Max-Age=600; Secure",
+            asked.headers["set-cookie"],
+        )
+        assert (opened.status_code, opened.headers["location"]) == (303, BASE)
+        session, ended = opened.headers.get_list("set-cookie")
+        assert re.fullmatch(rf"__Host-gatepost-session={VALUE}; {FLAGS}; Secure", session)
+        assert ended == f"__Host-gatepost-sign-in=; {FLAGS}; Max-Age=0; Secure"
+        assert guest.cookies().keys() == {"__Host-gatepost-session"}
+        assert guest.get().status_code == 200
+
+        left = guest.post("/sign-out", server.origin)
+        assert left.headers["location"] == f"{BASE}/signed-out"
+        assert left.headers["set-cookie"] == f"__Host-gatepost-session=; {FLAGS}; Max-Age=0; Secure"
+        assert guest.get().headers["location"] == f"{BASE}/sign-in"
+
+
+def test_every_answer_keeps_browsers_on_https(server: ProductionServer) -> None:
+    """Pages, redirects, files, refusals and what is not there (RFC 6797 section 7.1)."""
+    with server.guest() as guest:
+        answers = [*guest.sign_in(), guest.get(), guest.get("/nothing"), guest.get("/callback")]
+        asset = re.search(r'(?:src|href)="(/dashboard/[^"]+\.(?:js|css))"', answers[2].text)
+        assert asset is not None
+        answers += [guest.http.get(asset[1]), guest.http.get(BASE, headers={"host": "evil.test"})]
+
+    assert [one.status_code for one in answers] == [303, 303, 200, 404, 400, 200, 421]
+    for one in answers:
+        assert one.headers["strict-transport-security"] == "max-age=31536000"
+        assert "default-src 'none'" in one.headers["content-security-policy"]
+
+
+def test_a_form_counts_from_the_dashboard_itself_over_https_only(server: ProductionServer) -> None:
+    """Not from its name in the clear, another port, or anybody else; not without the token."""
+    plain = server.origin.replace("https", "http")
+    with server.guest() as guest:
+        guest.sign_in()
+        for origin in (
+            plain,
+            "https://localhost",
+            f"{server.origin}0",
+            "https://evil.test",
+            "null",
+        ):
+            assert guest.post("/sign-out", origin).status_code == 403
+        assert guest.post("/sign-out", server.origin, csrf="made-up").status_code == 403
+        assert guest.get().status_code == 200
+        assert guest.post("/sign-out", server.origin).status_code == 303
+
+
+def test_a_call_arrives_live_and_is_approved(server: ProductionServer) -> None:
+    """The stream comes through as it is written; the agent's call runs with the approval, once."""
+    assert server.rest("save_csv", "old", rows=[]) == 200
+    with server.guest() as guest:
+        guest.sign_in()
+        with guest.http.stream("GET", f"{BASE}/live") as stream:
+            assert stream.status_code == 200
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            lines = stream.iter_lines()
+            next(lines)
+            assert server.rest("delete_csv", "old") == 503
+            link = next(found[1] for line in lines if (found := LINK.search(line)))
+        page = guest.http.get(link)
+        seen = re.search(r'name="seen" value="([^"]+)"', page.text)
+        assert seen is not None
+        decided = guest.post(f"{link.removeprefix(BASE)}/approve", server.origin, seen=seen[1])
+        assert decided.status_code == 303, decided.text
+    assert server.rest("delete_csv", "old") == 200
+
+
+LINK = re.compile(r'href="(/dashboard/approvals/[^"]+)"')
+PLAIN = {
+    "the proxy says nothing": [],
+    "the proxy says http": [("X-Forwarded-Proto", "http")],
+    "a link of the chain was http": [("X-Forwarded-Proto", "https, http")],
+    "it is said twice": [("X-Forwarded-Proto", "https"), ("X-Forwarded-Proto", "http")],
+    "it is said otherwise": [("Forwarded", "proto=https")],
+}
+
+
+def in_the_clear(server: ProductionServer, below: str, fields: list[tuple[str, str]]) -> RawAnswer:
+    head = [("Host", server.origin.partition("://")[2]), ("Connection", "close"), *fields]
+    return exchange(server.port, request("GET", BASE + below, head))
+
+
+@pytest.fixture(scope="module")
+def clear(
+    authority: CertificateAuthority,
+    provider: Provider,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[ProductionServer]:
+    """One behind a proxy, which a stranger passes by."""
+    with behind_proxy(tmp_path_factory.mktemp("clear"), authority, provider, out) as server:
+        yield server
+
+
+@each("case", PLAIN)
+@each("below", ["", "/sign-in", "/sign-in/start", "/callback", "/live"])
+def test_nothing_of_it_is_answered_in_the_clear(
+    clear: ProductionServer, below: str, case: str
+) -> None:
+    """A page that says so, without any cookie, whatever was asked for."""
+    answer = in_the_clear(clear, below, PLAIN[case])
+
+    assert answer.status == 400
+    assert b"over HTTPS only" in answer.body
+    assert answer.field("set-cookie") is None
+
+
+def test_a_session_is_no_use_in_the_clear(clear: ProductionServer) -> None:
+    """Its cookie, sent by whatever ignores that it is for https, opens nothing."""
+    with clear.guest() as guest:
+        guest.sign_in()
+        cookie = "; ".join(f"{name}={value}" for name, value in guest.cookies().items())
+        assert in_the_clear(clear, "", [("Cookie", cookie)]).status == 400
+        vouched = [("Cookie", cookie), ("X-Forwarded-Proto", "https")]
+        assert in_the_clear(clear, "", vouched).status == 200
+
+
+def test_a_tls_port_answers_nobody_in_the_clear(
+    authority: CertificateAuthority,
+    provider: Provider,
+    out: ConnectProxy,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Not even with a page."""
+    with (
+        own_tls(tmp_path_factory.mktemp("own_tls"), authority, provider, out) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as plain,
+    ):
+        plain.sendall(request("GET", BASE, [("Host", "localhost")]))
+        try:
+            assert not plain.recv(4096).startswith(b"HTTP/")
+        except ConnectionResetError:
+            return
+
+
+@pytest.mark.slow
+@in_a_browser[0]
+@in_a_browser[1]
+def test_a_browser_signs_in_sees_a_call_arrive_and_approves_it(server: ProductionServer) -> None:
+    """Chromium keeps the cookies, follows the stream and sends the forms; nothing is mixed."""
+    assert server.rest("save_csv", "seen", rows=[]) == 200
+    complaints: list[str] = []
+    with chromium() as browser:
+        context = browser.new_context(
+            ignore_https_errors=True, proxy={"server": server.out.url, "bypass": "localhost"}
+        )
+        context.set_default_timeout(WITHIN_MS)
+        page = context.new_page()
+        page.on("console", lambda told: complaints.append(told.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(server.home)
+        page.get_by_role("link", name="Continue").click()
+        expect(page.get_by_role("heading", name="No requests are waiting")).to_be_visible()
+        assert page.url == server.home
+        assert [(one["name"], one["secure"], one["httpOnly"]) for one in context.cookies()] == [
+            ("__Host-gatepost-session", True, True)
+        ]
+
+        assert server.rest("delete_csv", "seen") == 503
+        waiting = page.locator(".request")
+        expect(waiting).to_have_count(1)
+        waiting.get_by_role("link").click()
+        page.get_by_role("button", name="Approve this call").click()
+        expect(page.get_by_text("Waiting for the agent to make the call")).to_be_visible()
+        assert server.rest("delete_csv", "seen") == 200
+
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", level=1)).to_contain_text("signed out")
+        assert context.cookies() == []
+        context.close()
+    assert complaints == []

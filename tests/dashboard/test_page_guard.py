@@ -1,0 +1,363 @@
+"""The guard around every page: security headers, and forms that no other site can send."""
+
+import hashlib
+import re
+from html.parser import HTMLParser
+from importlib import resources
+
+import httpx2
+import pytest
+
+from tests.dashboard.conftest import DashboardServer
+from tests.support.cases import each
+
+GUARDS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def guarded(answer: httpx2.Response) -> bool:
+    """Whether an answer carries every guard, each once."""
+    return (
+        {name: answer.headers.get(name) for name in GUARDS} == GUARDS
+        and "camera=()" in answer.headers["permissions-policy"]
+        and "strict-transport-security" not in answer.headers
+    )
+
+
+PATHS = [
+    # path below the base       status for alice, and for nobody
+    ("", 200, 303),
+    ("/history", 200, 303),
+    ("/tools", 200, 303),
+    ("/sign-in", 200, 200),
+    ("/signed-out", 200, 200),
+    ("/sign-in/start", 404, 404),
+    ("/callback", 400, 400),
+    ("/nowhere", 404, 404),
+    ("/static/0/htmx.js", 404, 404),
+    ("/sign-out", 405, 405),
+    ("/approvals/none", 404, 303),
+    ("/test/echo?a=1&a=2", 400, 303),
+    ("/test/echo?a=%ff", 400, 303),
+    ("/test/echo?" + "a" * 9000, 414, 303),
+    ("/test/echo/%00", 404, 303),
+    ("/test/echo/%0a", 404, 303),
+    ("/test/broken", 500, 303),
+    ("/test/download", 200, 303),
+]
+
+
+@each(("path", "inside", "outside"), PATHS, ids=[one[0][:30] for one in PATHS])
+def test_every_answer_carries_the_guards(
+    shared: DashboardServer, path: str, inside: int, outside: int
+) -> None:
+    """Pages, redirects and refusals alike, and nobody may keep one."""
+    with shared.guest("alice") as alice, shared.guest() as nobody:
+        for guest, status in ((alice, inside), (nobody, outside)):
+            answer = guest.get(path)
+            assert answer.status_code == status, answer.text
+            assert guarded(answer)
+            assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["content-type"].partition(";")[0] != "application/json" or (
+                "/static/" in path
+            )
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 421),
+        ({"origin": "https://evil.example"}, 403),
+        ({"x": "y" * 40_000}, 431),
+    ],
+    ids=["host", "origin", "head"],
+)
+def test_refusals_at_the_edge_carry_them_too(
+    shared: DashboardServer, headers: dict[str, str], status: int
+) -> None:
+    """What never reaches the dashboard is still drawn as its page, with its guards."""
+    with shared.guest() as guest:
+        answer = guest.http.get("/dashboard", headers=headers)
+
+    assert answer.status_code == status
+    assert guarded(answer)
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+def test_what_went_wrong_is_in_the_log_and_not_on_the_page(shared: DashboardServer) -> None:
+    """An unforeseen failure is a page with the request's id, and nothing of what raised it."""
+    with shared.guest("alice") as guest:
+        answer = guest.get("/test/broken")
+
+    assert answer.headers["x-request-id"] in answer.text
+    assert "unforeseen" not in answer.text.lower().replace("something unforeseen", "")
+    assert "RuntimeError" in shared.gatepost.log()
+
+
+def test_files_are_kept_for_good_and_named_by_their_content(shared: DashboardServer) -> None:
+    """Scripts and styles of a page come from the package, are whole, and never change."""
+    with shared.guest("alice") as guest:
+        page = guest.get().text
+        links = re.findall(r'(?:href|src)="(/dashboard/static/[^"]+)"', page)
+        answers = [guest.http.get(link) for link in links]
+        posted = guest.http.post(links[0], headers={"origin": shared.origin})
+
+    assert {link.rpartition("/")[2] for link in links} >= {"htmx.js", "frame.css"}
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert guarded(answer)
+        assert "set-cookie" not in answer.headers
+    assert posted.status_code == 405
+
+
+class Foreign(HTMLParser):
+    """Gathers what a page must not have: inline script and style, and addresses elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag in {"style", "iframe", "object", "base"} or (tag == "script" and "src" not in given):
+            self.found.append(tag)
+        for name, value in given.items():
+            address = name in {"src", "href", "action", "formaction", "hx-get", "hx-post"}
+            if name.startswith(("on", "hx-on")) or name == "style":
+                self.found.append(f"{tag} {name}")
+            if address and not re.fullmatch(r"(?:[/?#](?!/).*)?", value):
+                self.found.append(f"{tag} {name}={value}")
+
+
+def test_no_page_holds_script_or_style_of_its_own(shared: DashboardServer) -> None:
+    """The policy would stop it anyway; that it need not is what keeps the policy strict."""
+    with shared.guest("alice") as guest:
+        for path in ("", "/history", "/grants", "/tools", "/sign-in"):
+            parser = Foreign()
+            parser.feed(guest.get(path).text)
+            assert parser.found == [], path
+
+
+def test_the_files_of_others_are_as_they_came() -> None:
+    """VENDORED.md says which versions these are, by digests; each has its licence beside it."""
+    folder = resources.files("gatepost.dashboard").joinpath("static")
+    told = folder.joinpath("VENDORED.md").read_text(encoding="utf-8")
+    digests = dict(re.findall(r"^\| `([\w.]+)` \| `([0-9a-f]{64})` \|$", told, re.MULTILINE))
+
+    assert set(digests) == {"htmx.js", "sse.js"}
+    for name, digest in digests.items():
+        assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == digest
+        assert folder.joinpath(name.replace(".js", ".LICENSE")).is_file()
+
+
+def test_no_template_turns_escaping_off() -> None:
+    """`safe` and `autoescape false` are how stored scripts get into pages."""
+    folder = resources.files("gatepost.dashboard").joinpath("templates")
+    told = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir()}
+
+    assert len(told) > 5
+    for name, text in told.items():
+        assert not re.search(r"\|\s*safe\b|autoescape", text), name
+
+
+FORGED = [
+    # what is different about a form that alice's own page would have sent
+    ("no token", {"csrf": ""}, {}),
+    ("made-up token", {"csrf": "x.y"}, {}),
+    ("cookie as token", {"csrf": "COOKIE"}, {}),
+    ("another session's token", {"csrf": "OTHER"}, {}),
+    ("no origin", {}, {"origin": ""}),
+    ("no origin but same site", {}, {"origin": "", "sec_fetch_site": "same-origin"}),
+    ("neighbouring port", {}, {"origin": "http://127.0.0.1:1"}),
+    ("another name of this machine", {}, {"origin": "LOCALHOST"}),
+    ("cross-site", {}, {"sec_fetch_site": "cross-site"}),
+    ("same-site", {}, {"sec_fetch_site": "same-site"}),
+    ("by hand", {}, {"sec_fetch_site": "none"}),
+]
+
+
+@each(("case", "form", "headers"), FORGED, ids=[one[0] for one in FORGED])
+def test_a_form_of_another_page_changes_nothing(
+    shared: DashboardServer, case: str, form: dict[str, str], headers: dict[str, str]
+) -> None:
+    """CSRF: the token of this very session, and the word of the browser where it came from."""
+    with shared.guest("alice") as alice, shared.guest("dave") as dave:
+        stand_ins = {
+            "COOKIE": alice.cookie(),
+            "OTHER": dave.token(),
+            "LOCALHOST": shared.origin.replace("127.0.0.1", "localhost"),
+        }
+        form = {name: stand_ins.get(value, value) for name, value in form.items()}
+        headers = {name: stand_ins.get(value, value) for name, value in headers.items()}
+        refused = alice.post("/sign-out", form, **headers)
+
+        assert refused.status_code == 403, case
+        assert alice.get("/test/echo").status_code == 200
+
+
+def test_a_form_of_our_own_is_taken_with_the_token_in_field_or_header(
+    shared: DashboardServer,
+) -> None:
+    """Plain forms carry a field, htmx a header; a handler sees the other fields."""
+    with shared.guest("alice") as guest:
+        plain = guest.post("/test/echo", {"reason": "a\r\nb", "empty": ""})
+        token = guest.token()
+        headed = guest.post(
+            "/test/echo", {"csrf": "", "x": "1"}, x_csrf_token=token, hx_request="true"
+        )
+
+    assert '{"reason":"a\\nb","empty":""}' in plain.text
+    assert headed.text.endswith('{"x":"1"},true]')
+
+
+BODIES = [
+    ("text/plain", b"csrf=TOKEN", 415),
+    ("multipart/form-data; boundary=x", b"--x\r\n\r\n--x--", 415),
+    ("application/json", b'{"csrf":"TOKEN"}', 415),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN&a=1&a=2", 400),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN&a=%ff", 400),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN&a=\xff", 400),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN&&a", 400),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN" + b"&a=1" * 201, 400),
+    ("application/x-www-form-urlencoded", b"csrf=TOKEN&a=" + b"x" * 100_001, 413),
+]
+
+
+@pytest.mark.parametrize(("kind", "body", "status"), BODIES, ids=[str(n) for n in range(9)])
+def test_a_body_that_no_form_of_ours_has_is_refused(
+    shared: DashboardServer, kind: str, body: bytes, status: int
+) -> None:
+    """Other media types, fields given twice, broken encodings, too many and too much."""
+    with shared.guest("alice") as guest:
+        content = body.replace(b"TOKEN", guest.token().encode())
+        answer = guest.http.post(
+            "/dashboard/test/echo",
+            content=content,
+            headers={"content-type": kind, "origin": shared.origin},
+        )
+
+    assert answer.status_code == status
+    assert guarded(answer)
+
+
+EMBEDDED = [
+    # site         mode        destination  status
+    ("cross-site", "no-cors", "image", 403),
+    ("cross-site", "cors", "empty", 403),
+    ("same-site", "no-cors", "script", 403),
+    ("cross-site", "navigate", "iframe", 403),
+    ("cross-site", "navigate", "object", 403),
+    ("cross-site", "navigate", "document", 200),
+    ("none", "navigate", "document", 200),
+    ("same-origin", "cors", "empty", 200),
+]
+
+
+@pytest.mark.parametrize(("place", "mode", "what", "status"), EMBEDDED)
+def test_no_other_page_gets_a_page_of_ours_into_itself(
+    shared: DashboardServer, place: str, mode: str, what: str, status: int
+) -> None:
+    """Clickjacking and side channels: from elsewhere only a link that a person follows works."""
+    with shared.guest("alice") as guest:
+        answer = guest.get(
+            "/test/echo", sec_fetch_site=place, sec_fetch_mode=mode, sec_fetch_dest=what
+        )
+        assert answer.status_code == status
+
+
+ROLES = [
+    # who      echo  open  admin
+    ("alice", [200, 200, 200]),
+    ("dave", [200, 200, 403]),
+    ("eve", [403, 200, 403]),
+    ("bob", [200, 200, 403]),
+]
+
+
+@pytest.mark.parametrize(("who", "statuses"), ROLES, ids=[one[0] for one in ROLES])
+def test_roles_open_pages(shared: DashboardServer, who: str, statuses: list[int]) -> None:
+    """Whoever lacks a page's roles is told so, and can at least sign out."""
+    with shared.guest(who, fresh=who == "eve") as guest:
+        answers = [guest.get(f"/test/{page}") for page in ("echo", "open", "admin")]
+        assert [one.status_code for one in answers] == statuses
+        if who == "eve":
+            assert "no role" in answers[0].text
+            assert 'action="/dashboard/sign-out"' in answers[0].text
+            assert guest.post("/sign-out").status_code == 303
+
+
+def test_the_tenant_is_the_sessions(shared: DashboardServer) -> None:
+    """Nothing that a visitor sends chooses another one."""
+    with shared.guest("bob") as guest:
+        seen = guest.get("/test/echo?tenant=acme", x_octopus_tenant_id="acme", x_tenant="acme").text
+
+    assert '["globex","bob"' in seen
+
+
+def test_cookies_are_for_the_server_only(shared: DashboardServer) -> None:
+    """HttpOnly and Lax, for the whole host (which `__Host-` asks for), gone with the browser."""
+    with shared.guest() as guest:
+        asked = guest.start().headers["set-cookie"]
+        opened = guest.sign_in("alice").headers.get_list("set-cookie")
+
+    assert re.fullmatch(
+        r"gatepost\d+-sign-in=[\w.-]+; Path=/; HttpOnly; SameSite=Lax; Max-Age=600", asked
+    )
+    assert re.fullmatch(r"gatepost\d+-session=[\w.-]+; Path=/; HttpOnly; SameSite=Lax", opened[0])
+    assert re.fullmatch(
+        r"gatepost\d+-sign-in=; Path=/; HttpOnly; SameSite=Lax; Max-Age=0", opened[1]
+    )
+
+
+def test_htmx_is_led_to_the_sign_in(shared: DashboardServer) -> None:
+    """A part of a page that asks after the session ended moves the whole page, and back later."""
+    with shared.guest() as guest:
+        shown = f"{shared.home}/history?page=2"
+        answer = guest.get("/live", hx_request="true", hx_current_url=shown)
+        hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
+        others = [guest.get("/live", hx_request="true", hx_current_url=one) for one in hostile]
+
+    assert answer.status_code == 401
+    assert answer.headers["hx-redirect"] == "/dashboard/sign-in?next=/history%3Fpage%3D2"
+    for other in others:
+        assert other.headers["hx-redirect"] == "/dashboard/sign-in"
+
+
+def test_something_to_keep_is_never_shown(shared: DashboardServer) -> None:
+    """A file has a harmless name and is an attachment, whatever it holds."""
+    with shared.guest("alice") as guest:
+        answer = guest.get("/test/download")
+
+    assert answer.headers["content-disposition"] == 'attachment; filename="abx.jsonl"'
+
+
+def test_a_laptops_other_name_leads_to_the_one_that_has_the_cookies(
+    shared: DashboardServer,
+) -> None:
+    """In development `localhost` reaches the server too; the dashboard is at its own address."""
+    with shared.guest("alice") as guest:
+        host = shared.origin.removeprefix("http://").replace("127.0.0.1", "localhost")
+        answer = guest.get("/history?page=2", host=host)
+
+    assert answer.status_code == 307
+    assert answer.headers["location"] == f"{shared.home}/history?page=2"
+
+
+def test_a_live_page_comes_in_parts(shared: DashboardServer) -> None:
+    """Events go out as they happen, each with its own lines."""
+    with shared.guest("alice") as guest, guest.stream("/test/live") as lines:
+        assert [next(lines) for _ in range(4)] == [
+            "event: first",
+            "data: <p>one</p>",
+            "data: <p>two</p>",
+            "",
+        ]

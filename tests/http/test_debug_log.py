@@ -1,0 +1,122 @@
+"""What `log.level = "debug"` tells of requests, and what it never does."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.storage.backends import open_records
+from gatepost.telemetry.logs import OWN_LOGGERS, configure
+from tests.rest.clients import Octopus
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
+
+pytestmark = pytest.mark.requirement("P15")
+PRIVATE = "glpat-nobody-may-read-this"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with (
+        Idp() as idp,
+        running_server(
+            idp,
+            [issuer_settings(idp)],
+            log={"level": "debug"},
+            tenancy={"create_on_first_use": True},
+            tools={"packs": ["demo", "filesystem"]},
+        ) as server,
+    ):
+        yield server
+
+
+CALLS: dict[str, tuple[str, dict[str, Any], str, str | None]] = {
+    "done": ("echo", {"text": "hello"}, "success", "success"),
+    "failed": ("fs_read_text", {"path": "none.txt"}, "failure", "not_found"),
+    "wrong": ("echo", {"txt": "hello"}, "failure", "validation"),
+    "unknown": ("ecko", {}, "error -32602", None),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_request_is_told_with_its_duration_and_outcome(server: Server, case: str) -> None:
+    """Method, id and tool as it comes; the same with how it ended; a call by its tool's name."""
+    tool, arguments, outcome, ended = CALLS[case]
+    token = server.token(org_id="acme", scope="files:read")
+    with capture_logs() as events:
+        server.client.call(token, tool, arguments)
+
+    told = [one for one in events if one["event"] in ("request_received", "response_made")]
+    assert [(one["event"], one["method"], one["tool"]) for one in told] == [
+        ("request_received", "tools/call", tool),
+        ("response_made", "tools/call", tool),
+    ]
+    assert told[0]["id"] == told[1]["id"] != ""
+    assert told[1]["outcome"] == outcome
+    assert told[1]["duration_ms"] >= 0
+    calls = [one for one in events if one["event"] == "call_completed"]
+    assert [(one["offer"], one["outcome"]) for one in calls] == ([(tool, ended)] if ended else [])
+    assert token not in json.dumps(events, default=str)
+
+
+def test_a_call_by_rest_is_told_too(server: Server) -> None:
+    """With what it is part of."""
+    octopus = Octopus(server, server.token(org_id="acme"))
+    with capture_logs() as events:
+        octopus.call("echo", {"text": PRIVATE}, ("X-Octopus-Correlation-Id", "episode-1"))
+
+    [call] = [one for one in events if one["event"] == "call_completed"]
+    assert (call["offer"], call["outcome"], call["correlation"]) == ("echo", "success", "episode-1")
+    assert call["duration_ms"] >= 0
+    assert PRIVATE not in json.dumps(events, default=str)
+
+
+def test_nobody_else_pays_for_it() -> None:
+    """Without that level nothing of it happens, not even unheard."""
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], tenancy={"create_on_first_use": True}) as quiet,
+        capture_logs() as events,
+    ):
+        quiet.client.call(quiet.token(org_id="acme"), "echo", {"text": "hello"})
+
+    told = {"request_received", "response_made", "call_completed"}
+    assert [one for one in events if one["event"] in told] == []
+
+
+@contextmanager
+def levels_restored() -> Iterator[None]:
+    """Put the handlers and levels back that the test's process had."""
+    loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
+    before = [(one, one.level, one.handlers) for one in loggers]
+    try:
+        yield
+    finally:
+        for one, level, handlers in before:
+            one.setLevel(level)
+            one.handlers = handlers
+
+
+async def test_debug_shows_no_statement_of_the_database_driver(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A statement's parameters are the tenants' data."""
+    with levels_restored():
+        configure(level="debug", form="json")
+        records = await open_records(f"sqlite:///{tmp_path / 'gatepost.db'}")
+        try:
+            await records.of("acme").approvals.get(PRIVATE)
+        finally:
+            await records.aclose()
+        logging.getLogger("gatepost.tools").debug("own_event")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    assert "own_event" in [line["event"] for line in lines]
+    strangers = [line for line in lines if line["logger"].partition(".")[0] not in OWN_LOGGERS]
+    assert [line for line in strangers if line["level"] == "debug"] == []
+    assert PRIVATE not in json.dumps(lines)

@@ -1,0 +1,251 @@
+"""What Gatepost keeps for clients that read slowly or not at all is bounded."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.edge import respond
+from gatepost.http.flow_control import UnreadLimits
+from gatepost_authz.middleware import send_response
+from tests.http.conftest import WITHIN_S, Encrypted, encrypted
+from tests.support.measuring import eventually
+from tests.support.tokens import CertificateAuthority
+
+MEGABYTE = 1_000_000
+LARGE = bytes(range(250)) * 4 * 4000
+"""Four megabytes: what a call may answer at most."""
+GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+SMALL = {"SO_RCVBUF": 8_192}
+"""As little as a client may take at once."""
+
+
+class App:
+    """Answers a large body in one step, in two, or as a stream without end."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.gone = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked.append(scope["path"])
+        if scope["path"] == "/stream":
+            await self._streams(receive, send)
+        elif scope["path"] == "/small":
+            await send_response(send, 200, (), b"small")
+        elif scope["path"] == "/whole":
+            await send_response(send, 200, (), LARGE)
+        else:
+            await respond(send, 200, LARGE)
+
+    async def _streams(self, receive: Receive, send: Send) -> None:
+        async def speaks() -> None:
+            while True:
+                await send({"type": "http.response.body", "body": LARGE, "more_body": True})
+
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        speaking = asyncio.create_task(speaks())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.gone.set()
+        speaking.cancel()
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+@pytest.fixture(scope="module", params=["plain", "TLS"])
+def authority(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CertificateAuthority | None:
+    """Who certifies the server, where it speaks TLS: nothing of its buffers is the same there."""
+    return (
+        CertificateAuthority(tmp_path_factory.mktemp("authority"))
+        if request.param == "TLS"
+        else None
+    )
+
+
+@contextlib.contextmanager
+def limited(
+    app: App, authority: CertificateAuthority | None, **limits: float
+) -> Iterator[Encrypted]:
+    """A server with these limits and no others."""
+    none = {"process_bytes": 0, "caller_bytes": 0, "bytes_per_s": 0, "window_s": 600.0}
+    unread = UnreadLimits(**none | limits)  # type: ignore[arg-type]
+    with encrypted(app, authority, unread=unread) as server:
+        yield server
+
+
+def asked(server: Encrypted, path: bytes, address: str = "127.0.0.1") -> socket.socket:
+    """A connection whose client has asked, and reads nothing."""
+    connection = server.opened(address, **SMALL)
+    connection.sendall(GET % path)
+    return connection
+
+
+def body(connection: socket.socket, size: int = len(LARGE)) -> bytes:
+    """The next answer's body."""
+    data = bytearray()
+    while b"\r\n\r\n" not in data:
+        data += read(connection)
+    data = data.partition(b"\r\n\r\n")[2]
+    while len(data) < size:
+        data += read(connection)
+    return bytes(data)
+
+
+def read(connection: socket.socket) -> bytes:
+    piece = connection.recv(1 << 18)
+    assert piece, "the server closed"
+    return piece
+
+
+def is_cut(connection: socket.socket) -> bool:
+    """Whether the rest of an answer never comes."""
+    try:
+        return len(body(connection)) < len(LARGE)
+    except (OSError, AssertionError):
+        return True
+
+
+PATHS = [b"/whole", b"/parts", b"/stream"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_one_caller_leaves_unread_is_bounded(
+    app: App, authority: CertificateAuthority | None, path: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hundreds of answers that nobody read filled the memory; the newest of them are kept."""
+    with limited(app, authority, caller_bytes=5 * MEGABYTE * 2) as server, ExitStack() as open_:
+        unread = server.server.config.unread
+        connections = []
+        for number in range(8):
+            connections.append(open_.enter_context(asked(server, path)))
+            eventually(lambda n=number: len(app.asked) == n + 1, within=WITHIN_S)
+            eventually(lambda: unread.total >= 2 * MEGABYTE, within=WITHIN_S)
+        eventually(lambda: len(server.server.server_state.connections) <= 2, within=WITHIN_S)
+
+        assert unread.total <= 10 * MEGABYTE
+        assert is_cut(connections[0])
+        if path != b"/stream":
+            assert body(connections[-1]) == LARGE
+    told = [record for record in caplog.records if record.msg == "unread_answer_dropped"]
+    assert told[0].levelno == logging.WARNING
+    assert len(told) < 6, "a stranger must not fill the log"
+
+
+def test_another_caller_keeps_its_answers(app: App, authority: CertificateAuthority | None) -> None:
+    """Where a process keeps too much, it gives up answers of the caller that keeps the most."""
+    with limited(app, authority, process_bytes=20 * MEGABYTE) as server, ExitStack() as open_:
+        modest = [open_.enter_context(asked(server, b"/whole", "127.0.0.2")) for _ in range(2)]
+        eventually(lambda: server.server.config.unread.total >= 7 * MEGABYTE, within=WITHIN_S)
+        for _ in range(10):
+            open_.enter_context(asked(server, b"/whole"))
+        eventually(lambda: len(app.asked) == 12, within=WITHIN_S)
+        eventually(lambda: len(server.server.server_state.connections) <= 5, within=WITHIN_S)
+
+        assert server.server.config.unread.total <= 20 * MEGABYTE
+        assert [body(connection) for connection in modest] == [LARGE, LARGE]
+
+
+def test_a_client_that_hardly_reads_is_cut_off(
+    app: App, authority: CertificateAuthority | None
+) -> None:
+    """It held its answer for as long as it took a byte now and then, or none at all."""
+    with (
+        limited(app, authority, bytes_per_s=100_000, window_s=0.5) as server,
+        ExitStack() as open_,
+    ):
+        silent, sipping = ([open_.enter_context(asked(server, p)) for p in PATHS] for _ in "ab")
+
+        def are_lost() -> bool:
+            for connection in sipping:
+                with contextlib.suppress(OSError):
+                    connection.recv(1)
+            return not server.server.server_state.connections
+
+        eventually(lambda: len(app.asked) == 6, within=WITHIN_S)
+        eventually(are_lost, within=WITHIN_S)
+        assert server.server.config.unread.total == 0
+        assert all(is_cut(connection) for connection in silent)
+
+
+def test_a_client_that_reads_slowly_and_steadily_gets_all(
+    app: App, authority: CertificateAuthority | None
+) -> None:
+    """It may take many windows, as long as it reads faster than the least."""
+    waiting = threading.Event()
+    with (
+        limited(app, authority, bytes_per_s=20_000, window_s=0.2) as server,
+        asked(server, b"/whole") as connection,
+    ):
+        data = bytearray()
+        while len(data) < len(LARGE):
+            data += read(connection)
+            waiting.wait(0.002)
+    assert data.endswith(LARGE[-1000:])
+
+
+def test_nothing_is_carried_out_for_a_client_that_does_not_read(
+    app: App, authority: CertificateAuthority | None
+) -> None:
+    """Each further request had its answer made and kept; they wait until the first one is read."""
+    with limited(app, authority) as server, asked(server, b"/whole") as connection:
+        eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
+        connection.sendall(GET % b"/whole" + GET % b"/small")
+        connection.sendall(GET % b"/small")
+        with asked(server, b"/small") as other:
+            assert body(other, 5) == b"small"
+        assert app.asked == ["/whole", "/small"]
+
+        data = bytearray(body(connection))
+        while data.count(b"small", 2 * len(LARGE)) < 2:
+            data += read(connection)
+        assert data.count(LARGE) == 2
+        assert app.asked == ["/whole", "/small", "/whole", "/small", "/small"]
+
+
+def test_a_refusal_waits_for_the_answer_before_it(
+    app: App, authority: CertificateAuthority | None
+) -> None:
+    """What is no request, or begins one and does not end it, is refused behind the answer."""
+    with limited(app, authority) as server:
+        for nonsense in (b"\x00\x00\r\n\r\n", b"GET"):
+            with asked(server, b"/whole") as connection:
+                eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
+                connection.sendall(nonsense)
+                assert body(connection)[: len(LARGE)] == LARGE
+            eventually(lambda: not server.server.server_state.connections, within=WITHIN_S)
+
+
+@pytest.mark.parametrize("path", [b"/whole", b"/parts"])
+def test_the_last_answer_of_a_connection_is_read_to_its_end(
+    app: App, authority: CertificateAuthority | None, path: bytes
+) -> None:
+    """The connection closes behind what is kept, and not before."""
+    with limited(app, authority) as server, server.opened(**SMALL) as connection:
+        connection.sendall(LAST % path)
+        eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
+        assert body(connection) == LARGE
+        assert connection.recv(1) == b""
+
+
+def test_a_stop_waits_for_what_is_being_read(
+    app: App, authority: CertificateAuthority | None
+) -> None:
+    """Whoever reads its answer while the server stops gets all of it."""
+    with limited(app, authority) as server, asked(server, b"/whole") as connection:
+        eventually(lambda: server.server.config.unread.total > MEGABYTE, within=WITHIN_S)
+        server.server.should_exit = True
+        assert body(connection) == LARGE
+        server.stop()

@@ -1,0 +1,279 @@
+"""The official clients wait for a decision without any code for it."""
+
+import asyncio
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import types
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from gatepost import CallContext, Pack
+from gatepost.policy.approvals.request import ApprovalRequest, Operator
+from tests.clients.sdk_clients import Tasks
+from tests.rest.clients import Octopus
+from tests.support.browser import Person
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.node import walk_typescript
+from tests.support.server import Server, issuer_settings, running_server
+
+pack = Pack("signing")
+
+
+@pack.tool()
+async def sign(ctx: CallContext, label: str) -> str:
+    """Sign something, once somebody has approved it."""
+    Signed.labels[label] += 1
+    return f"signed {label}"
+
+
+class Signed:
+    """What was signed, and how often."""
+
+    labels: Counter[str] = Counter()
+
+
+WITHIN_S = 30
+NOBODY = Operator("nobody in particular")
+
+
+class ApprovalServer:
+    """The server, a token for it, and its approvers."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.token = server.token()
+        self.url = server.client.resource
+
+    def waits(self, label: str) -> ApprovalRequest | None:
+        """The request for this label, if it waits."""
+        service = self.server.services.approvals
+        for request in self._there(service.waiting("acme")):
+            if json.loads(request.arguments)["label"] == label:
+                return request  # type: ignore[no-any-return]
+        return None
+
+    def decide(self, label: str) -> None:
+        """Wait until a call asks for it; then approve it, or reject what is called so."""
+        eventually(lambda: self.waits(label), within=WITHIN_S)
+        request, service = self.waits(label), self.server.services.approvals
+        assert request is not None
+        if label.startswith("bad"):
+            self._there(service.reject("acme", request.id, NOBODY, "It is bad."))
+        else:
+            self._there(service.approve("acme", request.id, NOBODY))
+
+    def streams(self) -> int:
+        """How many answers are streams that stay open."""
+        return len(self.server.services.streams)
+
+    @contextmanager
+    def deciding(
+        self, *labels: str, once: Callable[[int], object] = lambda decided: True
+    ) -> Iterator[None]:
+        """
+        Somebody decides about these, one after the other, for the time of a block.
+
+        Each as soon as it waits, and *once* holds for how many were decided before.
+        """
+        failed: list[BaseException] = []
+
+        def decide() -> None:
+            try:
+                for decided, label in enumerate(labels):
+                    eventually(partial(once, decided), within=WITHIN_S)
+                    self.decide(label)
+            except BaseException as error:  # noqa: BLE001 - raised below, in the test's own thread
+                failed.append(error)
+
+        somebody = threading.Thread(target=decide, daemon=True)
+        somebody.start()
+        yield
+        somebody.join(WITHIN_S)
+        assert not somebody.is_alive()
+        assert not failed, failed
+
+    def _there(self, work: Any) -> Any:
+        loop = self.server.loop
+        assert loop is not None
+        return asyncio.run_coroutine_threadsafe(work, loop).result(WITHIN_S)
+
+
+@contextmanager
+def open_approval_server(folder: Path, **settings: Any) -> Iterator[ApprovalServer]:
+    """Serve the tool that needs approval, and a dashboard, which is where pages are."""
+    (folder / "secret").write_text("a-secret-of-the-dashboard", encoding="utf-8")
+    page = {"client_id": "gatepost-dashboard", "client_secret": f"file:{folder / 'secret'}"}
+    roles = {"approver": {"claim": "roles", "value": "approver"}}
+    usual: dict[str, Any] = {
+        "tools": {"load": [__name__]},
+        "tenancy": {"create_on_first_use": True},
+        "approvals": {"require": ["sign"]},
+    }
+    with (
+        Idp() as idp,
+        running_server(
+            idp, [issuer_settings(idp, dashboard=page, roles=roles)], **(usual | settings)
+        ) as server,
+    ):
+        yield ApprovalServer(server)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApprovalServer]:
+    with open_approval_server(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+class Visitor:
+    """The person at a Python client, who opens every page that it is shown."""
+
+    def __init__(self) -> None:
+        self.pages: list[str] = []
+        self.told: list[str | None] = []
+
+    async def visit(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
+        assert isinstance(params, types.ElicitRequestURLParams)
+        self.pages.append(params.url)
+        return types.ElicitResult(action="accept")
+
+    async def within_task(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        self.pages.append(params["url"])
+        return {"action": "accept"}
+
+    async def hear(self, progress: float, total: float | None, message: str | None) -> None:
+        self.told.append(message)
+
+
+@asynccontextmanager
+async def connected(server: ApprovalServer, mode: str, **options: Any) -> AsyncIterator[Client]:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            httpx2.AsyncClient(headers=headers, timeout=WITHIN_S, trust_env=False) as http,
+            Client(
+                streamable_http_client(server.url, http_client=http), mode=mode, **options
+            ) as client,
+        ):
+            yield client
+
+
+def said(result: types.CallToolResult) -> tuple[bool, str]:
+    (block,) = result.content
+    assert isinstance(block, types.TextContent)
+    return result.is_error, block.text
+
+
+def labels() -> list[str]:
+    """One to be approved and one to be rejected, new in every test."""
+    return [f"good-{uuid.uuid4()}", f"bad-{uuid.uuid4()}"]
+
+
+@pytest.mark.requirement("A7", "A8")
+@pytest.mark.parametrize("way", ["pages", "tasks", "tasks and pages", "nothing"])
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a7_the_python_client_waits_and_gets_what_was_decided(
+    server: ApprovalServer, mode: str, way: str
+) -> None:
+    """Whatever it declares: it makes one call, and shows its person where it is decided."""
+    person = Visitor()
+    options: dict[str, Any] = {}
+    if "pages" in way:
+        options["elicitation_callback"] = person.visit
+    if "tasks" in way:
+        options["extensions"] = [Tasks(person.within_task)]
+    good, bad = labels()
+    opens = "pages" in way
+
+    def shown(decided: int) -> bool:
+        return not opens or len(person.pages) > decided
+
+    with server.deciding(good, bad, once=shown):
+        async with connected(server, mode, **options) as client:
+            signed, refused = [
+                said(await client.call_tool("sign", {"label": one}, progress_callback=person.hear))
+                for one in (good, bad)
+            ]
+
+    assert signed == (False, f"signed {good}")
+    assert refused[0]
+    assert "It is bad." in refused[1]
+    assert (len(person.pages) >= 2) is opens
+    assert all(page.startswith(server.url.removesuffix("/mcp")) for page in person.pages)
+    if way == "nothing":
+        assert "approval" in str(person.told[0])
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("A7", "A8")
+@pytest.mark.parametrize("pages", [True, False])
+@pytest.mark.parametrize("mode", ["1.x", "2.x legacy", "2.x auto"])
+def test_a7_the_typescript_clients_wait_and_get_what_was_decided(
+    server: ApprovalServer, mode: str, *, pages: bool
+) -> None:
+    """Both generations, with pages to open and without."""
+    good, bad = labels()
+    held = mode != "2.x auto"
+    with server.deciding(good, bad, once=lambda decided: server.streams() or not held):
+        report = walk_typescript(
+            "waiting.mjs",
+            Person(),
+            url=server.url,
+            token=server.token,
+            mode=mode,
+            labels=[good, bad],
+            pages=pages,
+        )
+
+    (first, text), (second, why) = report["said"]
+    assert (first, text, second) == (False, f"signed {good}", True)
+    assert "It is bad." in why
+    assert (len(report["asked"]) >= 2) is pages
+
+
+@pytest.mark.requirement("A7", "A8", "O5", "O12")
+def test_a7_rest_says_when_to_come_back(server: ApprovalServer) -> None:
+    """At once, in the body and in a header; the key is not spent, and what is approved is done."""
+    octopus, (good, bad) = Octopus(server.server, server.token), labels()
+    key = ("Idempotency-Key", str(uuid.uuid4()))
+    waits = [octopus.call("sign", {"label": good}, key) for _ in range(2)]
+    server.decide(good)
+    signed = [octopus.call("sign", {"label": good}, key) for _ in range(2)]
+    octopus.call("sign", {"label": bad})
+    server.decide(bad)
+    refused = octopus.call("sign", {"label": bad})
+
+    for one in waits:
+        assert one.error == (503, "approval_pending")
+        assert one.raw.field("Retry-After") == str(one.json["retry_after"])
+        assert "/dashboard/approvals/" in one.json["message"]
+    assert [one.json for one in signed] == [{"result": f"signed {good}"}] * 2
+    assert refused.error == (403, "denied")
+    assert "It is bad." in refused.json["message"]
+
+
+@pytest.mark.requirement("A7")
+def test_a7_a_machines_call_waits_for_a_person_too(server: ApprovalServer) -> None:
+    """With a token of client credentials, whose subject is its client."""
+    [good] = labels()[:1]
+    token = server.server.token(sub="agents", client_id="agents")
+    octopus = Octopus(server.server, token)
+    waits = octopus.call("sign", {"label": good})
+    asked = server.waits(good)
+    server.decide(good)
+
+    assert waits.error == (503, "approval_pending")
+    assert asked is not None
+    assert (asked.caller.kind, asked.by) == ("client", (("role:approver",),))
+    assert octopus.call("sign", {"label": good}).json == {"result": f"signed {good}"}

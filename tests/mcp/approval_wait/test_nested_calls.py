@@ -1,0 +1,86 @@
+"""Calls within calls, and protocols that cannot wait: who is asked, and whose clock stops."""
+
+import ssl
+from typing import Any
+
+import pytest
+
+from gatepost.config.packs import Packs
+from gatepost.outbound.client import OutboundClient as Outbound
+from gatepost.runtime.tool_services import TenantToolServices
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.store import SecretStore
+from gatepost.tools.api import Call
+from gatepost.tools.client import NOBODY
+from gatepost_authz.config import Network
+from tests.mcp.approval_wait.conftest import (
+    MESSAGE,
+    PAGE,
+    RETRY_AFTER_S,
+    DecisionStage,
+    Paid,
+    with_decisions,
+)
+from tests.support.endpoint import EndpointClient, TaskClient, a_caller
+from tests.support.endpoint_streams import EndpointPair
+
+
+def lends(client: EndpointClient) -> None:
+    """Give its tools what they call others with."""
+    client.kit = TenantToolServices(
+        Packs(),
+        records=client.records,
+        secrets=SecretCache(SecretStore(client.records, client.keyring)),
+        outbound=Outbound(Network(), tls=ssl.create_default_context),
+        run=client.runner.run,
+    )
+
+
+@pytest.mark.requirement("A7", "O8")
+async def test_o8_both_clocks_stand_still_while_a_person_decides(decisions: DecisionStage) -> None:
+    """A tool that calls another may take its time before and after, and not the person's."""
+    pair = await with_decisions(decisions, EndpointPair).open()
+    lends(pair.one)
+    live = pair.call(pair.one, "spend")
+    await live.took(6)  # longer than `spend` may take: they tell of tenths of a second
+    (await decisions.only()).decide("approved")
+    *told, answer = await live.rest()
+    steps = [one["params"]["progress"] for one in told]
+
+    assert answer["result"]["content"][0]["text"] == "paid 2"
+    assert steps == sorted(set(steps))
+    assert told[-1]["params"]["message"] == "after"
+
+
+@pytest.mark.requirement("A7", "K-10")
+async def test_k_10_a_tool_that_has_begun_is_not_untouched(decisions: DecisionStage) -> None:
+    """What it calls waits in its task; whoever takes that up must not run all of it again."""
+    client = with_decisions(decisions, TaskClient)
+    lends(client)
+    client.server.lengthy |= {"spend"}
+    task_id = (await client.start("spend"))["taskId"]
+    await client.when(task_id, lambda task: task.get("statusMessage") == f"{MESSAGE} {PAGE}")
+    record = await client.records.of("acme").tasks.get(task_id)
+    assert record is not None
+    assert b'"untouched":true' not in record.call
+    (await decisions.only()).decide("approved")
+
+    ended = await client.until(task_id)
+    assert ended["result"]["content"][0]["text"] == "paid 2"
+    await client.task_runner.aclose()
+
+
+@pytest.mark.requirement("A7")
+async def test_a7_who_can_be_told_nothing_is_told_when_to_come_back(
+    decisions: DecisionStage,
+) -> None:
+    """At once; nothing was done, and the same call meets the same request."""
+    client = with_decisions(decisions, EndpointClient)
+    call = Call(caller=a_caller(), name="pay", arguments=b"{}", request_id="1", client=NOBODY)
+    waits: Any = (await client.runner.run(call)).failure
+    (await decisions.only()).decide("approved")
+    await client.runner.run(call)
+
+    assert (waits.kind, waits.retry_after) == ("approval_pending", RETRY_AFTER_S)
+    assert waits.message == f"{MESSAGE} {PAGE}"
+    assert Paid.amounts == [1]

@@ -1,0 +1,246 @@
+"""The older revisions: the call's stream stays open, and tells what is waited for."""
+
+from typing import Any
+
+import pytest
+
+from tests.mcp.approval_wait.conftest import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Verdict,
+    with_decisions,
+)
+from tests.support.endpoint import a_caller, message
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
+
+VERSIONS = ["2025-11-25", "2025-06-18", "2025-03-26"]
+PAGES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+VERDICTS: list[tuple[Verdict, str]] = [
+    ("approved", "paid 1"),
+    ("rejected", "It was rejected."),
+    ("expired", "It was expired."),
+]
+
+
+async def opened(
+    decisions: DecisionStage, version: str = "2025-11-25", **declared: Any
+) -> EndpointPair:
+    return await with_decisions(decisions, EndpointPair, version=version).open(**declared)
+
+
+def quiet(pair: EndpointPair, identity: Any = 7) -> OpenExchange:
+    """A call whose client did not ask for progress."""
+    params = {"name": "pay", "arguments": {}}
+    return pair.post(pair.one, message("tools/call", params, identity=identity))
+
+
+def text(answer: Any) -> str:
+    return str(answer["result"]["content"][0]["text"])
+
+
+@pytest.mark.requirement("A7", "A8", "PR-01")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("verdict", "words"), VERDICTS)
+async def test_a7_progress_says_what_is_waited_for(
+    decisions: DecisionStage, version: str, verdict: Verdict, words: str
+) -> None:
+    """Then of the work, and all of it grows; the answer comes on the same stream."""
+    pair = await opened(decisions, version)
+    live = pair.call(pair.one, "pay")
+    first = (await live.event())[1]
+    (await decisions.only()).decide(verdict)
+    rest = await live.rest()
+    steps = [one["params"]["progress"] for one in (first, *rest[:-1])]
+
+    assert first["params"]["message"] == f"{MESSAGE} {PAGE}"
+    assert steps == sorted(set(steps))
+    assert text(rest[-1]) == words
+    assert Paid.amounts == ([1] if verdict == "approved" else [])
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a7_without_a_token_the_stream_shows_that_it_lives(
+    decisions: DecisionStage, version: str
+) -> None:
+    """Its head comes at once, and a comment now and then."""
+    pair = await opened(decisions, version)
+    live = await quiet(pair).opened()
+    await live.took(3)
+    (await decisions.only()).decide("approved")
+
+    assert [text(one) for one in await live.rest()] == ["paid 1"]
+
+
+@pytest.mark.requirement("A7", "E-05", "E-15")
+async def test_a7_a_client_that_opens_pages_is_shown_one(decisions: DecisionStage) -> None:
+    """When it was decided, the client hears that the page is of no more use."""
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
+    asked = (await live.event())[1]
+    (await decisions.only()).decide("approved")
+    rest = await live.rest()
+
+    assert asked["method"] == "elicitation/create"
+    assert asked["params"].pop("elicitationId")
+    assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    taken_back, complete, answer = rest
+    assert taken_back["method"] == "notifications/cancelled"
+    assert taken_back["params"]["requestId"] == asked["id"]
+    assert complete["method"] == "notifications/elicitation/complete"
+    assert text(answer) == "paid 1"
+
+
+@pytest.mark.requirement("A7", "E-14", "E-12")
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"result": {"action": "accept"}},
+        {"result": {"action": "accept", "content": {"approved": True}}},
+        {"result": {"action": "approved"}},
+        {"error": {"code": -32603, "message": "no browser"}},
+        {"error": {"code": -1, "message": "rejected"}},
+        {"result": "yes"},
+    ],
+)
+async def test_a7_what_the_client_answers_is_no_approval(
+    decisions: DecisionStage, member: Any
+) -> None:
+    """Nor does a client that fails at opening the page fail the call: it waits all the same."""
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
+    asked = (await live.event())[1]
+    request = await decisions.only()
+    before = live.taken
+    assert await pair.answer(pair.two, asked["id"], **member) == 202
+    await live.took(before + 3)
+    assert (Paid.amounts, request.watchers) == ([], 1)
+    request.decide("approved")
+
+    assert text((await live.rest())[-1]) == "paid 1"
+
+
+@pytest.mark.requirement("A7", "E-12")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a7_who_declines_waits_no_longer(decisions: DecisionStage, action: str) -> None:
+    """The call fails and says that its request still waits, which the same call finds again."""
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
+    asked = (await live.event())[1]
+    await pair.answer(pair.two, asked["id"], result={"action": action})
+    (answer,) = await live.rest()
+
+    assert answer["result"]["isError"]
+    assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
+    (await decisions.only()).decide("approved")
+    paid = await pair.one.within(
+        pair.session, message("tools/call", {"name": "pay", "arguments": {}})
+    )
+    assert text(paid.json) == "paid 1"
+
+
+@pytest.mark.requirement("A7", "E-01", "L-04")
+@pytest.mark.parametrize(
+    ("version", "declared"),
+    [("2025-06-18", PAGES), ("2025-03-26", PAGES), ("2025-11-25", {"elicitation": {}})],
+)
+async def test_e_01_who_opens_no_pages_is_shown_none(
+    decisions: DecisionStage, version: str, declared: Any
+) -> None:
+    """It reads of the page in its progress."""
+    pair = await opened(decisions, version, **declared)
+    live = pair.call(pair.one, "pay")
+    first = (await live.event())[1]
+    (await decisions.only()).decide("approved")
+
+    assert first["method"] == "notifications/progress"
+    assert {one.get("method") for one in await live.rest()} <= {"notifications/progress", None}
+
+
+@pytest.mark.requirement("A7", "S-10")
+async def test_a7_a_broken_connection_loses_nothing(decisions: DecisionStage) -> None:
+    """The call waits on; its client fetches the answer, or calls again, and finds the request."""
+    pair = await opened(decisions)
+    live = pair.call(pair.one, "pay")
+    last, _ = await live.event()
+    live.hang_up()
+    again = pair.call(pair.two, "pay", identity=8)
+    await again.event()
+    request = await decisions.only()
+    await request.watched_by(2)
+    resumed = pair.resume(pair.two, last)
+    request.decide("rejected")
+    found = [await resumed.rest(), await again.rest()]
+
+    assert [text(one[-1]) for one in found] == ["It was rejected."] * 2
+    assert [one[-1]["id"] for one in found] == [7, 8]
+
+
+@pytest.mark.requirement("CX-01", "A7")
+async def test_cx_01_who_takes_its_call_back_waits_no_longer(decisions: DecisionStage) -> None:
+    """Told to either process; the request stays."""
+    pair = await opened(decisions, **PAGES)
+    live = quiet(pair)
+    await live.event()
+    request = await decisions.only()
+    await request.watched_by(1)
+    await pair.cancel(pair.two, 7)
+    await live.over()
+
+    assert (request.watchers, request.verdict) == (0, None)
+
+
+@pytest.mark.requirement("A7", "DE-09")
+@pytest.mark.usefixtures("hasty")
+async def test_a7_what_cannot_be_told_waits_for_a_moment(decisions: DecisionStage) -> None:
+    """A batch, and an answer that can be no stream, end with what to do."""
+    pair = await opened(decisions, "2025-03-26")
+    call = message("tools/call", {"name": "pay", "arguments": {}})
+    ping = message("ping", identity=8)
+    batch = await pair.one.within(pair.session, b"[" + call + b"," + ping + b"]")
+    single = await pair.one.within(pair.session, call, ("accept", "application/json"))
+
+    waits, pong = batch.json
+    for answer in (waits, single.json):
+        assert answer["result"]["isError"]
+        assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
+    assert pong["id"] == 8
+
+
+@pytest.mark.requirement("A7")
+async def test_a7_nobody_waits_for_longer_than_its_token_lasts(decisions: DecisionStage) -> None:
+    """The call fails and says that its request still waits."""
+    pair = await opened(decisions)
+    pair.become(a_caller(expires_at=0))
+    pair.one.runner.grace_s = 0.05
+    (answer,) = await quiet(pair).rest()
+
+    assert answer["result"]["isError"]
+    assert text(answer).startswith(MESSAGE)
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.usefixtures("hasty")
+async def test_a7_with_too_many_streams_open_it_waits_for_a_moment(
+    decisions: DecisionStage,
+) -> None:
+    """There is no room to show that the call lives."""
+    pair = await opened(decisions)
+    pair.one.streams.most = 0
+    live = quiet(pair)
+    await live.over()
+
+    assert live.headers["content-type"] == "application/json"
+
+
+async def test_a_server_that_stops_sends_its_callers_elsewhere(decisions: DecisionStage) -> None:
+    """A stop does not wait for a person, and the request is kept."""
+    pair = await opened(decisions)
+    live = pair.call(pair.one, "pay")
+    await live.event()
+    await (await decisions.only()).watched_by(1)
+    pair.one.streams.close()
+
+    assert PAGE in text((await live.rest())[-1])

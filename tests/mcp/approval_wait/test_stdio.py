@@ -1,0 +1,108 @@
+"""A call over pipes waits as it does over HTTP; another process decides."""
+
+import signal
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mcp.stdio.client import CONFIG, META, StdioClient, talking, text
+from tests.support.commands import ended
+from tests.support.measuring import eventually
+
+WITHIN_S = 30
+MORE = """
+[approvals]
+require = ["echo"]
+[keys]
+ring = "file:keyring.json"
+"""
+TASKS = {"extensions": {f"{META}tasks": {}}}
+PAGES: dict[str, Any] = {"elicitation": {"url": {}}}
+
+
+def gatepost(folder: Path, *words: str) -> str:
+    code, said, complaints = ended(*words, cwd=folder)
+    assert code == 0, complaints
+    return said
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stdio")
+    gatepost(folder, "keyring", "new", "keyring.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def talk(folder: Path) -> Iterator[StdioClient]:
+    config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    with talking(folder, config) as talk:
+        talk.open(**PAGES)
+        yield talk
+
+
+def approve(folder: Path) -> None:
+    """Approve the one call that waits, at the command line."""
+    *_, row = gatepost(folder, "approvals", "list", "--tenant", "acme").splitlines()
+    which = (row.split()[0], "--tenant", "acme")
+    shown = gatepost(folder, "approvals", "show", *which)
+    digest = shown.partition("--digest ")[2].split()[0]
+    gatepost(folder, "approvals", "approve", *which, "--digest", digest)
+
+
+@pytest.mark.requirement("A7")
+def test_a7_a_call_of_a_session_says_that_it_waits(talk: StdioClient, folder: Path) -> None:
+    """As over HTTP; nobody can sign in here, so there is no page, but the command line."""
+    params = {"name": "echo", "arguments": {"text": "one"}}
+    call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
+    told = talk.hears("notifications/progress")
+    approve(folder)
+
+    assert "waits for a person's approval" in told[0]["message"]
+    assert talk.told("elicitation/create") == []
+    assert text(talk.of(call)) == "one"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("A7", "K-09")
+def test_a7_a_modern_call_becomes_a_task(talk: StdioClient, folder: Path) -> None:
+    """As over HTTP; it is looked at until it is over."""
+    params = {"name": "echo", "arguments": {"text": "two"}}
+    task = talk.of(talk.modern("tools/call", params, identity="c-2", can=TASKS))["result"]
+    approve(folder)
+    numbers = count(1)
+
+    def look() -> Any:
+        asked = {"taskId": task["taskId"]}
+        looking = talk.modern("tasks/get", asked, identity=f"t-{next(numbers)}", can=TASKS)
+        return talk.of(looking)["result"]
+
+    eventually(lambda: look()["status"] == "completed", within=WITHIN_S)
+    assert look()["result"]["content"][0]["text"] == "two"
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
+    """Whoever waits is answered at once, in every era, however long other calls may take."""
+    gatepost(tmp_path, "keyring", "new", "keyring.json")
+    config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    with talking(tmp_path, config, drain_s=600) as talk:
+        talk.open()
+        params = {"name": "echo", "arguments": {"text": "one"}}
+        old = talk.say("tools/call", params, identity="old", meta={"progressToken": "old"})
+        params = {"name": "echo", "arguments": {"text": "two"}}
+        new = talk.modern("tools/call", params, identity="new", progressToken="new")
+        talk.hears("notifications/progress", times=2)
+        if by_signal:
+            talk.process.send_signal(signal.SIGTERM)
+        else:
+            assert talk.process.stdin is not None
+            talk.process.stdin.close()
+
+        for identity in (old, new):
+            assert "waits for a person's approval" in text(talk.of(identity))
+        assert talk.process.wait(WITHIN_S) == 0

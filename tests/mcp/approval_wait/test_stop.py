@@ -1,0 +1,207 @@
+"""A stop wakes calls that wait for an approval at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.mcp import approval_wait
+from tests.mcp.approval_wait.conftest import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    with_decisions,
+)
+from tests.mcp.approval_wait.test_tasks import TaskReplicas, Visitor, waiting
+from tests.mcp.approval_wait.test_url_elicitation import ACCEPT, PAGES, answer_of
+from tests.support.asking_tools import ask_again
+from tests.support.endpoint import META, EndpointClient, TaskClient, message
+from tests.support.endpoint_streams import EndpointPair
+
+WITHIN_S = 20
+HOUR_S = 3600.0
+CALL = message("tools/call", {"name": "pay", "arguments": {}})
+
+Calling = tuple[EndpointClient, Awaitable[Any]]
+"""Where a call waits, and its result, once it has one."""
+
+
+@pytest.fixture(autouse=True)
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody who waits is woken by anything but a decision, or the stop."""
+    monkeypatch.setattr(approval_wait, "SIGN_EVERY_S", HOUR_S)
+    monkeypatch.setattr(approval_wait, "HOLD_S", HOUR_S)
+
+
+async def plain(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
+    return client, _asked(client, {})
+
+
+async def with_progress(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
+    return client, _asked(client, {}, meta={"progressToken": "p"})
+
+
+async def without_events(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
+    params = {"name": "pay", "arguments": {}}
+    declared = {META + "clientCapabilities": {}}
+
+    async def ask() -> Any:
+        answer = await client.ask("tools/call", params, meta=declared, accept="application/json")
+        return answer_of(answer)
+
+    return client, ask()
+
+
+async def second_round(decisions: DecisionStage) -> Calling:
+    client = with_decisions(decisions, EndpointClient)
+    first = answer_of(await ask_again(client, "pay", capabilities=PAGES))
+    (key,) = first["inputRequests"]
+    more = {"inputResponses": {key: ACCEPT}, "requestState": first["requestState"]}
+    return client, _asked(client, PAGES, **more)
+
+
+async def _asked(client: EndpointClient, capabilities: Any, **more: Any) -> Any:
+    return answer_of(await ask_again(client, "pay", capabilities=capabilities, **more))
+
+
+def in_session(version: str, **declared: Any) -> Callable[[DecisionStage], Awaitable[Calling]]:
+    async def begin(decisions: DecisionStage) -> Calling:
+        pair = await with_decisions(decisions, EndpointPair, version=version).open(**declared)
+        live = pair.post(pair.one, CALL)
+
+        async def last() -> Any:
+            return (await live.rest())[-1]["result"]
+
+        return pair.one, last()
+
+    return begin
+
+
+def alone(batch: bool) -> Callable[[DecisionStage], Awaitable[Calling]]:
+    async def begin(decisions: DecisionStage) -> Calling:
+        pair = await with_decisions(decisions, EndpointPair, version="2025-03-26").open()
+        body = b"[" + CALL + b"]" if batch else CALL
+        accept = ("accept", "application/json")
+
+        async def ask() -> Any:
+            found = (await pair.one.within(pair.session, body, accept)).json
+            return (found[0] if batch else found)["result"]
+
+        return pair.one, ask()
+
+    return begin
+
+
+WAYS = {
+    "2026-07-28": plain,
+    "2026-07-28, told of progress": with_progress,
+    "2026-07-28, no stream": without_events,
+    "2026-07-28, second round": second_round,
+    "2025-11-25, shown the page": in_session("2025-11-25", **PAGES),
+    "2025-11-25": in_session("2025-11-25"),
+    "2025-06-18": in_session("2025-06-18"),
+    "2025-03-26": in_session("2025-03-26"),
+    "2025-03-26, no stream": alone(batch=False),
+    "2025-03-26, batch": alone(batch=True),
+}
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("way", WAYS)
+async def test_a7_a_stop_answers_whoever_waits(decisions: DecisionStage, way: str) -> None:
+    """It says that nothing was done, where to look, and when to come back; the request stays."""
+    client, result = await WAYS[way](decisions)
+    call = asyncio.ensure_future(result)
+    request = await decisions.only()
+    await request.watched_by(1)
+    client.streams.close()
+    async with asyncio.timeout(WITHIN_S):
+        answer = await call
+
+    assert answer["isError"]
+    assert answer["content"][0]["text"].startswith(f"{MESSAGE} {PAGE} Try again in 7 seconds.")
+    assert (Paid.amounts, request.watchers, request.verdict) == ([], 0, None)
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("when", ["before", "together", "unheard"])
+async def test_a7_a_decision_at_the_moment_of_a_stop_counts(
+    decisions: DecisionStage, way: str, when: str
+) -> None:
+    """What the call has heard of is done; what it has not is found by the next one."""
+    client, result = await WAYS[way](decisions)
+    call = asyncio.ensure_future(result)
+    request = await decisions.only()
+    await request.watched_by(1)
+    if when != "unheard":
+        request.decide("approved")
+    if when == "before":
+        await request.watched_by(0)
+    request.verdict = "approved"
+    client.streams.close()
+    async with asyncio.timeout(WITHIN_S):
+        answer = await call
+        ends_here = not answer.get("isError")
+        again = answer if ends_here else answer_of(await ask_again(client, "pay"))
+
+    assert when == "together" or ends_here is (when == "before")
+    assert again["content"][0]["text"] == "paid 1"
+    assert Paid.amounts == [1]
+
+
+async def handed_over(client: TaskClient, task_id: str) -> None:
+    """Return once the task is nobody's."""
+    tasks = client.records.of("acme").tasks
+    async with asyncio.timeout(WITHIN_S):
+        while (record := await tasks.get(task_id)) is None or record.runner:
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
+
+
+@pytest.mark.requirement("A7", "K-07", "N23")
+@pytest.mark.parametrize("kind", [TaskClient, Visitor])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a7_a_stop_hands_over_what_waits(
+    decisions: DecisionStage, kind: type[TaskClient], *, late: bool
+) -> None:
+    """However long the drain is; also what comes to wait during it, and the server keeps none."""
+    server = TaskReplicas(decisions, kind)
+    if late:
+        server.first.task_runner.drain(HOUR_S)
+    task_id = (await server.first.start("pay"))["taskId"]
+    if not late:
+        await waiting(server, task_id)
+        server.first.task_runner.drain(HOUR_S)
+    await handed_over(server.first, task_id)
+    await server.first.task_runner.sweep()
+    async with asyncio.timeout(WITHIN_S):
+        await server.first.task_runner.aclose()
+    await server.second.task_runner.sweep()
+    await (await decisions.only()).watched_by(1)
+    (await decisions.only()).decide("approved")
+    ended = await server.second.until(task_id)
+
+    assert (ended["status"], Paid.amounts) == ("completed", [1])
+    await server.second.task_runner.aclose()
+
+
+@pytest.mark.requirement("A7", "K-07", "N23")
+async def test_a7_a_task_that_was_approved_has_the_drain(decisions: DecisionStage) -> None:
+    """It has begun, so that it ends here, like any other work."""
+    server = TaskReplicas(decisions, TaskClient)
+    task_id = (await server.first.start("pay_slowly"))["taskId"]
+    await waiting(server, task_id)
+    (await decisions.only()).decide("approved")
+    await asyncio.wait_for(Paid.begun.wait(), WITHIN_S)
+    server.first.task_runner.drain(HOUR_S)
+    Paid.go_on.set()
+    async with asyncio.timeout(WITHIN_S):
+        await server.first.task_runner.aclose()
+
+    assert (await server.second.get(task_id))["status"] == "completed"
+    assert Paid.amounts == [1]

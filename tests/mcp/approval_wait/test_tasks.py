@@ -1,0 +1,289 @@
+"""2026-07-28 with tasks: a call that waits for an approval is a task until it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.mcp import tool_calls
+from gatepost.mcp.tasks.store import TaskLimits
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.tasks import TaskRecord
+from tests.mcp.approval_wait.conftest import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Request,
+    Verdict,
+    pack,
+    with_decisions,
+)
+from tests.support.endpoint import JSON, META, TASKS, VERSION, TaskClient, message
+from tests.support.stores import DetachableRecords
+
+TERMS = TaskLimits(lease_s=0.5)
+
+
+class Visitor(TaskClient):
+    """A client of tasks that opens pages, too."""
+
+    meta = {
+        META + "clientCapabilities": {"elicitation": {"url": {}}, "extensions": {TASKS: {}}},
+    }
+
+
+class TaskReplicas:
+    """Two replicas with one stage, each with its own cable to the store."""
+
+    def __init__(self, decisions: DecisionStage, kind: type[TaskClient]) -> None:
+        records, relay = MemoryRecords(), MemoryRelay()
+        self.cables = [DetachableRecords(records), DetachableRecords(records)]
+        self.first, self.second = (
+            with_decisions(decisions, kind, records=cable, relay=relay, terms=TERMS)
+            for cable in self.cables
+        )
+
+    async def crash(self) -> None:
+        """
+        The first says nothing for longer than its leases last, and the other takes its tasks up.
+
+        Then it is back and the second one.
+        """
+        self.cables[0].cut = True
+        for replica in (self.first, self.second):
+            replica.clock.now += TERMS.lease_s + 1
+        await self.second.task_runner.sweep()
+        self.cables[0].cut = False
+        self.cables.reverse()
+        self.first, self.second = self.second, self.first
+
+    async def aclose(self) -> None:
+        await self.second.task_runner.aclose()
+        await self.first.task_runner.aclose()
+
+
+@pytest.fixture(params=[TaskClient, Visitor])
+async def server(
+    request: pytest.FixtureRequest, decisions: DecisionStage
+) -> AsyncIterator[TaskReplicas]:
+    server = TaskReplicas(decisions, request.param)
+    yield server
+    await server.aclose()
+
+
+def text(task: Any) -> str:
+    return str(task["result"]["content"][0]["text"])
+
+
+def shows_page(client: TaskClient) -> bool:
+    return isinstance(client, Visitor)
+
+
+async def waiting(server: TaskReplicas, task_id: str) -> Any:
+    """The task once it says what it waits for."""
+    status = "input_required" if shows_page(server.first) else "working"
+    return await server.first.when(
+        task_id, lambda t: t["status"] == status and t.get("statusMessage")
+    )
+
+
+VERDICTS: list[tuple[Verdict, str]] = [
+    ("approved", "paid 1"),
+    ("rejected", "It was rejected."),
+    ("expired", "It was expired."),
+]
+
+
+@pytest.mark.requirement("A7", "A8", "K-02", "K-09")
+@pytest.mark.parametrize(("verdict", "words"), VERDICTS)
+async def test_a7_the_task_says_what_it_waits_for(
+    server: TaskReplicas, decisions: DecisionStage, verdict: Verdict, words: str
+) -> None:
+    """In its status, and as a page to a client that opens pages; it ends with the decision."""
+    task = await server.first.start("pay")
+    shown = await waiting(server, task["taskId"])
+    (await decisions.only()).decide(verdict)
+    ended = await server.second.until(task["taskId"])
+
+    assert shown["statusMessage"] == f"{MESSAGE} {PAGE}"
+    if shows_page(server.first):
+        (asked,) = shown["inputRequests"].values()
+        assert asked["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    assert (ended["status"], text(ended)) == ("completed", words)
+    assert "inputRequests" not in ended
+    assert Paid.amounts == ([1] if verdict == "approved" else [])
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.parametrize(
+    ("action", "ends"), [("accept", False), ("decline", True), ("cancel", True)]
+)
+async def test_a7_what_its_client_answers_is_no_approval(
+    decisions: DecisionStage, action: str, *, ends: bool
+) -> None:
+    """Who opened the page goes on waiting; who declined waits no longer, and its request does."""
+    server = TaskReplicas(decisions, Visitor)
+    task_id = (await server.first.start("pay"))["taskId"]
+    (key,) = (await waiting(server, task_id))["inputRequests"]
+    await server.second.answer(task_id, **{key: {"action": action}})
+    if ends:
+        ended = await server.first.until(task_id)
+        assert ended["result"]["isError"]
+        assert text(ended).startswith(f"{MESSAGE} {PAGE} Try again")
+    else:
+        answered = await server.first.until(task_id, "working")
+        assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"
+    assert Paid.amounts == []
+    (await decisions.only()).decide("approved")
+    again = await server.first.call_with("pay") if ends else await server.first.until(task_id)
+
+    assert "paid 1" in str(again if not ends else again.body)
+    await server.aclose()
+
+
+@pytest.mark.requirement("K-07", "A7")
+async def test_a7_a_waiting_task_survives_its_servers(
+    server: TaskReplicas, decisions: DecisionStage
+) -> None:
+    """
+    Nothing of it has begun, so that even what must not run twice is taken up elsewhere, as often
+    as that takes, and meets its request.
+    """
+    task_id = (await server.first.start("pay"))["taskId"]
+    await waiting(server, task_id)
+    request = await decisions.only()
+    for _ in range(5):
+        await server.crash()
+        await kept(server, task_id, lambda record: b'"untouched":true' in record.call)
+    await request.watched_by(1)
+    request.decide("approved")
+    ended = await server.first.until(task_id)
+
+    assert (ended["status"], text(ended)) == ("completed", "paid 1")
+    assert Paid.amounts == [1]
+
+
+@pytest.mark.requirement("K-07", "K-10", "A7")
+@pytest.mark.parametrize("taken_up", [True, False])
+async def test_a7_what_was_approved_and_begun_is_not_begun_again(
+    server: TaskReplicas, decisions: DecisionStage, *, taken_up: bool
+) -> None:
+    """Its server stops while it pays: it ends honestly, also where it had been taken up before."""
+    task_id = (await server.first.start("pay_slowly"))["taskId"]
+    await waiting(server, task_id)
+    request = await decisions.only()
+    if taken_up:
+        request.verdict = "approved"  # nobody hears of it: who takes the task up finds it
+        await server.crash()
+    else:
+        request.decide("approved")
+    await asyncio.wait_for(Paid.begun.wait(), 20)
+    await server.crash()
+    ended = await server.first.until(task_id)
+
+    assert (ended["status"], Paid.amounts) == ("failed", [1])
+    assert "whether it took effect is unknown" in ended["statusMessage"]
+
+
+@pytest.mark.requirement("K-13", "A7")
+async def test_k_13_a_cancelled_task_does_not_begin(
+    server: TaskReplicas, decisions: DecisionStage
+) -> None:
+    """Whoever took its call back was told so before somebody approved it."""
+    task_id = (await server.first.start("pay"))["taskId"]
+    await waiting(server, task_id)
+    await server.second.about("cancel", task_id)
+    (await decisions.only()).decide("approved")
+
+    assert (await server.first.until(task_id))["status"] == "cancelled"
+    assert Paid.amounts == []
+
+
+@pytest.mark.requirement("A7")
+async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(
+    server: TaskReplicas, decisions: DecisionStage
+) -> None:
+    """However long after its own time somebody decides."""
+    task_id = (await server.first.start("pay"))["taskId"]
+    shown = await waiting(server, task_id)
+    for _ in range(5):
+        for replica in (server.first, server.second):
+            replica.clock.now += shown["ttlMs"] / 1000 * 0.8
+        record = await server.first.records.of("acme").tasks.get(task_id)
+        assert record is not None
+        before = record.expires_at
+        await kept(server, task_id, lambda now, before=before: now.expires_at > before)
+    (await decisions.only()).decide("approved")
+
+    assert text(await server.first.until(task_id)) == "paid 1"
+
+
+async def kept(
+    server: TaskReplicas, task_id: str, condition: Callable[[TaskRecord], object]
+) -> None:
+    """Return once *condition* holds of the record."""
+    async with asyncio.timeout(20):
+        record = None
+        while record is None or not condition(record):
+            record = await server.first.records.of("acme").tasks.get(task_id)
+            await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.01)
+
+
+@pytest.mark.requirement("K-01", "K-02")
+async def test_k_01_tasks_are_declared_for_what_may_have_to_wait(decisions: DecisionStage) -> None:
+    """Also where no tool wants to be one; a call that need not wait is none."""
+    asks, asks_not = with_decisions(decisions, TaskClient), TaskClient(pack.tools.values())
+    for client, declared in ((asks, True), (asks_not, False)):
+        discovered = (await client.ask("server/discover")).json["result"]
+        assert (TASKS in discovered["capabilities"]["extensions"]) is declared
+    (request := Request(PAGE)).decide("approved")
+    decisions.requests[b"{}"] = request
+
+    assert (await asks.call_with("pay")).json["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("K-02")
+async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
+    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a decision makes it one; its author did not want it to be."""
+    monkeypatch.setattr(tool_calls, "PATIENCE_S", 0.0)
+    client = with_decisions(decisions, TaskClient)
+    (request := Request(PAGE)).decide("approved")
+    decisions.requests[b"{}"] = request
+    work = asyncio.create_task(client.call_with("pay_slowly"))
+    await asyncio.wait_for(Paid.begun.wait(), 20)
+    Paid.go_on.set()
+
+    assert (await work).json["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("A7", "T-11")
+async def test_t_11_a_request_taken_back_before_it_is_a_task_leaves_nothing(
+    decisions: DecisionStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task was never promised; the request for a decision stays for the next call."""
+    client = with_decisions(decisions, TaskClient)
+
+    async def create(*args: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client.task_runner.task_store, "create", create)
+    hang_up = asyncio.Event()
+    params = {"name": "pay", "arguments": {}, "_meta": known(client)}
+    headers = [("mcp-protocol-version", VERSION), ("mcp-method", "tools/call"), ("mcp-name", "pay")]
+    body = message("tools/call", params)
+    work = asyncio.create_task(client.send(body, [JSON, *headers], hang_up=hang_up))
+    await decisions.only()
+    hang_up.set()
+
+    assert (await asyncio.wait_for(work, 5)).status == 0
+    (await decisions.only()).decide("approved")
+    assert Paid.amounts == []
+
+
+def known(client: TaskClient) -> dict[str, Any]:
+    return {META + "protocolVersion": VERSION, **client.meta}

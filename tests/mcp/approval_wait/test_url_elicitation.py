@@ -1,0 +1,195 @@
+"""2026-07-28: a client that opens pages is shown where it is decided, and calls again."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost.mcp import approval_wait
+from tests.mcp.approval_wait.conftest import (
+    MESSAGE,
+    PAGE,
+    DecisionStage,
+    Paid,
+    Verdict,
+    with_decisions,
+)
+from tests.support.asking_tools import ask_again, go_on, questions
+from tests.support.endpoint import EndpointClient, Response
+
+PAGES = {"elicitation": {"form": {}, "url": {}}}
+ACCEPT = {"action": "accept"}
+
+
+@pytest.fixture
+def client(decisions: DecisionStage) -> EndpointClient:
+    return with_decisions(decisions, EndpointClient)
+
+
+def key_of(response: Response) -> str:
+    (key,) = questions(response)
+    return key
+
+
+def answer_of(response: Response) -> Any:
+    """The result of a call, whether it answered as events or not."""
+    if response.headers["content-type"] == "text/event-stream":
+        return response.events[-1]["result"]
+    return response.json["result"]
+
+
+def failure(response: Response) -> str:
+    result = answer_of(response)
+    assert result["isError"], result
+    return str(result["content"][0]["text"])
+
+
+async def begin(client: EndpointClient) -> Response:
+    return await ask_again(client, "pay", capabilities=PAGES)
+
+
+async def again(client: EndpointClient, before: Response, answer: Any = ACCEPT) -> Response:
+    state = answer_of(before)["requestState"]
+    (key,) = answer_of(before)["inputRequests"]
+    given = {} if answer is None else {key: answer}
+    return await ask_again(
+        client, "pay", capabilities=PAGES, inputResponses=given, requestState=state
+    )
+
+
+@pytest.mark.requirement("A7", "E-05", "M-02", "M-09")
+async def test_a7_the_page_is_the_answer_and_nothing_waits(
+    client: EndpointClient, decisions: DecisionStage
+) -> None:
+    """It names what waits and where; the call is over, and what it asked for is not."""
+    asked = questions(await begin(client))
+
+    (question,) = asked.values()
+    assert question["method"] == "elicitation/create"
+    assert question["params"] == {"mode": "url", "message": MESSAGE, "url": PAGE}
+    assert (await decisions.only()).watchers == 0
+    assert Paid.amounts == []
+
+
+@pytest.mark.requirement("A7", "A8", "E-14")
+@pytest.mark.parametrize("while_held", [True, False])
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [("approved", "paid 1"), ("rejected", "It was rejected."), ("expired", "It was expired.")],
+)
+async def test_a7_the_next_round_brings_what_was_decided(
+    client: EndpointClient,
+    decisions: DecisionStage,
+    verdict: Verdict,
+    words: str,
+    *,
+    while_held: bool,
+) -> None:
+    """Whether it was decided before the client came back, or while it was kept waiting."""
+    before = await begin(client)
+    request = await decisions.only()
+    if while_held:
+        work = asyncio.create_task(again(client, before))
+        await request.watched_by(1)
+        request.decide(verdict)
+        response = await work
+    else:
+        request.decide(verdict)
+        response = await again(client, before)
+
+    assert answer_of(response)["content"][0]["text"] == words
+    assert Paid.amounts == ([1] if verdict == "approved" else [])
+
+
+@pytest.mark.requirement("A7", "E-14", "K-11")
+@pytest.mark.parametrize("answer", [ACCEPT, {"action": "accept", "content": {"ok": True}}, None])
+@pytest.mark.usefixtures("hasty")
+async def test_a7_what_the_client_answers_is_no_approval(
+    client: EndpointClient, answer: Any
+) -> None:
+    """A page that was opened is not a decision: it is asked again, by a fresh key, for as long."""
+    response = await begin(client)
+    keys = [key_of(response)]
+    for _ in range(40):  # more than a tool may ask
+        response = await again(client, response, answer)
+        keys += answer_of(response)["inputRequests"]
+
+    assert len(set(keys)) == 41
+    assert Paid.amounts == []
+
+
+@pytest.mark.requirement("A7", "E-12")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_a7_who_declines_waits_no_longer(
+    client: EndpointClient, decisions: DecisionStage, action: str
+) -> None:
+    """The call fails and says that its request still waits, which the same call finds again."""
+    response = await again(client, await begin(client), {"action": action})
+
+    assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
+    (await decisions.only()).decide("approved")
+    assert answer_of(await begin(client))["content"][0]["text"] == "paid 1"
+
+
+@pytest.mark.requirement("A7", "E-12")
+async def test_a7_a_no_at_the_client_undoes_no_approval(
+    client: EndpointClient, decisions: DecisionStage
+) -> None:
+    """What was approved before it said so is done."""
+    before = await begin(client)
+    (await decisions.only()).decide("approved")
+    await again(client, before, {"action": "decline"})
+
+    assert Paid.amounts == [1]
+
+
+@pytest.mark.requirement("M-11")
+@pytest.mark.parametrize("answer", ["yes", {"action": "approved"}, {}])
+async def test_m_11_what_is_no_answer_is_refused(client: EndpointClient, answer: Any) -> None:
+    """As in any other round."""
+    response = await again(client, await begin(client), answer)
+
+    assert response.error == (400, -32602)
+
+
+@pytest.mark.requirement("M-06", "M-07")
+async def test_m_07_a_state_is_good_for_its_call_alone(
+    client: EndpointClient, decisions: DecisionStage
+) -> None:
+    """With other arguments it is refused, and an invented one is."""
+    before = await begin(client)
+
+    other = await go_on(client, "pay", before, {key_of(before): ACCEPT}, {"amount": 5})
+    forged = await ask_again(client, "pay", capabilities=PAGES, requestState="x" * 80)
+
+    assert other.error == forged.error == (400, -32602)
+    assert len(decisions.requests) == 1
+
+
+@pytest.mark.requirement("PR-01", "A7")
+async def test_pr_01_who_asked_to_know_hears_that_it_waits(
+    client: EndpointClient, decisions: DecisionStage
+) -> None:
+    """Progress grows over the waiting and the work together."""
+    before = await begin(client)
+    request = await decisions.only()
+    state = answer_of(before)["requestState"]
+    work = asyncio.create_task(
+        ask_again(
+            client, "pay", capabilities=PAGES, requestState=state, meta={"progressToken": "p"}
+        )
+    )
+    await request.watched_by(1)
+    request.decide("approved")
+    *told, answer = (await work).events
+    steps = [one["params"]["progress"] for one in told]
+
+    assert [one["params"]["message"] for one in told] == [f"{MESSAGE} {PAGE}", "begun", "half"]
+    assert steps == sorted(set(steps))
+    assert answer["result"]["content"][0]["text"] == "paid 1"
+
+
+async def test_a_round_lasts_so_long_that_clients_stay(client: EndpointClient) -> None:
+    """Ten rounds, which clients go along with, are more than the five minutes of an approval."""
+    assert 10 * approval_wait.HOLD_S > 300
+    assert approval_wait.HOLD_S < 60

@@ -1,0 +1,187 @@
+"""Who may answer a question, until when, and how many may wait for an answer."""
+
+import asyncio
+import json
+
+import pytest
+
+from gatepost.mcp.endpoint import EndpointLimits
+from gatepost.mcp.sessions import client
+from tests.support.asking_tools import (
+    ACCEPTED,
+    SESSION_CAPABILITIES,
+    opened,
+    question,
+    said_in_session,
+)
+from tests.support.endpoint import a_caller, message
+from tests.support.endpoint_streams import EndpointPair
+
+
+@pytest.fixture
+async def replicas() -> EndpointPair:
+    return await opened()
+
+
+@pytest.mark.requirement("CX-05")
+async def test_cx_05_a_question_waits_so_long_and_is_taken_back() -> None:
+    """The client hears that its answer is not waited for; the tool, that none came."""
+    replicas = await opened(limits=EndpointLimits(question_timeout_s=0.05))
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+
+    _, taken_back = await live.event()
+
+    assert taken_back["method"] == "notifications/cancelled"
+    assert taken_back["params"]["requestId"] == asked["id"]
+    assert await said_in_session(live) == (True, "No answer came within 0.05 seconds.")
+    assert await replicas.answer(replicas.two, asked["id"], result=ACCEPTED) == 202
+
+
+@pytest.mark.requirement("CX-05")
+async def test_cx_05_the_tools_own_clock_stands_still_meanwhile(replicas: EndpointPair) -> None:
+    """A person may take longer than the tool may run."""
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+    done, _ = await asyncio.wait({live.task}, timeout=0.5)
+    assert not done
+    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+
+    assert await said_in_session(live) == (False, "accept Ann")
+
+
+@pytest.mark.requirement("DE-10", "SEC-04", "E-09")
+async def test_de_10_only_the_client_that_was_asked_answers(replicas: EndpointPair) -> None:
+    """Another session, another caller, another id, twice, or too late: nothing comes of it."""
+    mine = replicas.session
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+    wrong = {"action": "accept", "content": {"name": "Eve"}}
+    for identity in (asked["id"] + "x", asked["id"][:-3], "1", 1, 7, ""):
+        assert await replicas.answer(replicas.two, identity, result=wrong) == 202
+    await replicas.open(**SESSION_CAPABILITIES)
+    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 202
+    replicas.become(a_caller(subject="eve"))
+    replicas.session = mine
+    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 404
+    replicas.become(a_caller())
+
+    kept = vars(replicas.one.relay.of("acme"))["_notes"]
+    assert [name for name in kept if "/answer/" in name] == []
+    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+    assert await said_in_session(live) == (False, "accept Ann")
+    assert await replicas.answer(replicas.two, asked["id"], result=wrong) == 202
+
+
+@pytest.mark.requirement("DE-10")
+async def test_de_10_an_answer_arrives_although_word_of_it_is_lost(
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that waits looks by itself now and then."""
+    monkeypatch.setattr(client, "LOOK_EVERY_S", 0.02)
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+
+    async def vanishes(topic: str, told: bytes) -> None:
+        return
+
+    monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", vanishes)
+    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+
+    assert await said_in_session(live) == (False, "accept Ann")
+
+
+@pytest.mark.requirement("SA-04", "S-12")
+async def test_sa_04_a_question_is_found_again_after_a_lost_connection(
+    replicas: EndpointPair,
+) -> None:
+    """It stands in the stream's journal like every message; the answer still finds its call."""
+    live = replicas.call(replicas.one, "ask_name")
+    block = await live.block()
+    assert block is not None
+    await question(live)
+    live.hang_up()
+
+    again = replicas.resume(replicas.two, block["id"])
+    asked = await question(again)
+    await replicas.answer(replicas.two, asked["id"], result=ACCEPTED)
+
+    assert await said_in_session(again) == (False, "accept Ann")
+
+
+async def test_several_questions_go_out_at_once(replicas: EndpointPair) -> None:
+    """Answered in any order, at any process."""
+    live = replicas.call(replicas.one, "ask_two")
+    first, second = await question(live), await question(live)
+    await replicas.answer(replicas.two, second["id"], result={"action": "decline"})
+    await replicas.answer(replicas.one, first["id"], result=ACCEPTED)
+
+    assert await said_in_session(live) == (False, "accept decline")
+
+
+async def test_a_failed_question_takes_the_others_back(replicas: EndpointPair) -> None:
+    """Nobody fills in a form for a call that is over."""
+    live = replicas.call(replicas.one, "ask_two")
+    first, second = await question(live), await question(live)
+    await replicas.answer(replicas.two, second["id"], error={"code": -1, "message": "no"})
+
+    _, taken_back = await live.event()
+    assert taken_back["params"]["requestId"] == first["id"]
+    assert (await said_in_session(live))[0]
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_a_caller_is_asked_so_many_questions_at_once() -> None:
+    """The next one fails as too many, and may come later; an answer makes room."""
+    replicas = await opened(limits=EndpointLimits(questions_per_caller=2))
+    live = replicas.call(replicas.one, "ask_two")
+    asked = [await question(live) for _ in range(2)]
+    refused = replicas.post(
+        replicas.one, message("tools/call", {"name": "ask_name", "arguments": {}}, identity=8)
+    )
+    await refused.over()
+    for one in asked:
+        await replicas.answer(replicas.two, one["id"], result=ACCEPTED)
+
+    assert refused.headers["content-type"] == "application/json"
+    assert (await said_in_session(live))[0] is False
+    again = replicas.call(replicas.one, "ask_name")
+    await replicas.answer(replicas.one, (await question(again))["id"], result=ACCEPTED)
+    assert (await said_in_session(again))[0] is False
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_without_room_for_a_stream_nobody_is_asked(replicas: EndpointPair) -> None:
+    """The call says so instead of waiting."""
+    replicas.one.streams.most_per_caller = 0
+    body = message("tools/call", {"name": "ask_name", "arguments": {}})
+
+    result = (await replicas.one.within(replicas.session, body)).json["result"]
+
+    assert result["isError"] is True
+    assert "cannot be asked now" in result["content"][0]["text"]
+
+
+@pytest.mark.requirement("DE-09", "J-09", "DE-10")
+async def test_de_09_answers_may_come_in_a_batch() -> None:
+    """2025-03-26: an array of responses is 202, and each finds its call."""
+    replicas = await opened("2025-03-26")
+    live = replicas.call(replicas.one, "roots")
+    asked = await question(live)
+    answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"roots": []}}
+
+    taken = await replicas.two.within(replicas.session, json.dumps([answer]).encode())
+
+    assert taken.status == 202
+    assert await said_in_session(live) == (False, "")
+
+
+@pytest.mark.requirement("DE-09")
+async def test_de_09_within_a_batch_nobody_can_be_asked() -> None:
+    """Its answer is one array, so the call says what it lacks."""
+    replicas = await opened("2025-03-26")
+    batch = [json.loads(message("tools/call", {"name": "roots", "arguments": {}}))]
+
+    (answer,) = (await replicas.one.within(replicas.session, json.dumps(batch).encode())).json
+
+    assert answer["result"]["isError"] is True

@@ -1,0 +1,198 @@
+"""What a tool asks of its client in the older revisions, answered at whichever process."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.asking_tools import (
+    ACCEPTED,
+    SESSION_CAPABILITIES,
+    opened,
+    question,
+    said_in_session,
+)
+from tests.support.endpoint import message
+from tests.support.endpoint_streams import EndpointPair
+
+LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+@pytest.fixture
+async def replicas() -> EndpointPair:
+    return await opened()
+
+
+@pytest.mark.requirement("E-02", "E-12", "DE-10", "SA-04", "E-01")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+@pytest.mark.parametrize("at", ["one", "two"])
+async def test_e_02_a_form_goes_out_on_the_call_and_is_answered_anywhere(
+    version: str, at: str
+) -> None:
+    """202 to the answer, at the process that asks as at the other; 25-06 has no mode member."""
+    replicas = await opened(version)
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+
+    assert asked["method"] == "elicitation/create"
+    assert asked["params"]["message"] == "Who are you?"
+    assert asked["params"]["requestedSchema"]["properties"]["name"] == {"type": "string"}
+    assert asked["params"].get("mode", "form") == "form"
+    assert ("mode" in asked["params"]) <= (version == "2025-11-25")
+    assert await replicas.answer(getattr(replicas, at), asked["id"], result=ACCEPTED) == 202
+    assert await said_in_session(live) == (False, "accept Ann")
+
+
+@pytest.mark.requirement("E-12")
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_e_12_a_no_is_an_answer(replicas: EndpointPair, action: str) -> None:
+    """The tool learns which of the two it is."""
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+    await replicas.answer(replicas.two, asked["id"], result={"action": action})
+
+    assert await said_in_session(live) == (False, f"{action} None")
+
+
+@pytest.mark.requirement("SA-02", "SA-01", "RO-01", "RO-02")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_sa_02_samplings_and_roots_are_asked_in_every_revision(version: str) -> None:
+    """Both go out on the call and are read as the revision writes them."""
+    replicas = await opened(version)
+    live = replicas.call(replicas.one, "sample")
+    asked = await question(live)
+    message_ = asked["params"]["messages"][0]
+    assert (asked["method"], asked["params"]["maxTokens"]) == ("sampling/createMessage", 10)
+    assert (message_["role"], message_["content"]["text"]) == ("user", "Say hello")
+    sampled = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "hello"}}
+    await replicas.answer(replicas.two, asked["id"], result=sampled)
+    assert await said_in_session(live) == (False, "m")
+
+    live = replicas.call(replicas.two, "roots")
+    asked = await question(live)
+    assert asked["method"] == "roots/list"
+    await replicas.answer(replicas.one, asked["id"], result={"roots": [{"uri": "file:///work"}]})
+    assert await said_in_session(live) == (False, "file:///work")
+
+
+@pytest.mark.requirement("E-05", "E-12")
+async def test_e_05_a_page_to_visit_has_an_id_of_its_own(replicas: EndpointPair) -> None:
+    """2025-11-25 wants one; it is the server's and random."""
+    ids = set()
+    for _ in range(2):
+        live = replicas.call(replicas.one, "ask_page")
+        asked = await question(live)
+        assert asked["params"]["mode"] == "url"
+        assert asked["params"]["url"] == "https://mcp.example.com/connect"
+        ids.add(asked["params"]["elicitationId"])
+        await replicas.answer(replicas.two, asked["id"], result={"action": "accept"})
+        assert await said_in_session(live) == (False, "accept")
+    assert len(ids) == 2
+
+
+@pytest.mark.requirement("E-15")
+async def test_e_15_a_client_that_cannot_be_asked_is_sent_to_the_page(
+    replicas: EndpointPair,
+) -> None:
+    """-32042 with HTTP 200 where the answer can be no stream; the client calls again afterwards."""
+    call = message("tools/call", {"name": "ask_page", "arguments": {}})
+
+    refused = await replicas.one.within(replicas.session, call, ("accept", "application/json"))
+
+    assert refused.error == (200, -32042)
+    (page,) = refused.json["error"]["data"]["elicitations"]
+    assert page.pop("elicitationId")
+    assert page == {
+        "mode": "url",
+        "message": "Link your account",
+        "url": "https://mcp.example.com/connect",
+    }
+
+
+@pytest.mark.requirement("E-15", "J-18")
+@pytest.mark.parametrize(
+    ("tool", "version", "declared"),
+    [
+        ("ask_name", "2025-11-25", SESSION_CAPABILITIES),
+        ("ask_both", "2025-11-25", SESSION_CAPABILITIES),
+        ("sample", "2025-11-25", SESSION_CAPABILITIES),
+        ("ask_page", "2025-11-25", {"elicitation": {}}),
+        ("ask_page", "2025-11-25", {"elicitation": {"form": {}}}),
+        ("ask_page", "2025-06-18", SESSION_CAPABILITIES),
+        ("ask_page", "2025-03-26", SESSION_CAPABILITIES),
+    ],
+)
+async def test_e_15_is_for_pages_alone(tool: str, version: str, declared: dict[str, Any]) -> None:
+    """Whatever else cannot be asked fails so that the model reads it."""
+    replicas = await opened(version, **declared)
+    call = message("tools/call", {"name": tool, "arguments": {}})
+
+    result = (
+        await replicas.one.within(replicas.session, call, ("accept", "application/json"))
+    ).json["result"]
+
+    assert result["isError"] is True
+    assert "needs a client" in result["content"][0]["text"]
+
+
+@pytest.mark.requirement("E-01", "SA-01", "RO-01", "L-04")
+@pytest.mark.parametrize(
+    ("tool", "version", "declared"),
+    [
+        ("ask_name", "2025-11-25", {"roots": {}}),
+        ("ask_name", "2025-11-25", {"elicitation": {"url": {}}}),
+        ("ask_name", "2025-03-26", SESSION_CAPABILITIES),
+        ("ask_page", "2025-11-25", {"elicitation": {}}),
+        ("ask_page", "2025-06-18", SESSION_CAPABILITIES),
+        ("sample", "2025-11-25", {"elicitation": {}}),
+        ("roots", "2025-06-18", {"elicitation": {}}),
+    ],
+)
+async def test_e_01_what_was_not_declared_is_not_asked(
+    tool: str, version: str, declared: dict[str, Any]
+) -> None:
+    """No request goes out; the model learns what the client lacks."""
+    replicas = await opened(version, **declared)
+    live = replicas.call(replicas.one, tool)
+    await live.over()
+
+    assert live.headers["content-type"] == "application/json"
+
+
+@pytest.mark.requirement("E-01")
+async def test_e_01_an_empty_elicitation_capability_means_forms(replicas: EndpointPair) -> None:
+    """As clients that know no other kind declare it."""
+    replicas = await opened(elicitation={})
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+    await replicas.answer(replicas.one, asked["id"], result=ACCEPTED)
+
+    assert (await said_in_session(live))[0] is False
+
+
+@pytest.mark.requirement("E-12", "CX-05")
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        ({"error": {"code": -1, "message": "User rejected it"}}, "refused: User rejected it"),
+        ({"error": {"code": -32603, "message": "no model"}}, "could not answer: no model"),
+        ({"error": {"code": -32603, "message": "x" * 5000}}, "could not answer: xxx"),
+        ({"error": "no object"}, "cannot be read"),
+        ({"result": "no object"}, "cannot be read"),
+        ({"result": {"action": "perhaps"}}, "cannot be used"),
+        ({"result": {"action": "accept", "content": {"name": 5}}}, "cannot be used"),
+    ],
+)
+async def test_e_12_a_client_that_fails_fails_the_call_and_nothing_else(
+    replicas: EndpointPair, member: dict[str, Any], words: str
+) -> None:
+    """The model reads why; a client's words are cut, and the session goes on."""
+    live = replicas.call(replicas.one, "ask_name")
+    asked = await question(live)
+    await replicas.answer(replicas.two, asked["id"], **member)
+
+    failed, text = await said_in_session(live)
+
+    assert failed
+    assert words in text
+    assert len(text) < 500
+    assert await replicas.ping(replicas.one) == 200

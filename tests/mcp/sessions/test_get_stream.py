@@ -1,0 +1,290 @@
+"""The GET stream of a session: what belongs to no request."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.sessions.channel import revise
+from gatepost.mcp.sessions.open_streams import LOOK_EVERY
+from gatepost.storage.errors import StoreUnavailable
+from tests.support.endpoint import EndpointClient, a_caller, message
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
+
+pack = Pack("changing")
+LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+
+
+@pack.tool()
+async def rename(ctx: CallContext) -> str:
+    """Change what tools there are, as far as clients can tell."""
+    await ctx.changes.listed("tools")
+    return "renamed"
+
+
+@pack.tool()
+async def touch(ctx: CallContext, uri: str, times: int = 1) -> str:
+    """Change a document, again and again."""
+    for _ in range(times):
+        await ctx.changes.updated(uri)
+    return "touched"
+
+
+@pytest.fixture
+async def replicas() -> EndpointPair:
+    return await EndpointPair(pack.tools.values()).open()
+
+
+async def a_round(client: EndpointClient, times: int = 1) -> None:
+    """The time between two beats passes for every stream of a process."""
+    for _ in range(times):
+        for _ in range(client.streams.steps):
+            client.streams.look()
+        await settled()
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def call(replicas: EndpointPair, client: EndpointClient, tool: str, **arguments: Any) -> None:
+    params = {"name": tool, "arguments": arguments}
+    assert (await client.within(replicas.session, message("tools/call", params))).status == 200
+
+
+async def watch(replicas: EndpointPair, *uris: str) -> None:
+    """Subscribe the session to documents."""
+    for client in (replicas.one, replicas.two):
+        client.endpoint._handshake._server.may_read = lambda caller, uri: True  # type: ignore[method-assign]
+    session = replicas.one.endpoint._handshake._sessions.find(replicas.session.encode(), a_caller())
+    assert session is not None
+    sessions, relay = replicas.one.records.of("acme").sessions, replicas.one.relay.of("acme")
+    await revise(sessions, relay, session, lambda r: msgspec.structs.replace(r, subscriptions=uris))
+
+
+@pytest.mark.requirement("S-09", "DE-12", "S-10")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_s_09_get_is_a_stream_of_what_belongs_to_no_request(version: str) -> None:
+    """Opened at one process, it hears of a change made at the other, and of no response."""
+    replicas = await EndpointPair(pack.tools.values(), version=version).open()
+    live = await replicas.get(replicas.one).opened()
+
+    await call(replicas, replicas.two, "rename")
+
+    assert (live.status, live.headers["content-type"]) == (200, "text/event-stream")
+    assert live.headers["cache-control"] == "no-store"
+    assert (await live.event())[1] == {
+        "jsonrpc": "2.0",
+        "method": "notifications/tools/list_changed",
+        "params": {},
+    }
+    live.hang_up()
+    await live.over()
+    assert len(replicas.one.streams) == 0
+
+
+@pytest.mark.requirement("S-09")
+async def test_s_09_a_client_that_reads_no_events_is_told_so(replicas: EndpointPair) -> None:
+    """406: there is nothing else to have."""
+    headers = [("accept", "application/json"), ("mcp-session-id", replicas.session)]
+
+    assert (await replicas.one.send(b"", headers, verb="GET")).error == (406, -32600)
+
+
+@pytest.mark.requirement("S-11")
+@pytest.mark.parametrize("lost", [False, True])
+async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """Each message once: the older one closes, at the other process too, also when word is lost."""
+    older = await replicas.get(replicas.one).opened()
+    await settled()
+    if lost:
+
+        async def vanishes(topic: str, message: bytes) -> None:
+            return
+
+        monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", vanishes)
+    newer = await replicas.get(replicas.two).opened()
+    await settled()
+    if lost:
+        monkeypatch.undo()
+        await a_round(replicas.one, LOOK_EVERY)
+    assert await older.rest() == []
+
+    await call(replicas, replicas.one, "rename")
+
+    assert (await newer.event())[1]["method"] == "notifications/tools/list_changed"
+    newer.hang_up()
+    await newer.over()
+    await older.over()
+
+
+@pytest.mark.requirement("S-11")
+async def test_s_11_each_session_has_a_stream_of_its_own(replicas: EndpointPair) -> None:
+    """Another session's client hears for itself and ends nobody's stream."""
+    mine = await replicas.get(replicas.one).opened()
+    await replicas.open()
+    other = await replicas.get(replicas.one).opened()
+
+    await call(replicas, replicas.two, "rename")
+
+    for live in (mine, other):
+        assert (await live.event())[1]["method"] == "notifications/tools/list_changed"
+        live.hang_up()
+        await live.over()
+
+
+@pytest.mark.requirement("S-10", "SEC-04")
+async def test_s_10_nothing_of_another_tenant_is_heard(replicas: EndpointPair) -> None:
+    """What changes there is nobody's business here."""
+    live = await replicas.get(replicas.one).opened()
+    foreign = EndpointPair(pack.tools.values())
+    foreign.one, mine = replicas.two, replicas.session
+    replicas.two.caller = a_caller(tenant_id="globex")
+    await foreign.open()
+    await call(foreign, replicas.two, "rename")
+    replicas.two.caller = a_caller()
+    replicas.session = mine
+    await call(replicas, replicas.two, "touch", uri="x")
+    await settled()
+
+    live.hang_up()
+    await live.over()
+    assert await live.rest() == []
+
+
+@pytest.mark.requirement("S-10")
+async def test_s_10_documents_are_told_of_as_far_as_they_are_watched(
+    replicas: EndpointPair,
+) -> None:
+    """Subscribed to: told, once, however often it changes before the client reads. Else: not."""
+    await watch(replicas, "file:///a")
+    slow = replicas.get(replicas.one, slow=True)
+    await slow.opened()
+    await settled()
+    await call(replicas, replicas.two, "touch", uri="file:///b")
+    await call(replicas, replicas.two, "touch", uri="file:///a", times=1000)
+    await call(replicas, replicas.two, "rename")
+    slow.read()
+
+    told = [(await slow.event())[1] for _ in range(2)]
+
+    assert told[0]["method"] == "notifications/resources/updated"
+    assert told[0]["params"] == {"uri": "file:///a"}
+    assert told[1]["method"] == "notifications/tools/list_changed"
+    slow.hang_up()
+    await slow.over()
+
+
+@pytest.mark.requirement("S-10")
+async def test_s_10_what_a_session_begins_to_watch_counts_at_once(replicas: EndpointPair) -> None:
+    """The open stream hears that the subscriptions are different, and what they are."""
+    live = await replicas.get(replicas.one).opened()
+    await settled()
+    await watch(replicas, "file:///a")
+    room = await replicas.two.endpoint._handshake.find(_exchange(replicas))
+    assert room is not None
+    await room.tell("watch")
+
+    await call(replicas, replicas.two, "touch", uri="file:///a")
+
+    assert (await live.event())[1]["params"] == {"uri": "file:///a"}
+    live.hang_up()
+    await live.over()
+
+
+def _exchange(replicas: EndpointPair) -> Any:
+    class Named:
+        caller = a_caller()
+        headers = {b"mcp-session-id": replicas.session.encode()}
+
+    return Named()
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_a_stream_shows_that_it_lives(replicas: EndpointPair) -> None:
+    """A comment at every beat: proxies keep the connection, and a dead one is found out."""
+    live = await replicas.get(replicas.one).opened()
+    await settled()
+    before = live.taken
+    await a_round(replicas.one, 3)
+
+    assert live.taken == before + 3
+    live.hang_up()
+    await live.over()
+
+
+@pytest.mark.requirement("S-21", "S-20")
+async def test_s_20_a_stream_ends_with_its_token(replicas: EndpointPair) -> None:
+    """Whoever lost the right to listen hears nothing more."""
+    replicas.become(a_caller(expires_at=int(replicas.one.clock.now) + 60))
+    live = await replicas.get(replicas.one).opened()
+    replicas.one.clock.now += 61
+    await a_round(replicas.one)
+
+    assert await live.rest() == []
+    await live.over()
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_a_server_that_stops_lets_go_of_its_streams(replicas: EndpointPair) -> None:
+    """They end at once, no new one begins there, and the client finds the other process."""
+    live = await replicas.get(replicas.one).opened()
+    await settled()
+    replicas.one.streams.close()
+
+    assert await live.rest() == []
+    refused = await replicas.get(replicas.one).opened()
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    again = await replicas.get(replicas.two).opened()
+    assert again.status == 200
+    again.hang_up()
+    await again.over()
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_a_caller_holds_so_many_streams_and_no_more(replicas: EndpointPair) -> None:
+    """429 and when to try again; somebody else is not affected, and a closed one makes room."""
+    replicas.one.streams.most_per_caller = 2
+    held: list[OpenExchange] = []
+    for _ in range(2):
+        await replicas.open()
+        held.append(await replicas.get(replicas.one).opened())
+    await replicas.open()
+    refused = await replicas.get(replicas.one).opened()
+    replicas.become(a_caller(subject="bob"))
+    await replicas.open()
+    held.append(await replicas.get(replicas.one).opened())
+
+    assert (refused.status, refused.headers["retry-after"]) == (429, "10")
+    assert [live.status for live in held] == [200] * 3
+    for live in held:
+        live.hang_up()
+        await live.over()
+    assert len(replicas.one.streams) == 0
+
+
+@pytest.mark.requirement("S-21")
+async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
+    replicas: EndpointPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream is refused, its place is free again, and nothing follows any topic."""
+
+    async def fails(*_: object) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(replicas.one.relay.of("acme"), "publish", fails)
+    live = replicas.get(replicas.one)
+    await live.over()
+    await settled()
+
+    assert live.status == 503
+    assert len(replicas.one.streams) == 0
+    assert replicas.one.feed.tenants == ()
+    await replicas.hears_no_more()
+    assert vars(replicas.one.relay.of("acme"))["_followers"] == {}

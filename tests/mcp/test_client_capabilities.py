@@ -1,0 +1,204 @@
+"""What a client did not declare is not asked, and tools may answer errors of their own."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.tools.client import NOBODY, ProtocolError
+from tests.mcp import fixture_questions as fixture
+from tests.support.asking_tools import ROUNDS, YES, Ok, accept, ask_again, go_on, questions, said
+from tests.support.endpoint import EndpointClient
+
+odd = Pack("odd")
+
+
+@odd.tool()
+async def swallow(ctx: CallContext) -> str:
+    """Catch what is not its own."""
+    try:
+        await ctx.ask("Heard?", Ok)
+    except BaseException:  # noqa: BLE001  # what this tool is here for
+        return "swallowed"
+    return "heard"
+
+
+@odd.tool()
+async def give_up(ctx: CallContext) -> str:
+    """End the process, or try to."""
+    raise SystemExit(3)
+
+
+@odd.tool()
+async def fail_by_code(ctx: CallContext, code: int) -> str:
+    """Answer an error of its own."""
+    raise ProtocolError(code, "not today", {"why": "no"})
+
+
+@odd.tool(timeout_s=0.05)
+async def wait_then_ask(ctx: CallContext) -> str:
+    """Wait a moment, so that a clock runs, then ask."""
+    await asyncio.sleep(0)
+    await ctx.ask("Now?", Ok)
+    return "asked"
+
+
+@odd.tool()
+async def look_around(ctx: CallContext) -> str:
+    """Say what there is to talk to."""
+    return "nobody" if ctx.client is NOBODY else "somebody"
+
+
+@pytest.fixture
+def client() -> EndpointClient:
+    packs = (ROUNDS, odd, fixture.pack)
+    return EndpointClient(tool for one in packs for tool in one.tools.values())
+
+
+@pytest.mark.requirement("V-10")
+@pytest.mark.parametrize(
+    ("tool", "declared", "required"),
+    [
+        ("purge", {}, {"elicitation": {}}),
+        ("purge", {"elicitation": {"url": {}}}, {"elicitation": {"form": {}}}),
+        ("purge", {"elicitation": None}, {"elicitation": {}}),
+        ("purge", {"sampling": {}}, {"elicitation": {}}),
+        ("test_missing_capability", {}, {"sampling": {}}),
+        ("test_input_required_result_list_roots", {"sampling": {}}, {"roots": {}}),
+        (
+            "test_input_required_result_multiple_inputs",
+            {"sampling": {}},
+            {"elicitation": {}, "roots": {}},
+        ),
+    ],
+)
+async def test_v_10_what_a_client_did_not_declare_is_not_asked(
+    client: EndpointClient, tool: str, declared: Any, required: Any
+) -> None:
+    """Nothing is sent that it could not answer; the error names what it lacks."""
+    response = await ask_again(client, tool, capabilities=declared)
+
+    assert response.error == (400, -32021)
+    assert response.json["error"]["data"] == {"requiredCapabilities": required}
+
+
+@pytest.mark.requirement("V-10", "T-07")
+async def test_v_10_after_the_first_event_it_is_an_event(client: EndpointClient) -> None:
+    """Before it, the status says so; afterwards the stream's error does."""
+    told = await ask_again(
+        client, "test_streaming_elicitation", capabilities={}, meta={"progressToken": 1}
+    )
+    silent = await ask_again(client, "test_streaming_elicitation", capabilities={})
+
+    assert (told.status, told.events[-1]["error"]["code"]) == (200, -32021)
+    assert silent.error == (400, -32021)
+
+
+@pytest.mark.requirement("M-04")
+@pytest.mark.parametrize(
+    ("declared", "key", "method"),
+    [
+        ({"elicitation": {}, "sampling": {}}, "confirm", "elicitation/create"),
+        ({"sampling": {}}, "opinion", "sampling/createMessage"),
+        ({"elicitation": {"url": {}}, "sampling": {}}, "opinion", "sampling/createMessage"),
+    ],
+)
+async def test_m_04_a_tool_can_look_before_it_asks(
+    client: EndpointClient, declared: Any, key: str, method: str
+) -> None:
+    """And ask what the client of this very request can answer."""
+    tool = "test_input_required_result_capabilities"
+    asked = questions(await ask_again(client, tool, capabilities=declared))
+
+    assert {name: request["method"] for name, request in asked.items()} == {key: method}
+
+
+@pytest.mark.requirement("X-02")
+async def test_x_02_an_extension_that_only_the_client_has_changes_nothing(
+    client: EndpointClient,
+) -> None:
+    """The core of the protocol is answered; what is missing on the client's side is named."""
+    only = {"extensions": {"com.example/odd": {"x": 1}}}
+    both = {**only, "elicitation": {}}
+
+    assert list(questions(await ask_again(client, "purge", capabilities=both))) == ["confirm"]
+    assert (await ask_again(client, "purge", capabilities=only)).error == (400, -32021)
+
+
+@pytest.mark.requirement("J-07")
+async def test_j_07_each_result_names_its_type(client: EndpointClient) -> None:
+    """There are two."""
+    first = await ask_again(client, "purge")
+    done = await go_on(client, "purge", first, YES)
+
+    types = [response.json["result"]["resultType"] for response in (first, done)]
+    assert types == ["input_required", "complete"]
+
+
+@pytest.mark.requirement("X-03")
+async def test_x_03_an_extensions_result_goes_to_nobody_who_did_not_declare_it(
+    client: EndpointClient,
+) -> None:
+    """Another extension's name, or one that is no object, opens nothing."""
+    for extensions in ({"com.example/odd": {}}, {"io.modelcontextprotocol/tasks": None}, None):
+        declared = {"elicitation": {}, "extensions": extensions}
+        response = await ask_again(client, "purge", capabilities=declared)
+        assert list(questions(response)) == ["confirm"]
+
+
+@pytest.mark.requirement("J-18", "J-19")
+@pytest.mark.parametrize(
+    ("code", "status"), [(-31999, 200), (1, 200), (-32602, 400), (-32603, 200)]
+)
+async def test_j_19_a_tool_may_answer_errors_of_its_own(
+    client: EndpointClient, code: int, status: int
+) -> None:
+    """Outside of what the protocol keeps for itself, and the two that mean the same anywhere."""
+    response = await ask_again(client, "fail_by_code", {"code": code})
+
+    assert response.error == (status, code)
+    assert response.json["error"]["data"] == {"why": "no"}
+
+
+@pytest.mark.requirement("J-18", "J-19")
+@pytest.mark.parametrize("code", [-32000, -32002, -32019, -32021, -32042, -32099, -32700, -32768])
+async def test_j_18_a_tool_cannot_answer_the_protocols_own_errors(
+    client: EndpointClient, code: int
+) -> None:
+    """Trying is a mistake in the tool, and shown as one."""
+    response = await ask_again(client, "fail_by_code", {"code": code})
+
+    assert response.json["result"]["isError"] is True
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"), [("swallow", "swallowed"), ("give_up", "failed unexpectedly")]
+)
+async def test_tools_that_misbehave_break_nothing(
+    client: EndpointClient, tool: str, text: str
+) -> None:
+    """One that catches what is not its own, and one that wants to end the process."""
+    assert text in said(await ask_again(client, tool))
+    assert said(await ask_again(client, tool))
+
+
+async def test_a_tool_with_a_clock_may_ask(client: EndpointClient) -> None:
+    """A question ends the clock with the run."""
+    first = await ask_again(client, "wait_then_ask")
+
+    answers = {"question-1": accept(ok=True)}
+    assert said(await go_on(client, "wait_then_ask", first, answers)) == "asked"
+
+
+async def test_a_call_that_wants_nothing_gets_nothing_built(client: EndpointClient) -> None:
+    """Most calls ask for no reports and declare nothing: that costs them nothing."""
+    plain = await ask_again(client, "look_around", capabilities={})
+    declared = await ask_again(client, "look_around", capabilities={"roots": {}})
+    told = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})
+
+    assert [said(response) for response in (plain, declared, told)] == [
+        "nobody",
+        "somebody",
+        "somebody",
+    ]

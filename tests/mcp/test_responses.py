@@ -1,0 +1,23 @@
+"""A constant refusal keeps nothing of the requests that it answers."""
+
+import pytest
+
+from gatepost.mcp.jsonrpc import JsonRpcError
+from gatepost.mcp.responses import Replies
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource
+
+CONSTANT = JsonRpcError(-32600, "As many others")
+
+
+def test_a_refusal_that_is_a_constant_keeps_nothing_of_its_requests() -> None:
+    """A traceback holds the frames of its request, and each raise of one exception adds more."""
+    replies = Replies(Challenge(), Resource("https://mcp.example.com/mcp"), modern=True)
+    for _ in range(3):
+        with pytest.raises(JsonRpcError) as caught:
+            raise CONSTANT
+        answer = replies.refused(b"1", caught.value)
+
+        assert answer.status == 400
+        assert CONSTANT.__traceback__ is None
+        assert CONSTANT.__context__ is None

@@ -1,0 +1,318 @@
+"""Subscriptions to documents and tasks in both eras; each caller hears of its own only."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.subscriptions import MOST_NAMES
+from gatepost.storage.memory.records import MemoryRecords, MemorySessions
+from gatepost.storage.sessions import SessionRecord
+from tests.support.endpoint import DECLARED, EndpointClient, TaskClient, a_caller, message
+from tests.support.endpoint_streams import WITHIN_S, EndpointPair, OpenExchange, listening
+
+pytestmark = pytest.mark.anyio
+
+LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26"]
+pack = Pack("watched")
+
+
+@pack.tool()
+async def touch(ctx: CallContext, uri: str) -> str:
+    """Change a document."""
+    await ctx.changes.updated(uri)
+    return "touched"
+
+
+@pack.resource("notes://mine", mime_type="text/plain")
+async def mine(ctx: CallContext) -> str:
+    """A text that anybody may read."""
+    return "mine"
+
+
+@pack.resource("notes://secret", scopes={"notes:secret"}, mime_type="text/plain")
+async def secret(ctx: CallContext) -> str:
+    """A text that few may read."""
+    return "secret"
+
+
+@pack.resource("notes://{year}/report", mime_type="text/plain")
+async def report(ctx: CallContext, year: str) -> str:
+    """A text for each year."""
+    return year
+
+
+@pack.tool(task_support="optional")
+async def wait(ctx: CallContext) -> str:
+    """Wait for a year."""
+    await asyncio.sleep(365 * 86_400)
+    return "waited"
+
+
+@pack.prompt()
+async def begin(ctx: CallContext) -> str:
+    """Start somewhere."""
+    return "Begin."
+
+
+@pytest.fixture
+def client() -> EndpointClient:
+    return EndpointClient(pack.offers, obtainable=frozenset())
+
+
+def a_house(**options: Any) -> EndpointPair:
+    return EndpointPair(pack.offers, **options)  # type: ignore[arg-type]
+
+
+async def watched(live: OpenExchange) -> Any:
+    """The next notification of a session's stream."""
+    return (await live.event())[1]
+
+
+async def ask(replicas: EndpointPair, client: EndpointClient, method: str, **params: Any) -> Any:
+    return await client.within(replicas.session, message(method, params))
+
+
+@pytest.mark.requirement("TL-16", "P-08", "R-01", "SU-12")
+async def test_tl_16_what_can_be_announced_is_declared_in_both_eras(client: EndpointClient) -> None:
+    """Lists that change, and resources that can be watched."""
+    expected = {
+        "tools": {"listChanged": True},
+        "prompts": {"listChanged": True},
+        "resources": {"listChanged": True, "subscribe": True},
+    }
+    discovered = (await client.ask("server/discover")).json["result"]["capabilities"]
+    opened = message(
+        "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}}
+    )
+    introduced = (await client.send(opened)).json["result"]["capabilities"]
+
+    for declared in (discovered, introduced):
+        assert {name: declared[name] for name in expected} == expected
+
+
+@pytest.mark.requirement("P-08", "TL-16", "SU-05")
+@pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
+async def test_p_08_each_list_is_announced_to_who_asked_for_it(
+    client: EndpointClient, what: Any
+) -> None:
+    """A stream for one list hears of that list and of no other."""
+    async with listening(client, {f"{what}ListChanged": True}) as stream:
+        assert await stream.acknowledged() == {f"{what}ListChanged": True}
+        for each in ("tools", "prompts", "resources", what):
+            await client.feed.of("acme").listed(each)
+
+        told = (await stream.next())["method"]
+        client.streams.close()
+        rest = [message async for message in _rest(stream)]
+
+    assert told == f"notifications/{what}/list_changed"
+    assert all(one["method"] == told for one in rest if "method" in one)
+
+
+async def _rest(stream: Any) -> Any:
+    while (found := await stream.next()) is not None:
+        yield found
+
+
+@pytest.mark.requirement("P-08", "TL-16")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_p_08_sessions_hear_of_lists_too(version: str) -> None:
+    """Before 2026 on the session's own stream, made at another process."""
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
+
+    await replicas.two.feed.of("acme").listed("prompts")
+
+    assert (await watched(live))["method"] == "notifications/prompts/list_changed"
+    live.hang_up()
+    await live.over()
+
+
+@pytest.mark.requirement("R-09", "SU-02", "SU-10")
+async def test_r_09_documents_are_watched_with_a_listen_stream(client: EndpointClient) -> None:
+    """What this caller may not read is left out exactly like what does not exist."""
+    wanted = ["notes://mine", "notes://2026/report", "notes://secret", "notes://none", "", "x"]
+    async with listening(client, {"resourceSubscriptions": wanted}) as stream:
+        honoured = await stream.acknowledged()
+        assert honoured == {"resourceSubscriptions": ["notes://mine", "notes://2026/report"]}
+        for uri in ("notes://secret", "notes://2025/report", "notes://none", "notes://2026/report"):
+            await client.feed.of("acme").updated(uri)
+
+        told = await stream.next()
+        assert told["method"] == "notifications/resources/updated"
+        assert told["params"]["uri"] == "notes://2026/report"
+
+
+@pytest.mark.requirement("R-09", "SU-10")
+async def test_r_09_who_may_read_a_document_may_watch_it(client: EndpointClient) -> None:
+    """The decision is the one that reading takes."""
+    reader = a_caller(scopes=frozenset({"notes:secret"}))
+    wanted = {"resourceSubscriptions": ["notes://secret"]}
+    async with listening(client, wanted, caller=reader) as stream:
+        assert await stream.acknowledged() == wanted
+
+
+@pytest.mark.requirement("R-09")
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
+async def test_r_09_the_older_methods_are_unknown_in_2026(
+    client: EndpointClient, method: str
+) -> None:
+    """404 and -32601."""
+    assert (await client.ask(method, {"uri": "notes://mine"})).error == (404, -32601)
+
+
+@pytest.mark.requirement("R-10", "S-10")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
+    """At whichever process: subscribed at one, changed at the other, told on the open stream."""
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
+
+    for uri in ("notes://mine", "notes://2026/report", "notes://mine"):
+        subscribed = await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+        assert subscribed.json["result"] == {}
+    call = {"name": "touch", "arguments": {"uri": "notes://mine"}}
+    await ask(replicas, replicas.two, "tools/call", **call)
+
+    assert await watched(live) == {
+        "jsonrpc": "2.0",
+        "method": "notifications/resources/updated",
+        "params": {"uri": "notes://mine"},
+    }
+    live.hang_up()
+    await live.over()
+
+
+class Slow(MemorySessions):
+    """Takes its time to answer after the next change, until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.is_slow = False
+
+    async def get(self, key: bytes) -> SessionRecord:
+        if self.is_slow:
+            self.asked.set()
+            await self.go.wait()
+        return await super().get(key)
+
+    async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
+        replaced = await super().replace(key, record, expires_at=expires_at)
+        self.is_slow = bool(record.subscriptions)
+        return replaced
+
+
+@pytest.mark.requirement("R-10")
+async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
+    """Though the stream, at another process, still reads what the session is subscribed to."""
+    records, slow = MemoryRecords(), Slow()
+    records.of("acme").sessions = slow
+    replicas = await a_house(records=records).open()
+    live = await replicas.get(replicas.one).opened()
+
+    await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
+    await replicas.two.feed.of("acme").updated("notes://never")
+    await replicas.two.feed.of("acme").updated("notes://mine")
+    slow.go.set()
+
+    assert (await watched(live))["params"] == {"uri": "notes://mine"}
+    live.hang_up()
+    await live.over()
+
+
+@pytest.mark.requirement("R-10")
+@pytest.mark.parametrize("version", LEGACY)
+async def test_r_10_what_is_unsubscribed_is_not_told(version: str) -> None:
+    """The other one still is; unsubscribing what was never watched is as good."""
+    replicas = await a_house(version=version).open()
+    live = await replicas.get(replicas.one).opened()
+    for uri in ("notes://mine", "notes://2026/report"):
+        await ask(replicas, replicas.two, "resources/subscribe", uri=uri)
+
+    for uri in ("notes://mine", "notes://never"):
+        answered = await ask(replicas, replicas.one, "resources/unsubscribe", uri=uri)
+        assert answered.json["result"] == {}
+    await replicas.two.feed.of("acme").updated("notes://mine")
+    await replicas.two.feed.of("acme").updated("notes://2026/report")
+
+    assert (await watched(live))["params"] == {"uri": "notes://2026/report"}
+    live.hang_up()
+    await live.over()
+
+
+@pytest.mark.requirement("R-10", "SEC-03")
+async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: EndpointClient) -> None:
+    """What is out of this caller's reach is answered like what does not exist."""
+    session = await client.open()
+    refused = [
+        await client.within(session, message("resources/subscribe", params))
+        for params in (
+            {"uri": "notes://secret"},
+            {"uri": "notes://none"},
+            {"uri": "x:" + "y" * 5000},
+            {},
+        )
+    ]
+    secret, none, *_ = [one.json["error"] for one in refused]
+
+    assert [one.error[1] for one in refused] == [-32002, -32002, -32002, -32602]
+    assert secret["message"] == none["message"]
+
+
+@pytest.mark.requirement("R-10")
+async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
+    """As reading it does: 403 with all the scopes it takes, where they can be had."""
+    replicas = await a_house().open()
+
+    refused = await ask(replicas, replicas.one, "resources/subscribe", uri="notes://secret")
+
+    assert refused.status == 403
+    assert "notes:secret" in refused.headers["www-authenticate"]
+
+
+@pytest.mark.requirement("R-10", "SU-10")
+async def test_r_10_a_session_watches_a_bounded_number_of_documents() -> None:
+    """One more is refused, and there is room again when one goes."""
+    replicas = await a_house().open()
+    for year in range(MOST_NAMES):
+        uri = f"notes://{year}/report"
+        assert "result" in (await ask(replicas, replicas.one, "resources/subscribe", uri=uri)).json
+
+    full = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+    again = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://7/report")
+    await ask(replicas, replicas.one, "resources/unsubscribe", uri="notes://7/report")
+    after = await ask(replicas, replicas.two, "resources/subscribe", uri="notes://mine")
+
+    assert full.json["error"]["code"] == -32000
+    assert "result" in again.json
+    assert "result" in after.json
+
+
+@pytest.mark.requirement("K-18", "SU-02", "SU-10", "SEC-03")
+async def test_k_18_a_task_is_watched_by_its_owner_alone() -> None:
+    """Each word of it is the whole task as it stands; the id alone opens nothing to others."""
+    client = TaskClient(pack.offers)
+    task = (await client.start("wait"))["taskId"]
+    wanted = {"taskIds": [task, "t_unknown"]}
+    bob = a_caller(subject="bob")
+    async with (
+        listening(client, wanted, meta=DECLARED) as ours,
+        listening(client, wanted, meta=DECLARED, caller=bob) as theirs,
+    ):
+        assert await ours.acknowledged() == {"taskIds": [task]}
+        assert await theirs.acknowledged() == {"taskIds": []}
+        await client.about("cancel", task)
+        told = await ours.next()
+        while told["params"]["status"] != "cancelled":
+            told = await ours.next()
+        shown = await client.get(task)
+        client.streams.close()
+
+        assert "result" in await theirs.next()
+    assert told["method"] == "notifications/tasks"
+    members = ("taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs")
+    assert [told["params"][name] for name in members] == [shown[name] for name in members]

@@ -1,0 +1,112 @@
+"""Servers whose legal answers are made to keep their reader busy."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.response import PARTS_AT_ONCE
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.context import OutboundReply
+from gatepost_authz.config import Network
+from gatepost_authz.fetch import Fetcher
+from tests.outbound.conftest import Internet
+
+PATIENCE_S = 20
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@asynccontextmanager
+async def says(
+    world: Internet, pieces: Sequence[bytes], times: int = 1
+) -> AsyncIterator[OutboundClient]:
+    """A client of a server that sends these bytes, the last of them *times* times."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.writelines(pieces[:-1])
+            for _ in range(times):
+                writer.write(pieces[-1])
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    network = Network(allow_hosts=(f"localhost:{port}",))
+    client = OutboundClient(network, tls=Fetcher(development=True).tls, resolver=world.names)
+    client.url = f"http://localhost:{port}/"  # type: ignore[attr-defined]
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        server.close()
+        await server.wait_closed()
+
+
+async def asked(client: OutboundClient) -> OutboundReply:
+    async with asyncio.timeout(PATIENCE_S):
+        url: str = client.url  # type: ignore[attr-defined]
+        return await client.of("acme").send("GET", url, timeout_s=PATIENCE_S * 2)
+
+
+INTERIM = {
+    "interim answers": (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1_000,),
+    "the shortest ones": (b"HTTP/1.1 100 \r\n\r\n" * 1_000,),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"x: y\r\n" * 1_000),
+    "one header": (b"HTTP/1.1 200 OK\r\nx: ", b"y" * 60_000),
+    "empty lines": (b"\r\n" * 10_000,),
+}
+
+
+@pytest.mark.parametrize("pieces", INTERIM.values(), ids=INTERIM)
+async def test_what_comes_before_an_answer_is_bounded(
+    world: Internet, pieces: Sequence[bytes]
+) -> None:
+    """However long the server goes on, the call is over soon, and says why."""
+    async with says(world, pieces, times=100_000) as client:
+        with pytest.raises(ToolFailure, match="not HTTP") as failure:
+            await asked(client)
+    assert failure.value.failure.kind == "upstream_unavailable"
+
+
+async def test_a_few_interim_answers_are_no_flood(world: Internet) -> None:
+    """They are skipped, as HTTP has it."""
+    interim = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n" * 20
+    whole = interim + b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with says(world, (whole,)) as client:
+        assert (await asked(client)).body == b"ok"
+
+
+async def test_a_body_of_tiny_chunks_leaves_others_their_turn(world: Internet) -> None:
+    """Between a few chunks and the next few, everything else goes on."""
+    chunks = 6_000
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with says(world, (HEAD, b"1\r\na\r\n" * chunks + b"0\r\n\r\n")) as client:
+        counting = asyncio.create_task(count())
+        reply = await asked(client)
+        counting.cancel()
+    assert reply.body == b"a" * chunks
+    assert not reply.truncated
+    assert turns >= chunks // PARTS_AT_ONCE
+
+
+async def test_a_body_of_tiny_chunks_ends(world: Internet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut where it has more of them than anybody sends, and says so."""
+    monkeypatch.setattr("gatepost.outbound.response.MOST_PARTS", 2_000)
+    async with says(world, (HEAD, b"1\r\na\r\n" * 1_000), times=100_000) as client:
+        reply = await asked(client)
+    assert reply.truncated
+    assert len(reply.body) <= 2_001

@@ -1,0 +1,168 @@
+"""Of an answer so much is read as was asked for, in the time that was given, and no more."""
+
+import asyncio
+import contextlib
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+
+from gatepost.outbound.client import OutboundClient
+from gatepost.outbound.response import Unpacker
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.context import OutboundReply
+from tests.outbound.conftest import Internet, Page, Seen
+from tests.support.issuers import Send
+
+SITE = "https://www.web.test/"
+MEGABYTE = 1_000_000
+
+
+def answers(body: bytes, coding: str = "") -> Page:
+    async def page(seen: Seen, send: Send) -> None:
+        headers = [(b"content-length", str(len(body)).encode())]
+        if coding:
+            headers.append((b"content-encoding", coding.encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for at in range(0, len(body) or 1, 50_000):
+            part = body[at : at + 50_000]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    return page
+
+
+async def get(client: OutboundClient, **options: Any) -> OutboundReply:
+    return await client.of("acme").send("GET", SITE, **options)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+TEXT = bytes(range(256)) * 2000
+PACKED = [
+    ("gzip", gzip.compress(TEXT)),
+    ("x-gzip", gzip.compress(TEXT)),
+    ("GZIP", gzip.compress(TEXT[:1000]) + gzip.compress(TEXT[1000:])),
+    ("gzip", gzip.compress(TEXT) + b"\0" * 100),
+    ("deflate", zlib.compress(TEXT)),
+    ("deflate", raw_deflate(TEXT)),
+    ("identity", TEXT),
+    ("", TEXT),
+]
+
+
+@pytest.mark.parametrize(("coding", "body"), PACKED)
+async def test_a_packed_body_is_unpacked(
+    client: OutboundClient, world: Internet, coding: str, body: bytes
+) -> None:
+    """gzip and deflate, which need nothing beside Python, in each of their forms."""
+    world.site.pages["/"] = answers(body, coding)
+
+    reply = await get(client)
+
+    assert (reply.body, reply.truncated) == (TEXT, False)
+    assert world.site.seen[0].headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.parametrize(("coding", "body"), PACKED)
+async def test_a_body_is_cut_where_asked(
+    client: OutboundClient, world: Internet, coding: str, body: bytes
+) -> None:
+    """After unpacking, to the byte, and it says so; the whole of it is not cut."""
+    world.site.pages["/"] = answers(body, coding)
+
+    for most in (0, 1, len(TEXT) - 1):
+        reply = await get(client, max_bytes=most)
+        assert (reply.body, reply.truncated) == (TEXT[:most], True)
+    assert (await get(client, max_bytes=len(TEXT))).truncated is False
+
+
+async def test_what_unpacks_to_gigabytes_is_never_held(
+    client: OutboundClient, world: Internet
+) -> None:
+    """A thousandfold packing, also of a packing: the second one stays packed."""
+    bomb = gzip.compress(b"\0" * 50 * MEGABYTE)
+    world.site.pages["/"] = answers(bomb, "gzip")
+
+    reply = await get(client, max_bytes=1000)
+
+    assert (len(reply.body), reply.truncated) == (1000, True)
+    assert len(Unpacker("gzip").unpack(bomb, 1000)) == 1000
+
+
+async def test_what_unpacks_to_nothing_ends_too(client: OutboundClient, world: Internet) -> None:
+    """Empty members of gzip, one after another, would be read for ever."""
+    world.site.pages["/"] = answers(gzip.compress(b"") * 100_000, "gzip")
+
+    reply = await get(client, max_bytes=1000)
+
+    assert (reply.body, reply.truncated) == (b"", True)
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "says"),
+    [
+        ("gzip", b"no gzip at all", "cannot be decompressed"),
+        ("deflate", b"\x78\x9cgarbage", "cannot be decompressed"),
+        ("br", b"x", "not requested"),
+        ("zstd", b"x", "not requested"),
+        ("gzip, gzip", b"x", "not requested"),
+    ],
+)
+async def test_what_cannot_be_unpacked_is_a_failure(
+    client: OutboundClient, world: Internet, coding: str, body: bytes, says: str
+) -> None:
+    """Rather than garbage for a model."""
+    world.site.pages["/"] = answers(body, coding)
+
+    with pytest.raises(ToolFailure, match=says) as failure:
+        await get(client)
+
+    assert failure.value.failure.kind == "upstream_unavailable"
+
+
+async def test_a_packed_body_without_its_end_is_cut(
+    client: OutboundClient, world: Internet
+) -> None:
+    """What came is shown, and not taken for all."""
+    world.site.pages["/"] = answers(gzip.compress(TEXT)[:-30], "gzip")
+
+    reply = await get(client)
+
+    assert TEXT.startswith(reply.body)
+    assert reply.truncated is True
+
+
+async def test_a_server_that_drips_is_left(client: OutboundClient, world: Internet) -> None:
+    """The time is for all of it, however often something arrives."""
+
+    async def drips(seen: Seen, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(200):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.Event().wait(), 0.02)
+
+    world.site.pages["/"] = drips
+    with pytest.raises(ToolFailure, match="did not answer in time") as failure:
+        await get(client, timeout_s=0.2)
+
+    assert failure.value.failure.kind == "timeout"
+
+
+async def test_headers_come_by_lower_case_names(client: OutboundClient, world: Internet) -> None:
+    """Those that come several times as one (RFC 9110 section 5.3)."""
+
+    async def page(seen: Seen, send: Send) -> None:
+        headers = [(b"x-one", b"1"), (b"x-one", b"2"), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    world.site.pages["/"] = page
+    reply = await get(client)
+
+    assert (reply.status, reply.headers["x-one"], reply.body) == (404, "1, 2", b"")

@@ -1,0 +1,355 @@
+"""No URL leads any tool inside, however it is written, resolved or redirected to."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.outbound.conftest import PUBLIC, Internet, leads, says
+from tests.packs.servers import Agent, CallResult, PackServer, open_server
+from tests.support.cases import each
+
+LITERALS = """
+127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.1 0x7f.1 0177.0.0.1 017700000001
+127.000.000.001 127.0.0.1. 127.0.0.1.. 0 0.0.0.0 00.0.0.0 127.0.0.2 127.255.255.254 0x7f000001.
+[::1] [0:0:0:0:0:0:0:1] [::] [::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1]
+[::127.0.0.1] [::7f00:1] [64:ff9b::127.0.0.1] [64:ff9b:1::7f00:1] [2002:7f00:1::]
+[2001:0:7f00:1::] [fe80::1] [fe80::1%25lo] [::1%25lo] [::1%lo] [fec0::1] [fc00::1] [fd00:ec2::254]
+[ff02::1] [100::1] [::ffff:0:7f00:1] 10.0.0.1 172.16.0.1 192.168.0.1 169.254.169.254 0xa9fea9fe
+2852039166 100.64.0.1 100.100.100.200 168.63.129.16 192.0.0.192 192.0.2.1 198.18.0.1 224.0.0.1
+255.255.255.255 240.0.0.1 127.0.0.1%2f %31%32%37.0.0.1 127%2e0%2e0%2e1 127.0.0.1%00 [127.0.0.1]
+[::1 ::1 [[::1]] [v1.7f000001] 127.0.0.1,www.web.test 4294967297 127.0.0.1.nip
+"""
+"""Addresses of this machine and of others inside, in every spelling that somebody reads."""
+
+LOOKALIKES = [
+    "\uff11\uff12\uff17.0.0.1",
+    "\u2460\u2461\u2466.\u24ea.\u24ea.\u2460",
+    "127\u30020\u30020\u30021",
+    "127\uff0e0\uff0e0\uff0e1",
+    "\u24db\u24de\u24d2\u24d0\u24db\u24d7\u24de\u24e2\u24e3",
+    "\u2113ocalhost",
+    "loc\u200balhost",
+    "loc\xadalhost",
+    "localho\u017ft",
+    "localhost\u0301",
+    "[\uff1a\uff1a1]",
+    "\u0661\u0662\u0667.0.0.1",
+    "xn--localhost-",
+    "localhost\u3002",
+    "\ufeff127.0.0.1",
+    "127\u20240\u20240\u20241",
+]
+"""Characters that some library folds into digits, dots and letters (UTS 46)."""
+
+NAMES: dict[str, list[list[str]]] = {
+    "inside.example": [["127.0.0.1"]],
+    "inside6.example": [["::1"]],
+    "mapped.example": [["::ffff:127.0.0.1"]],
+    "nat64.example": [["64:ff9b::7f00:1"]],
+    "6to4.example": [["2002:7f00:1::"]],
+    "mixed.example": [[PUBLIC, "127.0.0.1"]],
+    "mixed6.example": [["127.0.0.1", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"]],
+    "any.example": [["0.0.0.0"]],
+    "zone.example": [["fe80::1%lo"]],
+    "private.example": [["10.0.0.8"]],
+    "shared.example": [["100.64.0.1"]],
+    "metadata.google.internal": [["169.254.169.254"]],
+    "wireserver.example": [["168.63.129.16"]],
+    "rebound.example": [[PUBLIC], ["127.0.0.1"]],
+    "rebound6.example": [[PUBLIC], ["::1"]],
+    "kubernetes.default.svc": [["10.96.0.1"]],
+    "empty.example": [[]],
+}
+"""What names mean, the first time and from then on."""
+
+OTHER_NAMES = ["LOCALHOST", "localhost.", "a.localhost", "inside.example.", "INSIDE.example"]
+
+WHOLE = [
+    "http://www.web.test@127.0.0.1:{port}/",
+    "http://www.web.test:80@127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}@www.web.test/",
+    "http://@127.0.0.1:{port}/",
+    "http://:@127.0.0.1:{port}/",
+    "http://www.web.test\\@127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}\\@www.web.test/",
+    "http://127.0.0.1:{port}\\.web.test/",
+    "http://127.0.0.1:{port}#@www.web.test/",
+    "http://127.0.0.1:{port}?@www.web.test/",
+    "http://127.0.0.1:{port};@www.web.test/",
+    "http://127.0.0.1\t:{port}/",
+    "http://\t127.0.0.1:{port}/",
+    " http://127.0.0.1:{port}/",
+    "\x00http://127.0.0.1:{port}/",
+    "http://127.0.0.1:{port}/\n",
+    "ht\ntp://127.0.0.1:{port}/",
+    "http://127.0.\r\n0.1:{port}/",
+    "http://www.web.test\r\nHost: 127.0.0.1:{port}/",
+    "http://www.web.test/ HTTP/1.1\r\nHost: inside\r\n\r\nGET http://127.0.0.1:{port}/",
+    "http:/127.0.0.1:{port}/",
+    "http:127.0.0.1:{port}/",
+    "http:///127.0.0.1:{port}/",
+    "http:////127.0.0.1:{port}/",
+    "//127.0.0.1:{port}/",
+    "///127.0.0.1:{port}/",
+    "127.0.0.1:{port}/",
+    "\\\\127.0.0.1:{port}\\",
+    "http:\\\\127.0.0.1:{port}\\",
+    "HTTP://127.0.0.1:{port}/",
+    "http://127.0.0.1:0{port}/",
+    "http://127.0.0.1:{port}.0/",
+    "http://127.0.0.1:+{port}/",
+    "http://127.0.0.1: {port}/",
+    "http://127.0.0.1:{port}:80/",
+    "http://[::1]:{port}]/",
+    "http://[::1]127.0.0.1:{port}/",
+    "https://127.0.0.1:{port}/",
+    "file:///etc/passwd",
+    "file://127.0.0.1:{port}/etc/passwd",
+    "gopher://127.0.0.1:{port}/_GET",
+    "dict://127.0.0.1:{port}/info",
+    "ftp://127.0.0.1:{port}/",
+    "ldap://127.0.0.1:{port}/",
+    "ws://127.0.0.1:{port}/",
+    "data:text/html,<p>x",
+    "javascript:fetch('http://127.0.0.1:{port}/')",
+    "view-source:http://127.0.0.1:{port}/",
+    "jar:http://127.0.0.1:{port}/!/",
+    "blob:http://127.0.0.1:{port}/x",
+    "unix:///var/run/docker.sock",
+    "http+unix://%2Fvar%2Frun%2Fdocker.sock/info",
+    "http://unix:/var/run/docker.sock",
+    "about:blank",
+    "",
+    "http://",
+    "http://:{port}/",
+    "http://#",
+    "http://.{port}/",
+    "http://" + "a" * 300 + "/",
+    "http://" + "a." * 4_000 + "/",
+    "http://www.web.test:22/",
+    "http://www.web.test:25/",
+    "http://www.web.test:443/",
+    "https://www.web.test:80/",
+    "http://www.web.test:6667/",
+    "http://www.web.test:0/",
+    "http://www.web.test:65536/",
+    "http://www.web.test:-1/",
+    "http://www.web.test:x/",
+]
+
+REFUSED = [
+    *(f"http://{host}:{{port}}/" for host in (*LITERALS.split(), *LOOKALIKES, *OTHER_NAMES)),
+    *(f"http://{name}:{{port}}/" for name in NAMES if not name.startswith("rebound")),
+    "http://localhost:{port}/",
+    "http://127.0.0.1/",
+    "http://169.254.169.254/latest/meta-data/",
+    *WHOLE,
+]
+"""Nobody is asked for these."""
+
+REBOUND = ["http://rebound.example:{port}/", "http://rebound6.example:{port}/"]
+"""The first time somebody public is asked for these, and nobody afterwards."""
+
+
+def spelt(url: str) -> str:
+    """A name for a test."""
+    return url[:60].encode("unicode_escape").decode()
+
+
+Call = tuple[str, dict[str, Any]]
+
+
+class UrlTool(NamedTuple):
+    """How a URL gets to a tool: the calls to make, the last of which would send a request."""
+
+    what: str
+    pack: str
+    calls: Callable[[str], list[Call]]
+    follows: bool
+    """Whether it follows redirects."""
+
+
+def described(server: str, **more: Any) -> Call:
+    """Load a description of an API that says where its server is."""
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "x", "version": "1"},
+        "servers": [{"url": server}],
+        "paths": {"/to": {"get": {"responses": {}}}},
+    }
+    return "openapi_load", {"name": "x", "spec_content": json.dumps(document), **more}
+
+
+CALL: Call = ("openapi_call", {"name": "x", "path": "/to", "method": "GET", "timeout_s": 5})
+
+URL_TOOLS = [
+    UrlTool("web_fetch", "web", lambda url: [("web_fetch", {"url": url})], follows=True),
+    UrlTool(
+        "openapi_load spec_url",
+        "openapi",
+        lambda url: [("openapi_load", {"name": "x", "spec_url": url})],
+        follows=True,
+    ),
+    UrlTool(
+        "openapi_load base_url_override",
+        "openapi",
+        lambda url: [described("https://www.web.test", base_url_override=url), CALL],
+        follows=False,
+    ),
+    UrlTool(
+        "gitlab_openapi_spec spec_url",
+        "gitlab",
+        lambda url: [("gitlab_openapi_spec", {"spec_url": url, "refresh": True})],
+        follows=True,
+    ),
+    UrlTool("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
+    UrlTool(
+        "gitlab_request endpoint",
+        "gitlab",
+        lambda url: [
+            ("gitlab_request", {"endpoint": url, "token": "x", "path": "/to", "timeout_s": 5})
+        ],
+        follows=True,
+    ),
+]
+
+
+SOME = [REFUSED[at : at + 12] for at in range(0, len(REFUSED), 12)]
+TIMES = 3
+"""A name that means something else a moment later is asked for so often."""
+
+
+class Inside:
+    """Listens where nobody from outside may get; never answers, and hears every connection."""
+
+    def __init__(self) -> None:
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._sockets[0].getsockname()[1]
+        if socket.has_dualstack_ipv6():
+            self._sockets.append(socket.create_server(("::1", self.port), family=socket.AF_INET6))
+        for one in self._sockets:
+            one.setblocking(False)
+
+    def connections(self) -> int:
+        """How many connections came since the last time."""
+        found = 0
+        for one in self._sockets:
+            try:
+                connection, _ = one.accept()
+            except BlockingIOError:
+                continue
+            connection.close()
+            found += 1
+        return found
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def inside() -> Iterator[Inside]:
+    listening = Inside()
+    yield listening
+    listening.close()
+
+
+@pytest.fixture(scope="module")
+def server(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+    """A server with every pack whose tools take URLs, in development mode, without robots."""
+    with open_server(
+        tmp_path_factory.mktemp("office"),
+        sorted({taker.pack for taker in URL_TOOLS}),
+        network=internet.network(),
+        packs={"web": {"robots": False, "timeout_s": 5}, "gitlab": {"literals": True}},
+        prepare=internet.resolves_for,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def agent(server: PackServer) -> Agent:
+    return server.agent("rest")
+
+
+@pytest.fixture
+def world(world: Internet, inside: Inside) -> Iterator[Internet]:
+    """Nobody got inside: not past the proxy, and not through it."""
+    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    yield world
+    assert inside.connections() == 0
+    assert {target.split()[1].rpartition(":")[0] for target in world.proxy.asked} <= {PUBLIC}
+
+
+def ask(agent: Agent, taker: UrlTool, url: str) -> CallResult:
+    """What came of the last call; one before it may have refused already."""
+    reply = CallResult()
+    for tool, arguments in taker.calls(url):
+        reply = agent.call(tool, **arguments)
+        if reply.failure is not None:
+            break
+    return reply
+
+
+@pytest.mark.requirement("P9", "X4", "X5", "X7")
+@each("some", SOME, ids=lambda urls: spelt(urls[0]))
+@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+def test_a_url_does_not_lead_inside(
+    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, some: Sequence[str]
+) -> None:
+    """It is refused in a sentence, and nobody is asked anything."""
+    for url in some:
+        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+
+        assert reply.failure is not None, url
+        assert reply.kind in {"denied", "validation", "upstream_unavailable"}, (url, reply)
+        assert (world.site.seen, inside.connections()) == ([], 0), url
+
+
+@pytest.mark.requirement("P9", "X5", "X7")
+@each("some", SOME, ids=lambda urls: spelt(urls[0]))
+@each("taker", [one for one in URL_TOOLS if one.follows], ids=lambda one: one.what)
+def test_a_redirect_does_not_lead_inside(
+    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, some: Sequence[str]
+) -> None:
+    """Wherever a page points to."""
+    for url in some:
+        target = url.replace("{port}", str(inside.port))
+        world.site.pages["/to"] = leads("".join(c for c in target if c not in "\r\n\0\t"))
+
+        reply = ask(agent, taker, "http://www.web.test/to")
+
+        assert reply.kind != "internal", (url, reply)
+        assert inside.connections() == 0, url
+
+
+@pytest.mark.requirement("P9")
+@each("url", REBOUND, ids=spelt)
+@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+def test_a_name_that_changes_its_mind_does_not_lead_inside(
+    agent: Agent, world: Internet, inside: Inside, taker: UrlTool, url: str
+) -> None:
+    """What was checked is what is connected to; the next check finds the change."""
+    world.names.known |= {name: list(answers) for name, answers in NAMES.items()}
+    world.site.pages["/"] = world.site.pages["/to"] = says("<p>x")
+    for _ in range(TIMES):
+        reply = ask(agent, taker, url.replace("{port}", str(inside.port)))
+        assert reply.kind != "internal", reply
+
+
+@pytest.mark.requirement("P9")
+@each("status", [303, 308])
+@each("taker", URL_TOOLS, ids=lambda taker: taker.what)
+def test_a_chain_of_redirects_ends(
+    agent: Agent, world: Internet, taker: UrlTool, status: int
+) -> None:
+    """Whether it goes in a circle or on and on."""
+    world.site.seen.clear()
+    world.site.pages["/"] = leads("/to", status)
+    world.site.pages["/to"] = leads("https://other.web.test/", status)
+
+    assert ask(agent, taker, "https://www.web.test/").kind != "internal"
+    assert len(world.site.seen) <= 12

@@ -1,0 +1,108 @@
+"""Whoever may write into a calendar can neither stop the server nor hide other events."""
+
+import pytest
+
+from tests.packs.calendar.conftest import document, event
+from tests.packs.calendar.test_recurrence import asked
+
+pytestmark = pytest.mark.requirement("P7")
+
+SOON = "DTSTART:20260326T090000Z"
+OFTEN = "it recurs more often than can be listed"
+INVALID = "it is not valid iCalendar"
+
+# Left out with what reason; None: it may be listed or not, but is not worth a word.
+EVENTS: dict[str, tuple[str, str | None]] = {
+    "every second since 1970": (
+        event("DTSTART:19700101T000000Z", "RRULE:FREQ=SECONDLY"),
+        OFTEN,
+    ),
+    "every second of a day that never comes": (
+        event("DTSTART:19700101T000000Z", "RRULE:FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"),
+        OFTEN,
+    ),
+    "every second now": (event(SOON, "RRULE:FREQ=SECONDLY"), OFTEN),
+    "every minute for a thousand years": (
+        event("DTSTART:10260326T090000Z", "RRULE:FREQ=MINUTELY;UNTIL=30260326T090000Z"),
+        OFTEN,
+    ),
+    "so often that no number holds it": (event(SOON, f"RRULE:FREQ=DAILY;COUNT={9**99}"), INVALID),
+    "so seldom that no number holds it": (
+        event(SOON, f"RRULE:FREQ=DAILY;INTERVAL={9**99}"),
+        INVALID,
+    ),
+    "never": (event(SOON, "RRULE:FREQ=DAILY;INTERVAL=0"), None),
+    "by a rule that is none": (event(SOON, "RRULE:FREQ=NEVER"), INVALID),
+    "by a rule with two ends": (
+        event(SOON, "RRULE:FREQ=DAILY;UNTIL=20260401;UNTIL=20260402"),
+        None,
+    ),
+    "at no time": (event("DTSTART:soon"), INVALID),
+    "without a time": (event("SUMMARY:when?"), None),
+    "in the year 0": (event("DTSTART:00000101T000000Z", "RRULE:FREQ=DAILY"), INVALID),
+    "to the end of time": (event("DTSTART:00010101T000000Z", "DTEND:99991231T235959Z"), None),
+    "of a duration that no number holds": (event(SOON, f"DURATION:P{9**40}D"), INVALID),
+    "ended before it began": (event(SOON, "DTEND:20260320T090000Z"), None),
+    "a day, ended by a time": (
+        event("DTSTART;VALUE=DATE:20260326", "DTEND:20260326T100000Z"),
+        None,
+    ),
+    "in a zone that is a path": (event("DTSTART;TZID=../../../etc/passwd:20260326T090000"), None),
+    "with half a character": (event(SOON, "SUMMARY:\udcff\udcfe"), None),
+}
+
+GOOD = event("DTSTART:20260327T090000Z", "SUMMARY:seen", uid="good")
+
+
+def test_an_event_that_cannot_be_read_hides_no_other() -> None:
+    """What it was is said, and why it is left out; the others of its calendar are there."""
+    answer = asked({name: document(text, GOOD) for name, (text, _) in EVENTS.items()}, seconds=2)
+
+    seen = [one["calendar"] for one in answer["events"] if one["summary"] == "seen"]
+    reasons = {one["calendar"]: one["reason"] for one in answer["left_out"]}
+    assert (sorted(seen), answer["unreadable"]) == (sorted(EVENTS), [])
+    assert {name: reason for name, (_, reason) in EVENTS.items() if reason}.items() <= (
+        reasons.items()
+    )
+
+
+DOCUMENTS = {
+    "nothing": "",
+    "a page": "<html><body>Please sign in</body></html>",
+    "the name of a file": "/etc/passwd",
+    "the name of a file after the word": "BEGIN:VCALENDAR/../../../../../etc/hostname",
+    "no end": "BEGIN:VCALENDAR\r\nBEGIN:VEVENT\r\n",
+    "components in components": document("BEGIN:VEVENT\n" * 50_000),
+    "components in components, in small letters": document(
+        "begin:x-a\n" * 50_000 + "end:x-a\n" * 50_000
+    ),
+    "ends alone": document("END:VEVENT\n" * 1_000),
+    "zeros": "BEGIN:VCALENDAR\r\n" + "\0" * 10_000,
+    "another calendar": document(event(SOON), head="CALSCALE:CHINESE"),
+    "a zone without end": document(
+        "BEGIN:VTIMEZONE\nTZID:X\nBEGIN:STANDARD\nDTSTART:19700101T000000\nTZOFFSETFROM:+0000\n"
+        "TZOFFSETTO:+0100\nRRULE:FREQ=SECONDLY\nEND:STANDARD\nEND:VTIMEZONE\n",
+        event("DTSTART;TZID=X:20260326T090000"),
+    ),
+}
+
+
+def test_a_document_that_cannot_be_read_hides_no_other() -> None:
+    """Nothing of this machine's files is in the answer, whatever a document is like."""
+    answer = asked(DOCUMENTS | {"good": document(GOOD)})
+
+    assert "seen" in [one["summary"] for one in answer["events"]]
+    assert "root:" not in str(answer)
+
+
+def test_hundreds_of_hostile_events_leave_time_for_another_calendar() -> None:
+    """What one calendar may take is its share."""
+    bad = "".join(
+        event("DTSTART:19700101T000000Z", "RRULE:FREQ=SECONDLY", uid=str(number))
+        for number in range(150)
+    )
+
+    answer = asked({"bad": document(bad), "good": document(GOOD)}, seconds=0.5)
+
+    assert [one["summary"] for one in answer["events"]] == ["seen"]
+    assert len(answer["left_out"]) == 150

@@ -1,0 +1,249 @@
+"""The tools of the pack `github` against a small GitHub, by both protocols."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from gatepost_packs.github.settings import GithubSettings
+from tests.packs.forge_servers import TOKEN, Github
+from tests.packs.servers import Agent, PackServer, SecretWriter, by_rest, open_server
+from tests.rest.clients import Octopus
+
+pytestmark = pytest.mark.requirement("P8")
+
+
+@pytest.fixture(scope="module")
+def github() -> Iterator[Github]:
+    with Github() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def beginning(github: Github) -> None:
+    """No test meets what another created."""
+    github.begin_anew()
+
+
+@pytest.fixture(scope="module")
+def secrets() -> SecretWriter:
+    return SecretWriter()
+
+
+@pytest.fixture(scope="module")
+def server(
+    github: Github, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
+    with open_server(
+        tmp_path_factory.mktemp("github"),
+        ["github"],
+        network={"allow_hosts": [github.place]},
+        packs={"github": {"api_url": f"{github.url}/api/v3/"}},
+        prepare=secrets.begin,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def agent(server: PackServer, secrets: SecretWriter, request: pytest.FixtureRequest) -> Agent:
+    """An agent of a tenant that has a token."""
+    return secrets.agent(server, request.param, GITHUB_TOKEN=TOKEN)
+
+
+def test_issues_are_listed(agent: Agent, github: Github) -> None:
+    """Newest first, with what a model needs of each; pull requests are none."""
+    value = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2).value
+    rest = agent.call("github_list_issues", repo="octo/demo", labels=["bug"], limit=2, page=2)
+
+    assert value == {
+        "issues": [
+            {
+                "number": 3,
+                "title": "Issue 3",
+                "state": "open",
+                "labels": ["bug"],
+                "url": "https://github.com/octo/demo/issues/3",
+                "updated": "2024-01-03T00:00:00Z",
+            }
+        ],
+        "next_page": 2,
+    }
+    assert [issue["number"] for issue in rest.value["issues"]] == [1]
+    assert rest.value["next_page"] is None
+    asked = github.asked[-1]
+    assert asked.path == "/api/v3/repos/octo/demo/issues"
+    assert asked.headers["accept"] == "application/vnd.github+json"
+    assert asked.headers["x-github-api-version"] == "2022-11-28"
+
+
+@pytest.mark.parametrize(("state", "has_it"), [("open", False), ("closed", True), ("all", True)])
+def test_issues_are_listed_by_state(agent: Agent, state: str, has_it: bool) -> None:
+    """The open ones unless told."""
+    value = agent.call("github_list_issues", repo="octo/demo", state=state).value
+
+    assert (9 in [issue["number"] for issue in value["issues"]]) == has_it
+
+
+def test_a_repository_that_moved_is_read_where_it_is(agent: Agent) -> None:
+    """As GitHub says it."""
+    assert agent.call("github_list_issues", repo="octo/moved").value["issues"]
+
+
+def test_an_issue_is_created(agent: Agent, github: Github) -> None:
+    """With all that was given; answered with its number and where to look at it."""
+    reply = agent.call(
+        "github_create_issue",
+        repo="octo/demo",
+        title="Grüße",
+        body="A *text*",
+        labels=["bug"],
+        assignees=["octocat"],
+    )
+    number = len(github.issues)
+
+    assert reply.value == {"number": number, "url": f"https://github.com/octo/demo/issues/{number}"}
+    assert github.asked[-1].json == {
+        "title": "Grüße",
+        "body": "A *text*",
+        "labels": ["bug"],
+        "assignees": ["octocat"],
+    }
+
+
+class Fails(NamedTuple):
+    """A call that cannot work; *after* is when to try again."""
+
+    repo: str
+    kind: str
+    says: str
+    more: dict[str, Any] = {}
+    reads: bool = True
+    writes: bool = True
+
+
+FAILS = [
+    Fails("octo", "validation", "`repo` should be owner/name"),
+    Fails("https://github.com/octo/demo", "validation", "`repo` should be owner/name"),
+    Fails("octo/..", "validation", "`repo` should be owner/name"),
+    Fails("../octo/demo", "validation", "`repo` should be owner/name"),
+    Fails("octo/demo/issues?x=", "validation", "`repo` should be owner/name"),
+    Fails("octo/de%2fmo", "validation", "`repo` should be owner/name"),
+    Fails("octo/demo\n", "validation", "`repo` should be owner/name"),
+    Fails("octo/nowhere", "not_found", "no repository octo/nowhere, or the token may not see it"),
+    Fails("octo/spent", "rate_limit", "accepts no more requests for now: API rate limit exceeded"),
+    Fails("octo/hasty", "rate_limit", "secondary rate limit"),
+    Fails("octo/flooded", "rate_limit", "Too many requests"),
+    Fails(
+        "octo/closed",
+        "denied",
+        "lacks a permission for this in octo/closed: Resource not accessible",
+    ),
+    Fails("octo/without", "not_found", "octo/without has no issues: Issues are disabled"),
+    Fails("octo/strange", "validation", "GitHub answered 418: I'm a teapot"),
+    Fails("octo/resting", "upstream_unavailable", r"fails at the moment \(503\)"),
+    Fails("octo/broken", "upstream_unavailable", r"at the moment \(502\)", writes=False),
+    Fails("octo/broken", "internal", r"failed \(502\). The change may have been made", reads=False),
+    Fails("octo/moved", "not_found", "octo/moved has moved", reads=False),
+    Fails("octo/page", "upstream_unavailable", "is not GitHub's API", writes=False),
+    Fails("octo/huge", "validation", "too large to read: pass a smaller `limit`", writes=False),
+    Fails("octo/list", "internal", "cannot be read. The change may have been made", reads=False),
+    Fails("octo/demo", "validation", "holds a comma", {"labels": ["a,b"]}, writes=False),
+    Fails("octo/demo", "validation", "limit", {"limit": 101}, writes=False),
+    Fails("octo/demo", "validation", "'open', 'closed' or 'all'", {"state": "new"}, writes=False),
+    Fails(
+        "octo/demo",
+        "validation",
+        "refuses this: Validation Failed; `assignees`: invalid",
+        {"assignees": ["nobody"]},
+        reads=False,
+    ),
+]
+
+CALLS = [
+    *(("github_list_issues", one, one.more) for one in FAILS if one.reads),
+    *(("github_create_issue", one, {"title": "x", **one.more}) for one in FAILS if one.writes),
+]
+
+
+@pytest.mark.parametrize(
+    ("tool", "case", "more"), CALLS, ids=[f"{c[0]}-{n}" for n, c in enumerate(CALLS)]
+)
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(
+    agent: Agent, tool: str, case: Fails, more: dict[str, Any]
+) -> None:
+    """In GitHub's own words where it has some, and never with the token."""
+    reply = agent.call(tool, repo=case.repo, **more)
+
+    assert reply.failure is not None
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)
+    assert TOKEN not in reply.failure
+
+
+@pytest.mark.parametrize(
+    ("repo", "least", "most"),
+    [("spent", 80, 90), ("hasty", 7, 7), ("flooded", 60, 60), ("resting", 11, 11)],
+)
+def test_a_limit_says_when_it_ends(
+    server: PackServer, secrets: SecretWriter, repo: str, least: int, most: int
+) -> None:
+    """From whichever of GitHub's headers says it."""
+    agent = secrets.agent(server, "rest", GITHUB_TOKEN=TOKEN)
+
+    answer = Octopus(server.gatepost, agent.token).call(
+        "github_list_issues", {"repo": f"octo/{repo}"}
+    )
+
+    assert least <= answer.json["retry_after"] <= most
+
+
+@pytest.mark.parametrize("tool", ["github_list_issues", "github_create_issue"])
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_whose_token_it_is_matters(
+    server: PackServer, secrets: SecretWriter, protocol: Any, tool: str
+) -> None:
+    """A tenant without one is told who sets it; one with a wrong one, that it is wrong."""
+    more = {"title": "x"} if "create" in tool else {}
+    without = server.agent(protocol)
+    wrong = secrets.agent(server, protocol, GITHUB_TOKEN="ghp_wrong")
+
+    missing = without.call(tool, repo="octo/demo", **more)
+    refused = wrong.call(tool, repo="octo/demo", **more)
+
+    assert "There is no secret GITHUB_TOKEN here" in str(missing.failure)
+    assert missing.kind in (None, "not_found")
+    assert "refuses the token (Bad credentials)" in str(refused.failure)
+    assert refused.kind in (None, "denied")
+    assert "ghp_wrong" not in str(refused.failure)
+
+
+def test_the_token_is_in_no_log(server: PackServer, agent: Agent) -> None:
+    """Nor is what it was sent in."""
+    agent.call("github_list_issues", repo="octo/demo")
+
+    assert TOKEN not in server.gatepost.log()
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"),
+    [
+        ({}, []),
+        ({"api_url": "https://github.example.com/api/v3"}, []),
+        ({"token": ""}, []),
+        ({"api_url": "github.com"}, ["api_url"]),
+        ({"api_url": "https://x/?a=b"}, ["api_url"]),
+        ({"token": "ghp_literal"}, ["token"]),
+        ({"token": "secret:github_token"}, ["token"]),
+    ],
+)
+def test_a_setting_that_cannot_work_is_found_before_it_is_used(
+    settings: dict[str, str], faults: list[str]
+) -> None:
+    """And a token in the configuration is never repeated."""
+    found = list(msgspec.convert(settings, GithubSettings).faults())
+
+    assert [fault.setting for fault in found] == faults
+    assert "ghp_literal" not in str(found)

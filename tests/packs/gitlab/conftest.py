@@ -1,0 +1,33 @@
+"""One server with the pack `gitlab` for the tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.packs.forge_servers import PERSONAL, ForgeServers, Gitlab, echoed
+from tests.packs.servers import Agent, HttpServer, PackServer, SecretWriter, open_server
+
+
+@pytest.fixture(scope="package")
+def shop() -> Iterator[ForgeServers]:
+    with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
+        yield ForgeServers(gitlab, elsewhere, SecretWriter())
+
+
+@pytest.fixture(scope="package")
+def server(shop: ForgeServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+    with open_server(
+        tmp_path_factory.mktemp("gitlab"),
+        ["gitlab"],
+        packs={"gitlab": {"literals": True}},
+        network={"allow_hosts": [shop.gitlab.place, shop.elsewhere.place, "127.0.0.1:9"]},
+        prepare=shop.secrets.begin,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def agent(server: PackServer, shop: ForgeServers, request: pytest.FixtureRequest) -> Agent:
+    """An agent of a tenant that keeps a token."""
+    hosts = (shop.gitlab.place, "127.0.0.1:9")
+    return shop.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)

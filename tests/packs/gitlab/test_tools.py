@@ -1,0 +1,300 @@
+"""The tools of the pack `gitlab` against a small GitLab, by both protocols."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gatepost.tools.api import ToolFailure
+from gatepost_packs.gitlab.address import address_of
+from gatepost_packs.gitlab.description import TOOLS
+from gatepost_packs.gitlab.tools import pack
+from tests.packs.forge_servers import PERSONAL, PICTURE, README, ForgeServers, ask
+from tests.packs.servers import Agent, by_mcp, by_rest, open_server
+
+pytestmark = pytest.mark.requirement("X4")
+
+
+def test_a_list_is_read(agent: Agent, shop: ForgeServers) -> None:
+    """Status, headers, text and value; nothing that would let somebody be who asked."""
+    params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
+    value = ask(agent, shop, "/projects", params=params).value
+    asked = shop.gitlab.asked[-1]
+
+    assert set(value) == {"status_code", "headers", "text", "json", "truncated"}
+    assert (value["status_code"], value["truncated"]) == (200, False)
+    assert value["headers"]["x-total"] == "1"
+    assert "set-cookie" not in value["headers"]
+    assert value["json"][0]["query"] == {
+        "membership": ["true"],
+        "per_page": ["10"],
+        "labels[]": ["a", "b"],
+        "not[x]": ["1"],
+    }
+    assert value["text"].startswith('[{"id": 1')
+    assert asked.headers["private-token"] == PERSONAL
+    assert "authorization" not in asked.headers
+
+
+class Works(NamedTuple):
+    """A call, and what of its answer is looked at."""
+
+    path: str
+    arguments: dict[str, Any]
+    status: int
+    json: Any = None
+    text: str | None = None
+
+
+UPLOAD = {
+    "name": "file",
+    "filename": "upload.txt",
+    "data_base64": "SGVsbG8gV29ybGQ=",
+    "content_type": "text/plain",
+}
+
+DEMO = {"id": 1, "path_with_namespace": "group/demo"}
+RAW = "/projects/1/repository/files/docs%2FREADME.md/raw"
+BLANK = {"message": {"title": ["can't be blank"]}}
+
+WORKS = [
+    Works("/projects/1", {}, 200, DEMO),
+    Works("projects/group%2Fdemo", {}, 200, DEMO),
+    Works("/projects/1", {"method": "get"}, 200, DEMO),
+    Works("/projects/1/issues", {"method": "HEAD"}, 200, None, ""),
+    Works(
+        "/projects/1/issues/1",
+        {"method": "PUT", "json_body": {"title": "ü", "labels": ["a"]}},
+        200,
+        {"iid": 1, "title": "ü", "labels": ["a"]},
+    ),
+    Works("/projects/1/issues/1", {"method": "DELETE"}, 204, None, ""),
+    Works(
+        "/projects/1/echo",
+        {"method": "PATCH", "form": {"a": "b c", "list": [1, True], "o": {"x": "y"}}},
+        200,
+        {"a": ["b c"], "list[]": ["1", "true"], "o[x]": ["y"]},
+    ),
+    Works(
+        "/projects/1/uploads",
+        {"method": "POST", "files": [UPLOAD], "form": {"note": "x"}},
+        201,
+        {
+            "parts": {"note": ["", "", "x"], "file": ["upload.txt", "text/plain", "Hello World"]},
+            "markdown": "![x](/uploads/x)",
+        },
+    ),
+    Works(
+        RAW,
+        {"params": {"ref": "main"}},
+        200,
+        None,
+        README.decode(),
+    ),
+    Works(f"{RAW}?ref=main", {}, 200, None, README.decode()),
+    Works("/moved", {}, 200, DEMO),
+    Works("/html", {}, 200, None, "<p>Sign in</p>"),
+    Works("/latin", {}, 200, None, "ü"),
+    Works("/wrong", {}, 200, None, '{"a": '),
+    Works("/deep", {"max_bytes": 10_000}, 200, None, "[" * 5_000 + "]" * 5_000),
+    Works("/null", {}, 200, None, "null"),
+    Works("/projects/1", {"include_text": False}, 200, DEMO),
+    Works("/projects/2", {}, 404, {"message": "404 Project Not Found"}),
+    Works("/forbidden", {}, 403, {"message": "403 Forbidden", "error": "insufficient_scope"}),
+    Works("/projects/1/issues", {"method": "POST", "json_body": {}}, 400, BLANK),
+    Works("/flooded", {}, 429, None, "Retry later\n"),
+    Works("/broken", {}, 500, {"message": "500 Internal Server Error"}),
+    Works("/projects/1", {"token": "glpat-wrong"}, 401, {"message": "401 Unauthorized"}),
+]
+
+
+@pytest.mark.parametrize("case", WORKS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKS)])
+@by_mcp
+def test_whatever_gitlab_answers_is_answered(agent: Agent, shop: ForgeServers, case: Works) -> None:
+    """Its refusals too: they say what would work."""
+    reply = ask(agent, shop, case.path, **case.arguments)
+
+    assert reply.failure is None
+    assert reply.value["status_code"] == case.status
+    assert reply.value["json"] == case.json
+    assert reply.value["truncated"] is False
+    if case.text is not None:
+        assert reply.value["text"] == case.text
+    if case.arguments.get("include_text") is False:
+        assert reply.value["text"] is None
+
+
+def test_an_issue_is_created_once(agent: Agent, shop: ForgeServers) -> None:
+    """As JSON and as a form; the second of one title is GitLab's own conflict."""
+    title = f"Bug of {agent.tenant}"
+    made = ask(agent, shop, "/projects/1/issues", method="POST", json_body={"title": title})
+    again = ask(agent, shop, "/projects/1/issues", method="POST", form={"title": title})
+
+    assert (made.value["status_code"], made.value["json"]["title"]) == (201, title)
+    assert (again.value["status_code"], again.value["json"]) == (
+        409,
+        {"message": "Duplicated issue"},
+    )
+
+
+def test_bytes_travel_as_base64(agent: Agent, shop: ForgeServers) -> None:
+    """Where they are asked for; as text they are nothing."""
+    path = "/projects/1/repository/files/logo.png/raw"
+    value = ask(agent, shop, path, include_base64=True).value
+
+    assert base64.b64decode(value["base64"]) == PICTURE
+    assert (value["text"], value["json"]) == (None, None)
+
+
+def test_a_long_answer_is_cut_where_it_stays_valid(agent: Agent, shop: ForgeServers) -> None:
+    """Half a value is none, half a character neither; and it says so."""
+    huge = ask(agent, shop, "/huge", max_bytes=1_001, include_base64=True).value
+    letters = ask(agent, shop, "/letters", max_bytes=101).value
+
+    assert (huge["truncated"], huge["json"]) == (True, None)
+    assert len(base64.b64decode(huge["base64"])) == 1_001
+    assert (letters["truncated"], letters["text"]) == (True, "ü" * 50)
+
+
+class Fails(NamedTuple):
+    """A call that cannot work."""
+
+    arguments: dict[str, Any]
+    kind: str
+    says: str
+
+
+FAILS = [
+    *[
+        Fails({"path": path}, "validation", says)
+        for path, says in (
+            ("/../../etc", "must not have `.` or `..`"),
+            ("/projects/..%2f..", "must not have `.` or `..`"),
+            ("/projects/%2e%2e/x", "must not have `.` or `..`"),
+            ("/projects/%252e%252e%252fx", "must not have `.` or `..`"),
+            ("/a/./b", "must not have `.` or `..`"),
+            ("//evil.example/x", "must not name a server"),
+            ("https://evil.example/x", "must not name a server"),
+            ("/\\evil.example", "holds a backslash"),
+            ("/projects/1#x", "write it as %23"),
+            ("/projects/1\r\nX: y", "holds control characters"),
+            ("/projects?private_token=x", "pass the token as `token`"),
+        )
+    ],
+    *[
+        Fails({"endpoint": endpoint}, "validation", "`endpoint` must be exactly the base URL")
+        for endpoint in (
+            "gitlab.com",
+            "ftp://gitlab.com",
+            "https://user:pass@gitlab.com/api/v4",
+            "https://gitlab.com/api/v4?x=y",
+            "https://gitlab.com/api/v4#x",
+            "https://gitlab.com:99999/api/v4",
+            "https://gitlab.com\\@evil.example",
+            "",
+        )
+    ],
+    Fails({"method": "TRACE"}, "validation", "`method` must be one of DELETE, GET"),
+    Fails({"json_body": {}, "form": {}}, "validation", "a request has one body"),
+    Fails(
+        {"form": {"a": {"b": {"c": {"d": {"e": 1}}}}}}, "validation", "nested too deeply for a form"
+    ),
+    Fails({"form": {"a": [[1]]}}, "validation", "lists within lists"),
+    Fails({"params": {"private_token": "x"}}, "validation", "pass the token as `token`"),
+    Fails({"headers": {"Private-Token": "x"}}, "validation", "must not hold private-token"),
+    Fails({"headers": {"cookie": "x"}}, "validation", "must not hold cookie"),
+    Fails({"headers": {"Host": "x"}}, "validation", "header host cannot be set"),
+    Fails({"headers": {"x": "a\r\nb"}}, "validation", "not printable ASCII"),
+    Fails(
+        {"files": [UPLOAD | {"data_base64": "%"}]}, "validation", r"files\[0\].data_base64` is not"
+    ),
+    Fails({"files": [{"filename": "x"}]}, "validation", "data_base64` is required"),
+    Fails({"token": "secret:OTHER"}, "not_found", "no secret OTHER here"),
+    Fails({"token": "gl\npat"}, "validation", "is not an access token"),
+    Fails({"token": ""}, "validation", "is not an access token"),
+    Fails({"timeout_s": 0}, "validation", "timeout_s"),
+    Fails({"timeout_s": 301}, "validation", "timeout_s"),
+    Fails({"max_bytes": 0}, "validation", "max_bytes"),
+    Fails({"endpoint": "http://127.0.0.1:9/api/v4"}, "upstream_unavailable", "cannot be reached"),
+    Fails({"endpoint": "http://127.0.0.1:1/api/v4"}, "denied", "is not sent to that URL: port 1"),
+    Fails({"endpoint": "http://169.254.169.254/"}, "denied", "."),
+    Fails({"path": "/slow", "timeout_s": 1}, "timeout", "did not answer in time"),
+]
+
+
+@pytest.mark.parametrize("case", FAILS, ids=[str(n) for n in range(len(FAILS))])
+@by_rest
+def test_a_failure_tells_the_model_what_would_work(
+    agent: Agent, shop: ForgeServers, case: Fails
+) -> None:
+    """Where there is no answer of GitLab's; and nothing was sent where nothing should be."""
+    asked = len(shop.gitlab.asked)
+    reply = ask(agent, shop, case.arguments.get("path", "/projects"), **case.arguments)
+
+    assert reply.failure is not None
+    assert re.search(case.says, reply.failure), reply.failure
+    assert reply.kind in (None, case.kind)
+    assert len(shop.gitlab.asked) == asked + (case.kind == "timeout")
+
+
+@pytest.mark.parametrize("verb", ["GET", "HEAD", "get", "POST", "DELETE", "PUT"])
+def test_reading_is_told_from_writing(verb: str) -> None:
+    """By the method: a retried GET is asked again, a retried POST answered from what was kept."""
+    form = pack.tools["gitlab_request"].read_only_form
+
+    assert form is not None
+    assert form({"method": verb}) == (verb.upper() in ("GET", "HEAD"))
+    assert form({})
+
+
+PATHS = ["/a b", "/a%2Fb", "a", "/a?x=%2F", "/ü", "/a:b", "/a/..b", "/...", "/a@b"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_path_stays_below_the_base_url(path: str) -> None:
+    """What is encoded stays encoded; what would be another server's is refused before."""
+    url = address_of("https://gitlab.example/api/v4/", path)
+
+    assert url.startswith("https://gitlab.example/api/v4/")
+    assert url.endswith(path.removeprefix("/").replace(" ", "%20"))
+
+
+@pytest.mark.parametrize("path", ["@evil.example", ".evil.example", ":80@evil.example/"])
+def test_a_path_never_changes_the_server(path: str) -> None:
+    """Not even of a base URL without a path."""
+    try:
+        url = address_of("https://gitlab.example", path)
+    except ToolFailure:
+        return
+    assert url == f"https://gitlab.example/{path}"
+
+
+@pytest.mark.requirement("X6")
+def test_the_help_names_every_argument(agent: Agent) -> None:
+    """Of every tool of the pack, in their order, and what may be left out."""
+    value = agent.call("gitlab_tool_help").value
+
+    assert set(value) == {"overview", "tools", "notes"}
+    for name, tool in pack.tools.items():
+        needed = tool.input_schema.get("required", [])
+        assert value["tools"][name]["inputs"] == [
+            argument if argument in needed else f"{argument}?"
+            for argument in tool.input_schema["properties"]
+        ]
+        assert value["tools"][name]["example"].keys() <= tool.input_schema["properties"].keys()
+    assert set(value["tools"]) == set(TOOLS)
+
+
+def test_a_literal_token_is_refused_unless_the_operator_allows_it(
+    shop: ForgeServers, tmp_path: Path
+) -> None:
+    """By default a token is named, and nothing is asked of GitLab with another."""
+    before = len(shop.gitlab.asked)
+    with open_server(tmp_path, ["gitlab"], network={"allow_hosts": [shop.gitlab.place]}) as server:
+        failed = ask(server.agent("mcp"), shop, "/projects", token="glpat-mine")
+
+    assert "takes no literal value here; name a secret: secret:NAME" in str(failed.failure)
+    assert "glpat-mine" not in str(failed.failure)
+    assert len(shop.gitlab.asked) == before

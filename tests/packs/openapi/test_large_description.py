@@ -1,0 +1,133 @@
+"""GitHub's own description, with its thousand paths, is loaded and used like any other."""
+
+import json
+import resource
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from gatepost.tools.pack import Pack
+from gatepost_packs.openapi.description.document import ApiDescription
+from gatepost_packs.openapi.description.operation import read_operation
+from gatepost_packs.openapi.description.reading import canonical
+from gatepost_packs.openapi.settings import Api, OpenapiSettings
+from gatepost_packs.openapi.store import AT_HAND, ApiStore
+from gatepost_packs.openapi.tool_generation import packs_from
+from tests.packs.openapi.conftest import served
+from tests.packs.servers import PackServer, open_server
+from tests.support.asgi_server import AsgiServer
+from tests.support.node import FOLDER
+
+pytestmark = pytest.mark.requirement("X7")
+
+GITHUB = FOLDER / "node_modules/@octokit/openapi/generated/api.github.com.json"
+
+
+def references(value: Any) -> Iterator[str]:
+    """Those that are left, but for what examples and extensions hold as data."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for name, inner in value.items():
+            if name not in ("example", "examples") and not name.startswith("x-"):
+                yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+@pytest.fixture(scope="module")
+def written() -> bytes:
+    """The description as GitHub publishes it."""
+    assert GITHUB.is_file(), f"{GITHUB} is missing: `python -m tests.support.node` installs it"
+    return GITHUB.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def github(written: bytes) -> ApiDescription:
+    return ApiDescription(canonical(written))
+
+
+@pytest.fixture(scope="module")
+def server(written: bytes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+    """A server, and where the description is."""
+    host = AsgiServer(Starlette(routes=[Route("/", served(written))])).start()
+    folder = tmp_path_factory.mktemp("github")
+    network = {"allow_hosts": [host.url.removeprefix("http://")]}
+    try:
+        with open_server(folder, ["openapi"], network=network) as server:
+            server.url = host.url  # type: ignore[attr-defined]
+            yield server
+    finally:
+        host.stop()
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_it_is_loaded_paged_and_described(
+    server: Any, github: ApiDescription, protocol: Any
+) -> None:
+    """Within the tool's own time, by both protocols; every page once."""
+    agent = server.agent(protocol)
+    loaded = agent.call("openapi_load", name="github", spec_url=server.url)
+    count = len(github.entries)
+    listed: list[Any] = []
+    while len(listed) < count:
+        page = agent.call(
+            "openapi_list_endpoints", name="github", limit=400, offset=len(listed)
+        ).value
+        assert page["total"] == count
+        assert page["entries"]
+        listed += page["entries"]
+    told = agent.call(
+        "openapi_get_operation",
+        name="github",
+        path="/repos/{owner}/{repo}/issues",
+        method="POST",
+    ).value
+
+    assert loaded.failure is None
+    assert loaded.value["endpoint_count"] == count > 1000
+    assert len({(one["path"], one["method"]) for one in listed}) == count
+    assert [one["name"] for one in told["parameters"]] == ["owner", "repo"]
+    assert told["responses"]["201"]["content"]["application/json"]["schema"]["properties"]["user"]
+    assert list(references(told)) == []
+
+
+def test_every_operation_of_it_can_be_described(github: ApiDescription) -> None:
+    """Whole, without a reference left, each within what one answer may hold."""
+    for entry in github.entries:
+        source = read_operation(github, entry).source
+        text = json.dumps(source)
+        assert list(references(source)) == [], entry
+        assert "x-omitted-ref" not in text, entry
+        assert len(text) < 4_000_000, entry
+
+
+def test_its_operations_can_be_tools() -> None:
+    """With legal names, and schemas that validators take."""
+    table = OpenapiSettings(apis={"hub": Api(document=str(GITHUB), tags=("issues",))})
+
+    (pack,) = packs_from(table, lambda _: b"")
+
+    assert isinstance(pack, Pack), pack
+    assert len(pack.tools) > 40
+    assert "issues_create" in pack.tools
+
+
+def test_what_it_takes_in_memory_is_bounded(written: bytes) -> None:
+    """A process keeps so many bytes of descriptions at hand, however many are loaded."""
+    data = canonical(written)
+    cache = ApiStore()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(12):
+        cache.put("acme", str(number), ApiDescription(data))
+    kept = [number for number in range(12) if cache.get("acme", str(number))]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+    assert kept == list(range(12 - len(kept), 12))
+    assert len(kept) * ApiDescription(data).weight <= AT_HAND
+    assert grown * (1 if sys.platform == "darwin" else 1024) < 8 * AT_HAND

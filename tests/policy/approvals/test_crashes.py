@@ -1,0 +1,153 @@
+"""Webhook messages of servers that were killed are sent by the other replicas."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli.main import main
+from tests.policy.approvals.conftest import ApprovalServers
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+
+WITHIN_S = 240.0
+"""The longest pause between two attempts, and the time for which a message is left to its taker."""
+MANY = 12
+REFUSED = 4
+"""Attempts that fail at first: with five for each message, none is given up for them."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a dead server's lease: 20 s each
+
+
+@pytest.fixture(params=["sqlite", "postgresql"], scope="module")
+def servers(
+    request: pytest.FixtureRequest, idp: Idp, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApprovalServers]:
+    """Two servers at one database, with nothing else between them."""
+    folder: Path = tmp_path_factory.mktemp("killed")
+    if request.param == "sqlite":
+        servers = ApprovalServers(idp, folder, {"database": "sqlite:///records.db"})
+        with servers.running():
+            yield servers
+        return
+    server = request.getfixturevalue("postgres_server")
+    template: str = request.getfixturevalue("postgres_template")
+    with server.database(like=template) as database:
+        servers = ApprovalServers(idp, folder, {"database": database})
+        with servers.running():
+            yield servers
+
+
+def heard(servers: ApprovalServers) -> Counter[str]:
+    """How often the listener took each message about a request, by its id there."""
+    taken = [*servers.listener.got]
+    return Counter(one.headers["webhook-id"] for one in taken if "requested" in one.event["type"])
+
+
+def same(servers: ApprovalServers) -> None:
+    """Whatever came twice, taken or not, was the same message."""
+    bodies: dict[str, set[bytes]] = {}
+    for one in [*servers.listener.tried]:
+        assert one.event  # whoever sent it has signed it
+        bodies.setdefault(one.headers["webhook-id"], set()).add(one.body)
+    assert {len(said) for said in bodies.values()} == {1}
+
+
+def asked(servers: ApprovalServers, at: int, to: str) -> None:
+    """Ask one of the servers for a payment; it has answered, and nobody was told."""
+    servers.listener.refusing = servers.listener.refused + 10**6
+    status, body = servers.rest(at, servers.token(subject=to), to=to)
+    assert (status, body["error"]) == (503, "approval_pending")
+
+
+def told(servers: ApprovalServers, before: int) -> None:
+    """From now on the listener takes what it gets; wait for one more than *before*."""
+    servers.listener.refusing = 0
+    eventually(lambda: len(heard(servers)) == before + 1, within=WITHIN_S)
+    same(servers)
+
+
+@pytest.mark.requirement("A7")
+def test_another_server_tells_what_a_killed_one_has_not(servers: ApprovalServers) -> None:
+    """It knew of neither the request nor the message."""
+    before = len(heard(servers))
+    asked(servers, 1, to="ivy")
+    servers.kill(1)
+
+    told(servers, before)
+
+    servers.restart(1)
+
+
+@pytest.mark.requirement("A7")
+def test_a_server_that_is_started_anew_tells_what_it_has_not(servers: ApprovalServers) -> None:
+    """Nobody else is there: what is to be told is in the database alone."""
+    before = len(heard(servers))
+    asked(servers, 0, to="joe")
+    for number in (0, 1):
+        servers.kill(number)
+    servers.restart(0)
+
+    told(servers, before)
+
+    servers.restart(1)
+
+
+def test_what_two_servers_tell_arrives_and_is_known_again(servers: ApprovalServers) -> None:
+    """One message for each request, though both look, and what is tried again is the same."""
+    before, tried = heard(servers), len(servers.listener.tried)
+    servers.listener.refusing = servers.listener.refused + REFUSED
+    for number in range(MANY):
+        assert (
+            servers.rest(number % 2, servers.token(subject=f"s{number}"), to=f"p{number}")[0] == 503
+        )
+
+    eventually(lambda: len(heard(servers)) == len(before) + MANY, within=WITHIN_S)
+
+    # How often is not said: a server that is held up for half a minute loses what it has taken.
+    since = servers.listener.tried[tried:]
+    assert len(since) >= MANY + REFUSED
+    since = [one for one in since if "requested" in one.event["type"]]
+    new = [one for one in since if one.headers["webhook-id"] not in before]
+    assert len({one.headers["webhook-id"] for one in new}) == MANY
+    assert len({one.event["data"]["id"] for one in new}) == MANY
+    same(servers)
+
+
+@pytest.mark.requirement("A7")
+def test_a_payment_whose_server_was_killed_is_on_record(
+    servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent never comes back: the approval was used, says the other server's database."""
+    monkeypatch.chdir(servers.folder)
+    before, token = len(heard(servers)), servers.token(subject="kay")
+    assert servers.rest(1, token, "wire", to="kay")[0] == 503
+    told(servers, before)
+    [line] = [one for one in servers.operator("list").splitlines() if " wire " in one]
+    request = line.split()[0]
+    [digest] = re.findall(r"--digest (\w+)", servers.operator("show", request))
+    servers.operator("approve", request, "--digest", digest)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(servers.rest, 1, token, "wire", to="kay")
+        eventually(lambda: servers.paid("kay") == 1, within=WITHIN_S)
+        servers.kill(1)
+        # Cut off, however its door says so; what the agent heard is not the question.
+        call.exception(60)
+
+    eventually(
+        lambda: "outcome is unknown" in servers.operator("show", request), within=WITHIN_S, every=1
+    )
+
+    # Who makes it again hears the same, with whatever token.
+    assert servers.rest(0, servers.token(subject="kay"), "wire", to="kay")[1]["error"] == "conflict"
+    assert servers.paid("kay") == 1
+    export = ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]
+    lines = [one for one in CliRunner().invoke(main, export).stdout.splitlines() if request in one]
+    assert any('"unknown"' in one for one in lines)
+    assert not any('"expired"' in one for one in lines)
+    assert ("approval.expired", "expired") not in servers.listener.events(request)
+    servers.restart(1)

@@ -1,0 +1,205 @@
+"""Payments at two replicas on PostgreSQL and Valkey, decided on the command line."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli.main import main
+from tests.policy.approvals.conftest import ApprovalServers
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.stores import Postgres, Valkey
+
+
+@pytest.fixture(scope="module")
+def servers(
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+    valkey_server: Valkey,
+) -> Iterator[ApprovalServers]:
+    folder: Path = tmp_path_factory.mktemp("servers")
+    with postgres_server.database(like=postgres_template) as database:
+        servers = ApprovalServers(
+            idp, folder, {"database": database, "shared": valkey_server.url()}
+        )
+        with servers.running():
+            yield servers
+
+
+@pytest.fixture(autouse=True)
+def there(servers: ApprovalServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's commands find what the configuration names."""
+    monkeypatch.chdir(servers.folder)
+
+
+@pytest.mark.requirement("A7")
+def test_a_payment_waits_for_a_person_and_is_made_once(servers: ApprovalServers) -> None:
+    """Asked for at one replica, decided at the command line, made at the other."""
+    token = servers.token()
+
+    status, body = servers.rest(0, token, to="ann", amount=5)
+    assert (status, body["error"]) == (503, "approval_pending")
+    assert body["retry_after"] > 0
+    assert "waits for a person's approval until" in body["message"]
+    assert servers.rest(1, token, to="ann", amount=5)[0] == 503
+
+    request = servers.waiting()
+    shown = servers.operator("show", request)
+    assert re.search(r"tool +transfer\ncaller +alice\nclient +client-1\n", shown)
+    assert '"to": "ann"' in shown
+    [digest] = re.findall(r"--digest (\w+)", shown)
+    assert "can run" in servers.operator("approve", request, "--digest", digest)
+
+    status, body = servers.rest(1, token, to="ann", amount=5)
+    assert (status, body["result"]) == (200, "paid ann 5")
+    assert servers.rest(0, token, to="ann", amount=5)[0] == 503
+    assert servers.paid("ann") == 1
+    servers.operator("reject", servers.waiting())
+
+
+@pytest.mark.requirement("A7")
+@pytest.mark.requirement("A8")
+def test_a_rejection_reaches_the_agent_with_its_reason(servers: ApprovalServers) -> None:
+    """By both protocols, as something it can act on; asking again does not help."""
+    token = servers.token()
+    servers.rest(0, token, to="bob")
+
+    servers.operator("reject", servers.waiting(), "--reason", "Bob left.")
+
+    for at in (0, 1):
+        status, body = servers.rest(at, token, to="bob")
+        assert (status, body["error"]) == (403, "denied")
+        assert "Their reason: Bob left." in body["message"]
+        result = servers.mcp(at, token, to="bob")["result"]
+        assert result["isError"]
+        assert "Their reason: Bob left." in result["content"][0]["text"]
+    assert servers.paid("bob") == 0
+    assert "rejected" in servers.operator("list", "--past")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("A7")
+def test_what_was_approved_survives_the_servers(servers: ApprovalServers) -> None:
+    """Both are killed after the decision; the payment is made by one that knew nothing of it."""
+    token = servers.token()
+    servers.rest(0, token, to="cyd")
+    shown = servers.operator("show", servers.waiting())
+    [digest] = re.findall(r"--digest (\w+)", shown)
+    servers.operator("approve", servers.waiting(), "--digest", digest)
+
+    servers.kill(0)
+    servers.restart(1)
+
+    assert servers.rest(1, token, to="cyd")[0] == 200
+    assert servers.paid("cyd") == 1
+    servers.restart(0)
+
+
+def test_only_what_was_looked_at_is_approved(servers: ApprovalServers) -> None:
+    """Without a digest, and with another one, nothing happens."""
+    token = servers.token()
+    servers.rest(0, token, to="dee")
+    request = servers.waiting()
+
+    assert "Nothing was approved" in servers.operator("approve", request)
+    refused = servers.attempt(1, "approve", request, "--digest", "0" * 16)
+    assert "not what you saw" in refused
+    assert "no such request" in servers.attempt(1, "approve", "unknown", "--digest", "0" * 16)
+    assert servers.rest(0, token, to="dee")[0] == 503
+    servers.operator("reject", request)
+
+
+def test_nothing_of_a_stranger_moves_the_terminal(servers: ApprovalServers) -> None:
+    """Arguments and names are shown with what a terminal would act on as escapes."""
+    servers.rest(0, servers.token(name="\N{RIGHT-TO-LEFT OVERRIDE}mallory"), to="\x1b[2J\u202eeve")
+    request = servers.waiting()
+
+    for shown in (servers.operator("show", request), servers.operator("list")):
+        assert all(one.isprintable() or one == "\n" for one in shown)
+    servers.operator("reject", request)
+
+
+def test_a_listener_is_told_of_requests_and_decisions(servers: ApprovalServers) -> None:
+    """Signed, in their order, whoever made the change; neither arguments nor people are in it."""
+    token = servers.token()
+    servers.rest(1, token, to="fay-4711")
+    request = servers.waiting()
+    servers.operator("reject", request, "--reason", "never-4711")
+
+    expected = [("approval.requested", "waiting"), ("approval.decided", "rejected")]
+    # A message may come twice, by the same id.
+    eventually(lambda: [*dict.fromkeys(servers.listener.events(request))] == expected, within=60)
+
+    assert servers.listener.refused == 1
+    told = b"".join(message.body for message in servers.listener.got)
+    assert b"4711" not in told
+    assert b"alice" not in told
+    messages = {(message.headers["webhook-id"], message.body) for message in servers.listener.got}
+    assert len(messages) == len({one for one, _ in messages})
+
+
+def test_a_declared_tool_says_that_it_needs_a_person(servers: ApprovalServers) -> None:
+    """`gatepost tools` has it, for people and for programs."""
+
+    done = CliRunner().invoke(main, ["tools", "--json", "--config", "gatepost.toml"])
+
+    assert '"approval": "always"' in done.output
+    assert '"approval": "never"' in done.output
+
+
+@pytest.mark.requirement("A7")
+def test_decisions_are_on_record(servers: ApprovalServers) -> None:
+    """What was asked, what was decided and by whom, for the audit; the reason can be erased."""
+    token = servers.token()
+    servers.rest(0, token, to="gus")
+    request = servers.waiting()
+    servers.operator("reject", request, "--reason", "Closed on Sundays.")
+
+    exported = CliRunner().invoke(
+        main, ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]
+    )
+
+    lines = [line for line in exported.stdout.splitlines() if request in line]
+    outcomes = [
+        outcome for outcome in ("requested", "rejected") if any(outcome in x for x in lines)
+    ]
+    assert outcomes == ["requested", "rejected"]
+    assert "Closed on Sundays." in "".join(lines)
+
+
+@pytest.mark.requirement("A7")
+def test_a_caller_that_is_denied_again_and_again_is_held(servers: ApprovalServers) -> None:
+    """At both replicas, for everything it calls; others go on, and an operator ends the hold."""
+    mallory, alice = servers.token(sub="mallory"), servers.token()
+    servers.rest(0, mallory, to="mallory")
+    servers.operator("reject", servers.waiting())
+
+    denied = [servers.rest(at % 2, mallory, to="mallory")[1]["error"] for at in range(10)]
+    assert denied == ["denied"] * 10
+    for at in (0, 1):
+        eventually(lambda at=at: servers.rest(at, mallory, "balance")[0] == 429, within=20)
+        status, body = servers.rest(at, mallory, to="mallory")
+        assert (status, body["error"]) == (429, "rate_limited")
+        assert "were denied" in body["message"]
+        assert 0 < body["retry_after"] <= 600
+        assert servers.mcp(at, mallory, to="mallory")["error"]["data"]["limit"] == "hold"
+        assert servers.rest(at, alice, "balance")[0] == 200
+
+    [hold] = re.findall(r"hold-\w+", told := ran("revoke", "--list"))
+    assert "calls held until" in told
+    assert '"outcome":"held"' in ran("audit", "export", "--tenant", "acme")
+    assert "Hold ended" in ran("revoke", "--undo", hold)
+    for at in (0, 1):
+        eventually(lambda at=at: servers.rest(at, mallory, "balance")[0] == 200, within=20)
+
+
+def ran(*command: str) -> str:
+    """What a command of the operator prints."""
+    done = CliRunner().invoke(main, [*command, "--config", "gatepost.toml"])
+    assert done.exit_code == 0, done.output
+    return done.stdout

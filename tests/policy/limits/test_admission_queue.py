@@ -1,0 +1,259 @@
+"""The admission queue of a process: which call runs next when there are too many."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Hashable
+
+import pytest
+
+from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
+from gatepost.policy.limits.rules import ANY
+
+WITHIN_S = 10
+
+
+class Floor:
+    """A queue and what it looks at; calls that are let in are told by name, in order."""
+
+    def __init__(self, most: int, **settings: float) -> None:
+        self.calls: defaultdict[Hashable, ConcurrencyCounter] = defaultdict(
+            lambda: ConcurrencyCounter("tenant", ANY)
+        )
+        self.queue = AdmissionQueue(self.calls)
+        self.queue.most = most
+        for name, value in settings.items():
+            setattr(self.queue, name, value)
+        self.entered: list[str] = []
+        self.tasks: dict[str, asyncio.Task[bool]] = {}
+
+    async def come(self, name: str, tenant: str, caller: str = "one") -> "asyncio.Task[bool]":
+        """A call comes; at once in, or waiting, when this returns."""
+        self.calls[tenant].taken += 1
+        task = asyncio.create_task(self._enter(name, tenant, caller))
+        self.tasks[name] = task
+        await asyncio.sleep(0)
+        return task
+
+    async def _enter(self, name: str, tenant: str, caller: str) -> bool:
+        if self.queue.running < self.queue.most:
+            self.queue.running += 1
+        else:
+            try:
+                let_in = await self.queue.enter(tenant, caller)
+            except asyncio.CancelledError:
+                self.calls[tenant].taken -= 1
+                raise
+            if not let_in:
+                self.calls[tenant].taken -= 1
+                return False
+        self.entered.append(name)
+        return True
+
+    async def go(self, tenant: str) -> None:
+        """A call of that tenant's ends; whoever is let in has entered when this returns."""
+        self.calls[tenant].taken -= 1
+        self.queue.leave()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.requirement("P12")
+async def test_a_tenant_that_floods_does_not_go_before_others() -> None:
+    """Who came last and has nothing running is let in first; then both by turns."""
+    floor = Floor(2)
+    for number in range(8):
+        await floor.come(f"flood-{number}", "flood")
+    await floor.come("quiet-0", "quiet")
+    await floor.come("quiet-1", "quiet")
+    assert floor.entered == ["flood-0", "flood-1"]
+
+    await floor.go("flood")
+    assert floor.entered[2:] == ["quiet-0"]
+    await floor.go("quiet")
+    assert floor.entered[3:] == ["quiet-1"]
+    await floor.go("quiet")
+    assert floor.entered[4:] == ["flood-2"]
+
+
+async def test_within_a_tenant_callers_take_turns() -> None:
+    """A busy colleague's calls do not all go first."""
+    floor = Floor(1)
+    for number in range(4):
+        await floor.come(f"busy-{number}", "acme", "busy")
+    for number in range(2):
+        await floor.come(f"calm-{number}", "acme", "calm")
+    for _ in range(5):
+        await floor.go("acme")
+
+    assert floor.entered == ["busy-0", "busy-1", "calm-0", "busy-2", "calm-1", "busy-3"]
+
+
+async def test_equal_tenants_take_turns() -> None:
+    """Three that want more than there is get the same, whoever came first."""
+    floor = Floor(1)
+    for tenant in ("a", "b", "c"):
+        for number in range(3):
+            await floor.come(f"{tenant}{number}", tenant)
+    for _ in range(8):
+        await floor.go(floor.entered[-1][0])
+
+    assert [Counter(name[0] for name in floor.entered[i : i + 3]) for i in (1, 4)] == [
+        {"a": 1, "b": 1, "c": 1}
+    ] * 2
+
+
+async def test_a_full_line_refuses_whoever_has_most_in_it() -> None:
+    """One caller's backlog keeps no colleague out; who has the backlog is refused at once."""
+    floor = Floor(1, each=4)
+    for number in range(5):
+        await floor.come(f"busy-{number}", "acme", "busy")
+    assert not await (await floor.come("busy-5", "acme", "busy"))
+
+    calm = await floor.come("calm-0", "acme", "calm")
+    assert not await floor.tasks["busy-4"]
+    assert not calm.done()
+    for _ in range(2):
+        await floor.go("acme")
+    assert await calm
+    assert floor.queue.waiting == 2
+
+
+@pytest.mark.parametrize("each", [0, 1])
+async def test_a_line_holds_as_many_as_it_may(each: int) -> None:
+    """None at all where that is set; another tenant's line is another."""
+    floor = Floor(1, each=each)
+    await floor.come("first", "acme")
+    tasks = [await floor.come(f"more-{number}", "acme", f"{number}") for number in range(3)]
+    assert [task.done() for task in tasks] == [*([False] * each), *([True] * (3 - each))]
+    other = await floor.come("other", "globex")
+    assert other.done() is (each == 0)
+
+
+async def test_nobody_waits_longer_than_said() -> None:
+    """Who was not let in is refused, and leaves nothing behind."""
+    floor = Floor(1, within_s=0.01)
+    await floor.come("first", "acme")
+    async with asyncio.timeout(WITHIN_S):
+        assert not await (await floor.come("second", "acme"))
+    assert floor.queue.waiting == 0
+
+    await floor.go("acme")
+    assert floor.queue.running == 0
+    assert floor.entered == ["first"]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool) -> None:
+    """Neither before it is let in nor in the very moment."""
+    floor = Floor(1)
+    await floor.come("first", "acme")
+    stopped = await floor.come("second", "acme")
+    third = await floor.come("third", "globex")
+    if granted:
+        floor.queue.let_in()
+        floor.calls["acme"].taken -= 1
+        floor.calls["globex"].taken += 5  # so that it is the other's turn
+        floor.queue.leave()
+    stopped.cancel()
+    await asyncio.wait([stopped])
+    assert stopped.cancelled()
+
+    if not granted:
+        await floor.go("acme")
+    async with asyncio.timeout(WITHIN_S):
+        assert await third
+    assert (floor.queue.running, floor.queue.waiting) == (1, 0)
+
+
+async def test_more_places_let_in_whoever_waits() -> None:
+    """A configuration that is read anew counts at once."""
+    floor = Floor(1)
+    for number in range(4):
+        await floor.come(f"{number}", "acme")
+    floor.queue.most = 3
+    floor.queue.let_in()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert (floor.queue.running, floor.queue.waiting) == (3, 1)
+    floor.queue.most = 1
+    await floor.go("acme")
+    await floor.go("acme")
+    assert (floor.queue.running, floor.queue.waiting) == (1, 1)
+    await floor.go("acme")
+    assert floor.entered == ["0", "1", "2", "3"]
+
+
+class Simulation:
+    """
+    Tenants that call over and over, in steps instead of seconds: each has so many workers, each
+    worker calls again as soon as it is answered, and each call takes so many steps.
+    """
+
+    def __init__(self, places: int, **tenants: tuple[int, int]) -> None:
+        self.floor = Floor(places, within_s=WITHIN_S * 10)
+        self.tenants = tenants
+        self.done: Counter[str] = Counter()
+        self._ending: dict[int, list[asyncio.Event]] = defaultdict(list)
+
+    async def run(self, steps: int) -> Counter[str]:
+        """How many calls each tenant completed within so many steps."""
+        workers = [
+            asyncio.create_task(self._work(tenant, number))
+            for tenant, (count, _) in self.tenants.items()
+            for number in range(count)
+        ]
+        for step in range(steps):
+            self._step = step
+            for ended in self._ending.pop(step, []):
+                ended.set()
+            for _ in range(4):
+                await asyncio.sleep(0)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
+        return self.done
+
+    _step = 0
+
+    async def _until(self, step: int) -> None:
+        ended = asyncio.Event()
+        self._ending[step].append(ended)
+        await ended.wait()
+
+    async def _work(self, tenant: str, number: int) -> None:
+        queue, calls = self.floor.queue, self.floor.calls
+        takes = self.tenants[tenant][1]
+        while True:
+            calls[tenant].taken += 1
+            if queue.running < queue.most:
+                queue.running += 1
+            elif not await queue.enter(tenant, number):
+                calls[tenant].taken -= 1
+                await self._until(self._step + 1)
+                continue
+            await self._until(self._step + takes)
+            self.done[tenant] += 1
+            calls[tenant].taken -= 1
+            queue.leave()
+
+
+FLOODS = [
+    pytest.param((200, 20), id="as many calls as it likes, each as long as the other's"),
+    pytest.param((90, 20), id="just more than there are places"),
+    pytest.param((200, 2), id="very short ones, over and over"),
+    pytest.param((200, 60), id="ones that take three times as long"),
+]
+
+
+@pytest.mark.requirement("P12")
+@pytest.mark.parametrize("flood", FLOODS)
+async def test_a_flood_costs_another_tenant_less_than_a_tenth(flood: tuple[int, int]) -> None:
+    """In completed calls, against the same time alone in the house."""
+    places, steps, calm = 64, 400, (16, 20)
+    alone = await Simulation(places, calm=calm).run(steps)
+    together = await Simulation(places, calm=calm, flood=flood).run(steps)
+
+    assert alone["calm"] == pytest.approx(16 * steps / 20, rel=0.06)
+    assert together["calm"] >= 0.9 * alone["calm"]
+    assert together["flood"] > together["calm"] * 20 / flood[1]

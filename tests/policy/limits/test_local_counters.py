@@ -1,0 +1,145 @@
+"""Local counters count nothing twice and do not grow without bound."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.policy.limits import local_counters
+from gatepost.policy.limits.admission_queue import ConcurrencyCounter
+from gatepost.policy.limits.call_limits import CallLimits
+from gatepost.policy.limits.rules import LimitRules
+from gatepost.storage.rate_limits import WITHIN, Bucket, Buckets
+from gatepost.tools.api import Call, Offer, Outcome
+from tests.policy.limits.conftest import LimitedProcess, Person, bucket, places, settle
+from tests.support.endpoint import a_caller
+
+pytestmark = pytest.mark.requirement("P12")
+
+
+async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither accounts nor places that nobody has; and nobody gets a second burst by it."""
+    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 10)
+    process = LimitedProcess(LimitRules(caller=bucket(1), tenant=places(5), tool=places(5)))
+    for number in range(100):
+        assert await process.call(tenant_id=f"tenant-{number}") == "seen"
+
+    assert len(process.limits.counters.call_limits) <= 10
+    assert len(process.limits.counters.concurrency) <= 20
+    for number in range(100):
+        assert await process.call(tenant_id=f"tenant-{number}") == "rate_limit caller"
+
+
+async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
+    """Names of resources can be made up without end."""
+    process = LimitedProcess(LimitRules(caller=bucket(100)))
+
+    async def proceed(call: Call, offer: Offer, arguments: object) -> Outcome:
+        return Outcome()
+
+    for number in range(50):
+        call = Call(
+            caller=a_caller(),
+            name=f"note://{number}",
+            arguments=b"{}",
+            request_id="r",
+            kind="document",
+        )
+        await process.limits(call, None, None, proceed)  # type: ignore[arg-type]  # none is looked at
+
+    assert len(process.limits.counters.call_limits) == 1
+
+
+async def test_a_bucket_that_is_forgotten_is_nobodys_any_more() -> None:
+    """An account that kept it, and another that makes it anew, would give twice as much."""
+    process = LimitedProcess(LimitRules(caller=bucket(2, rate=1.0)))
+    counts = process.limits.counters
+    counts.buckets = Buckets(most=2, forgetting=counts.call_limits.clear)
+    assert await process.call() == "seen"
+    process.now = 100
+    assert [await process.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
+
+    process.gate.set()
+    said = [await process.call(tool) for tool in ("look", "wait", "look", "wait")]
+    assert said == ["seen", "waited", "rate_limit caller", "rate_limit caller"]
+
+
+async def test_who_comes_back_from_a_person_counts_where_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when everything was looked up anew meanwhile."""
+    process, person = LimitedProcess(LimitRules(tenant=places(1))), Person()
+    asking = await process.begin("ask", client=person)
+    monkeypatch.setattr(local_counters, "MOST_CALL_LIMITS", 1)
+    assert [await process.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
+
+    person.decided.set()
+    await settle()
+    assert await process.call() == "rate_limit tenant"
+    assert await process.end() == ["accept"]
+    assert asking.done()
+    assert process.limits.counters.running == {}
+
+
+def test_a_crowd_of_new_names_gives_nobody_a_fresh_bucket() -> None:
+    """Those that would be full first are forgotten first: whoever is out of calls stays so."""
+    buckets = Buckets(most=100)
+    for _ in range(5):
+        assert buckets.spend("greedy", 0.0, rate=1, burst=5) == 0
+    for number in range(1_000):
+        assert buckets.spend(f"new-{number}", 0.0, rate=1, burst=5) == 0
+
+    assert len(buckets) <= 100
+    assert buckets.spend("greedy", 0.0, rate=1, burst=5) == pytest.approx(1)
+
+
+def test_room_is_made_before_any_of_several_is_looked_up() -> None:
+    """Else the first of them would be forgotten for the last."""
+    told: list[int] = []
+    buckets = Buckets(most=3, forgetting=lambda: told.append(len(buckets)))
+    for name in ("a", "b"):
+        buckets.spend(name, 0.0, rate=1, burst=2)
+    found = buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0)
+
+    assert told == [2]
+    assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == found
+
+
+async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
+    """At once, and for who has called before."""
+    process = LimitedProcess(LimitRules(caller=bucket(2)))
+    assert [await process.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
+    process.limits.apply(LimitRules(caller=bucket(3)))
+
+    assert [await process.call() for _ in range(2)] == ["seen", "rate_limit caller"]
+
+
+RATES, BURSTS = (0.5, 1.0, 4.0), (2, 5, 9)
+CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)), max_size=60)
+
+
+@given(CALLS)
+def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
+    """Against three textbook's buckets and a number of places, whichever of them refuses."""
+    kept = [
+        Bucket(0.0, 1 / rate, (burst - 1) / rate + WITHIN)
+        for rate, burst in zip(RATES, BURSTS, strict=True)
+    ]
+    tenant, tool = ConcurrencyCounter("tenant", 6), ConcurrencyCounter("tool", 5)
+    account = CallLimits("acme", kept, [tenant, tool], ["caller", "tenant", "tool"], None)
+    held, now = [float(burst) for burst in BURSTS], 0.0
+    for pause, running in comings:
+        now += pause
+        held = [
+            min(burst, one + pause * rate)
+            for one, rate, burst in zip(held, RATES, BURSTS, strict=True)
+        ]
+        tenant.taken = tool.taken = running
+        taken = account.take(now)
+        if min(held) >= 1 + 1e-6:
+            assert taken == (running < 5)
+        if min(held) <= 1 - 1e-6 or running >= 5:
+            assert not taken
+            assert account.shortage(now)[1] > 0
+        if taken:
+            held = [one - 1 for one in held]
+        assert (tenant.taken, tool.taken) == (running + taken, running + taken)

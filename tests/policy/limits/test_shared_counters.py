@@ -1,0 +1,127 @@
+"""Several processes that count together over a Valkey, and each for itself while that is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gatepost.policy.limits.rules import Bound, LimitRules
+from gatepost.storage.backends import open_relay
+from tests.policy.limits.conftest import WITHIN_S, LimitedProcess, bucket, places, settle
+from tests.support.endpoint import a_caller
+from tests.support.stores import Valkey
+
+pytestmark = pytest.mark.requirement("P12")
+EVERYTHING = LimitRules(
+    bucket(5),
+    Bound(0.001, 8, 3),
+    tools={"wait": places(2)},
+)
+
+
+@asynccontextmanager
+async def processes(
+    url: str, terms: LimitRules, number: int = 2
+) -> AsyncIterator[list[LimitedProcess]]:
+    """So many, on one Valkey."""
+    relays = [await open_relay(url) for _ in range(number)]
+    yield [LimitedProcess(terms, relay) for relay in relays]
+    for relay in relays:
+        await relay.aclose()
+
+
+async def came(condition: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():
+            await settle(1)
+
+
+async def running(process: LimitedProcess, name: str, number: int) -> "asyncio.Task[str]":
+    """A call that runs when this returns."""
+    task = await process.begin(name)
+    await came(lambda: process.ran["wait acme"] >= number)
+    return task
+
+
+async def test_buckets_are_the_same_at_every_process(valkey: str) -> None:
+    """A caller's, a tenant's and a tool's: what one lets through is missing at the other."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        said = [await process.call() for process in (one, other) * 3]
+        assert said == ["seen"] * 5 + ["rate_limit caller"]
+        said = [await process.call(subject="bob") for process in (one, other) * 2]
+        assert said == ["seen"] * 3 + ["rate_limit tenant"]
+        assert await one.call(tenant_id="globex") == "seen"
+
+
+async def test_places_are_the_same_at_every_process(valkey: str) -> None:
+    """Two of the tool and three of the tenant, wherever they are."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        await running(one, "wait", 1)
+        await running(other, "wait", 1)
+        assert await one.call("wait") == "rate_limit tool"
+        await running(other, "hold", 2)
+        assert await one.call() == "rate_limit tenant"
+
+        found = await one.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
+        assert [level.taken for level in found.concurrency] == [3, 2]
+        assert [round(level.held) for level in found.buckets] == [2, 5]
+        assert (found.shared, found.together) == (True, True)
+
+        assert await other.end() == ["waited", "waited"]
+        await came_true(one)
+        assert await one.end() == ["waited"]
+
+
+async def test_who_waits_for_a_process_is_told_at_every_process(valkey: str) -> None:
+    """A tenant's own calls, as long as they wait for room in whichever process."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        one.limits.apply(EVERYTHING, most=1)
+        await running(one, "wait", 1)
+        await one.begin("hold", subject="bob")
+
+        async def waiting(process: LimitedProcess, tenant: str = "acme") -> int:
+            return (await process.limits.levels(tenant)).waiting
+
+        async with asyncio.timeout(WITHIN_S):
+            while (await waiting(one), await waiting(other)) != (1, 1):
+                await settle(1)
+        assert await waiting(other, "globex") == 0
+
+        assert await one.end() == ["waited", "waited"]
+        async with asyncio.timeout(WITHIN_S):
+            while (await waiting(one), await waiting(other)) != (0, 0):
+                await settle(1)
+
+
+async def came_true(process: LimitedProcess) -> None:
+    """A call is let in again, once what others gave back has been heard of."""
+    async with asyncio.timeout(WITHIN_S):
+        while await process.call(subject="bob") != "seen":
+            await settle(1)
+
+
+async def test_while_the_relay_is_away_each_process_counts_for_itself(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs counts on, here and, when the relay is back with nothing in it, for everybody."""
+    monkeypatch.setattr("gatepost.storage.valkey.concurrency.RENEW_S", 0.05)
+    terms = LimitRules(tenant=Bound(0.001, 3, 2))
+    async with processes(own_valkey.url(), terms) as (one, other):
+        await running(one, "wait", 1)
+        own_valkey.stop()
+        said = [await process.call() for process in (one, other) * 4]
+        assert said[0::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        assert said[1::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        one.now = other.now = 10_000
+        await running(one, "hold", 1)
+        assert await one.call() == "rate_limit tenant"
+        assert not (await one.limits.levels("acme")).together
+
+        own_valkey.start()
+        async with asyncio.timeout(WITHIN_S):
+            while (await other.limits.levels("acme")).concurrency[0].taken != 2:
+                await settle(1)
+        assert await other.call() == "rate_limit tenant"
+        assert await one.end() == ["waited", "waited"]

@@ -1,0 +1,201 @@
+"""Approval requests and grants of revoked callers and approvers are withdrawn at two replicas."""
+
+import asyncio
+import json
+import time
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.service import ApprovalService
+from gatepost_authz.caller import TenantContext
+from tests.policy.revocation.conftest import TASKS, RevocationReplicas
+from tests.policy.revocation.test_replicas import ACTING, ROBOT, is_served
+from tests.support.client import message
+from tests.support.replicas import WITHIN_S, ReplicaClient
+
+pytestmark = pytest.mark.requirement("CO1", "CO2")
+
+WITHDRAWN = "The request for a person's approval was withdrawn"
+"""What a call hears whose replica sees that before it reads why."""
+REVOKED = "The caller's access was revoked."
+PENDING = (503, "approval_pending")
+WHO: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+    "a person": (["--subject", "bob"], {"sub": "bob"}, {"sub": "carol"}),
+    "a client": (["--client", "agent"], {"client_id": "agent"}, {"client_id": "other"}),
+    "who acts, not for whom": (["--subject", "bot"], ACTING, {}),
+    "for whom, not who acts": (["--subject", "erin"], {"sub": "erin"} | ACTING, ACTING),
+    "a program": (["--client", "robot"], ROBOT, {"sub": "robot"}),
+    "a person of its id": (["--client", "client-1"], {"sub": "robot"}, ROBOT),
+}
+"""The order, whom it reaches, and who must not notice."""
+
+
+def approver(replicas: RevocationReplicas, subject: str = "judy") -> TenantContext:
+    """Somebody who has signed in to decide."""
+    now = int(time.time())
+    return TenantContext(
+        tenant_id="acme",
+        issuer=replicas.issuer,
+        subject=subject,
+        subject_kind="user",
+        resource=replicas.url,
+        expires_at=now + 3600,
+        issued_at=now,
+        roles=frozenset({"approver"}),
+    )
+
+
+async def paid(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
+    """What a payment comes to: status, and the error or what the tool answered."""
+    url = client.url(at).replace("/mcp", "/tool/pay/call")
+    answer = await client.send(json.dumps({"name": name}).encode(), {}, url=url)
+    said = answer.json()
+    return answer.status_code, said.get("error") or said["result"]
+
+
+async def waiting(service: ApprovalService) -> dict[str, str]:
+    """What waits in the inbox: the names of payments, with their ids."""
+    return {json.loads(one.arguments)["name"]: one.id for one in await service.waiting("acme")}
+
+
+class Asked:
+    """What one caller has asked people for: a call that waits, an approval, a grant, a task."""
+
+    def __init__(self, replicas: RevocationReplicas, client: ReplicaClient) -> None:
+        self.replicas, self.client = replicas, client
+        self.waits, self.approved, self.granted, self.held = (replicas.name() for _ in range(4))
+        self.task = ""
+        self.call: asyncio.Task[Any]
+
+    async def open(
+        self, service: ApprovalService, by: TenantContext, stack: AsyncExitStack
+    ) -> None:
+        """Ask for everything, at both replicas, and have some of it approved."""
+        client = self.client
+        for at, name in enumerate((self.waits, self.approved, self.granted)):
+            self.replicas.let_go(name)
+            assert await paid(client, name, at % 2) == PENDING
+        ids = await waiting(service)
+        await service.approve("acme", ids[self.approved], by)
+        terms = GrantTerms(uses=9)
+        await service.approve("acme", ids[self.granted], by, grant=terms)
+        params = {"name": "pay", "arguments": {"name": self.waits}}
+        task = await client.ask("tools/call", params, at=0, capabilities=TASKS)
+        self.task = task["taskId"]
+        session = await client.open("2025-11-25", at=1)
+        body = message("tools/call", {"name": "pay", "arguments": {"name": self.held}}, 77)
+        head = {"Mcp-Session-Id": session, "Accept": "application/json"}
+        sending = client.send(body, head, at=1)
+        self.call = asyncio.create_task(sending)
+        stack.callback(self.call.cancel)
+
+        async def is_held() -> bool:
+            return self.held in await waiting(service)
+
+        await self.replicas.until(is_held)
+
+    async def is_there(self, service: ApprovalService) -> bool:
+        """Whether all of it still is."""
+        names = await waiting(service)
+        grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
+        task = await self.client.ask("tasks/get", {"taskId": self.task}, capabilities=TASKS)
+        assert task["status"] == "working"
+        assert not self.call.done()
+        return {self.waits, self.held} <= names.keys() and self.granted in grants
+
+    async def is_gone(self, service: ApprovalService) -> bool:
+        """Whether nothing of it is open any more."""
+        names = await waiting(service)
+        grants = {json.loads(one.arguments)["name"] for one in await service.grants("acme")}
+        past = await service.history("acme")
+        states = {json.loads(one.arguments)["name"]: one.state for one in past}
+        mine = (self.waits, self.approved, self.held)
+        return (
+            not {*mine} & names.keys()
+            and self.granted not in grants
+            and {states.get(name) for name in mine} == {"withdrawn"}
+        )
+
+
+@pytest.mark.parametrize("who", WHO)
+async def test_what_waits_for_people_ends_for_exactly_whom_it_refuses(
+    replicas: RevocationReplicas, who: str
+) -> None:
+    """
+    Requests, approvals, grants, tasks and held calls of whom an order reaches, at both replicas;
+    whoever shares an id, a client or the person they act for with them keeps everything.
+    """
+    order, theirs, others = WHO[who]
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(replicas.service())
+        by = approver(replicas)
+        victim = Asked(replicas, await stack.enter_async_context(replicas.client(**theirs)))
+        bystander = Asked(replicas, await stack.enter_async_context(replicas.client(**others)))
+        for one in (victim, bystander):
+            await one.open(service, by, stack)
+
+        ordered = await replicas.commands.order("revoke", *order, "--tenant", "acme")
+        await replicas.until(lambda: victim.is_gone(service))
+        refused = await asyncio.wait_for(victim.call, WITHIN_S)
+        assert refused.status_code == 401 or WITHDRAWN.encode() in refused.content
+        assert await bystander.is_there(service)
+
+        await what_comes_later(replicas, victim, theirs)
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
+        assert await bystander.is_there(service)
+        for name in (bystander.approved, bystander.granted):
+            assert await paid(bystander.client, name, 1) == (200, f"paid {name}")
+
+
+async def what_comes_later(
+    replicas: RevocationReplicas, victim: Asked, theirs: dict[str, Any]
+) -> None:
+    """Who signs in again has to ask again, at both replicas; nothing of it ever ran."""
+    async with replicas.later(**theirs) as client:
+        for at, name in enumerate((victim.approved, victim.granted)):
+
+            async def asks(name: str = name, at: int = at) -> bool:
+                return await paid(client, name, at) == PENDING
+
+            await replicas.until(asks)
+        task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
+        told = (task["status"], task.get("statusMessage"))
+        assert told == ("failed", REVOKED) or WITHDRAWN in str(task["result"])
+    for name in (victim.waits, victim.approved, victim.granted, victim.held):
+        assert replicas.marks(f"paid {name}") == 0
+
+
+async def test_what_somebody_approved_goes_with_them(replicas: RevocationReplicas) -> None:
+    """
+    An approval that nobody has used, and a grant, of a person whose sign-in is taken back: the call
+    is asked about again, at both replicas; what somebody else decided stands.
+    """
+    async with AsyncExitStack() as stack:
+        service = await stack.enter_async_context(replicas.service())
+        client = await stack.enter_async_context(replicas.client(sub="fred"))
+        mine, others = Asked(replicas, client), Asked(replicas, client)
+        await mine.open(service, approver(replicas, "mallory"), stack)
+        await others.open(service, approver(replicas), stack)
+
+        mallory = await stack.enter_async_context(replicas.client(sub="mallory"))
+        ordered = await replicas.commands.order(
+            "revoke", "--subject", "mallory", "--issuer", replicas.issuer
+        )
+        for at in (0, 1):
+            # Until a replica has heard of it the approval is good, and the call would be made.
+            async def knows(at: int = at) -> bool:
+                return not await is_served(mallory, at)
+
+            await replicas.until(knows)
+            for name in (mine.approved, mine.granted):
+                assert await paid(client, name, at) == PENDING
+        assert await others.is_there(service)
+        ids = await waiting(service)
+        await service.approve("acme", ids[mine.approved], approver(replicas))
+        for name in (mine.approved, others.approved, others.granted):
+            assert await paid(client, name, 0) == (200, f"paid {name}")
+        assert replicas.marks(f"paid {mine.granted}") == 0
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])

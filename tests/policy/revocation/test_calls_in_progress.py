@@ -1,0 +1,183 @@
+"""Callers who are revoked between the gate and the tool, or while a person decides."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.policy.revocation.orders import suspension
+from gatepost.policy.revocation.watch import Revocations
+from gatepost.storage.revocations import RevocationRecord
+from tests.policy.revocation.test_orders import order
+from tests.support.client import RawAnswer, modern, old_call, read_answer, request
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.replicas import WITHIN_S
+from tests.support.server import Server, issuer_settings, running_server
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+
+TABLE = {"acme": "acme", "globex": "globex"}
+EVERYBODY = {"before": 1e12, "undated_until": 1e12}
+
+
+@pytest.fixture(scope="module")
+def replicas(idp: Idp) -> Iterator[Server]:
+    settings = {"approvals": {"require": ["record_call"], "auto_approve": []}}
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
+        yield replicas
+
+
+def on_loop(replicas: Server, work: Coroutine[Any, Any, Any]) -> Any:
+    """What *work* comes to on the server's own loop."""
+    assert replicas.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, replicas.loop).result(WITHIN_S)
+
+
+@contextlib.contextmanager
+def cut(replicas: Server, one: RevocationRecord) -> Iterator[None]:
+    """Somebody is shut out for the time of a block, and the server knows."""
+    services = replicas.services
+    on_loop(replicas, services.records.revocations.put(one))
+    eventually(lambda: one in services.cutoffs._snapshot.cuts, within=WITHIN_S)
+    try:
+        yield
+    finally:
+        on_loop(replicas, services.records.revocations.delete(one.tenant, one.id))
+        on_loop(replicas, services.cutoffs.look())
+
+
+def half_sent(replicas: Server, path: str, fields: Any, body: bytes, token: str) -> socket.socket:
+    """A connection on which all of a request is sent but its last byte."""
+    head = [("Host", replicas.client.authority), ("Authorization", f"Bearer {token}"), *fields]
+    head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    connection = socket.create_connection(("127.0.0.1", replicas.client.port), timeout=WITHIN_S)
+    connection.sendall(request("POST", path, head, body)[:-1])
+    return connection
+
+
+SHUT = {
+    "revoked": (order(subject="alice", tenant="acme"), 401, "invalid_token"),
+    "suspended": (suspension("acme", now=1.0, by="root"), None, None),
+}
+
+
+@pytest.mark.requirement("CO1")
+@pytest.mark.parametrize("how", SHUT)
+@pytest.mark.parametrize("protocol", ["modern", "legacy", "rest"])
+def test_a_body_that_takes_its_time_gains_nothing(
+    replicas: Server, protocol: str, how: str
+) -> None:
+    """The gate let its head pass; whoever is shut out before the last byte calls nothing."""
+    token = replicas.token()
+    fields: list[tuple[str, str]] = []
+    path, body = replicas.client.path, json.dumps({}).encode()
+    if protocol == "modern":
+        fields, body = modern("tools/call", {"name": "record_call", "arguments": {}})
+    elif protocol == "legacy":
+        fields, body = [("Mcp-Session-Id", replicas.client.open(token))], old_call("record_call")
+    else:
+        path = "/tool/record_call/call"
+    one = SHUT[how][0]
+    if how == "revoked":
+        one = replace(one, **EVERYBODY)
+    with replicas.nothing_runs(), half_sent(replicas, path, fields, body, token) as connection:
+        # The head is judged by now: another request on a connection of its own was served.
+        assert replicas.client.ask(token, "server/discover").status == 200
+        with cut(replicas, one):
+            connection.sendall(body[-1:])
+            answer = read_answer(connection)
+    assert told(answer) == expected(protocol, how)
+
+
+def replace(one: RevocationRecord, **changes: Any) -> RevocationRecord:
+    return RevocationRecord(
+        **{name: getattr(one, name) for name in one.__struct_fields__} | changes
+    )
+
+
+def expected(protocol: str, how: str) -> tuple[int, object]:
+    """What is heard, by how the caller was shut out."""
+    if how == "suspended":
+        return (403, "tenant_suspended") if protocol == "rest" else (200, -31001)
+    return (401, "invalid_token") if protocol == "rest" else (401, -31003)
+
+
+def told(answer: RawAnswer) -> tuple[int, object]:
+    """Status and code of an answer."""
+    error = json.loads(answer.body)["error"]
+    return answer.status, error["code"] if isinstance(error, dict) else error
+
+
+@pytest.mark.requirement("CO1")
+@pytest.mark.parametrize("how", SHUT)
+def test_what_waits_for_a_person_is_withdrawn(replicas: Server, how: str) -> None:
+    """Of whoever is shut out, and of nobody else."""
+    service = replicas.services.approvals
+    for tenant in TABLE:
+        answer = replicas.client.send(
+            "POST", "/tool/record_call/call", body=b"{}", token=replicas.token(org_id=tenant)
+        )
+        assert (answer.status, json.loads(answer.body)["error"]) == (503, "approval_pending")
+    assert len(on_loop(replicas, service.waiting("acme"))) == 1
+
+    with cut(replicas, replace(SHUT[how][0], before=time.time())):
+        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+        states = [one.state for one in on_loop(replicas, service.history("acme"))]
+        assert "withdrawn" in states
+    assert len(on_loop(replicas, service.waiting("globex"))) == 1
+
+
+@pytest.mark.requirement("CO1")
+def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
+    """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
+    settings = {"approvals": {"require": ["record_call"]}}
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], **settings) as replicas:
+        services, config = replicas.services, replicas.config
+        service, token = services.approvals, replicas.token()
+        other = replicas.token(org_id="globex")
+        pending = replicas.client.send("POST", "/tool/record_call/call", body=b"{}", token=other)
+        assert pending.status == 503
+        fields = [("Mcp-Session-Id", replicas.client.open(token)), ("Accept", "application/json")]
+        body = old_call("record_call")
+        with half_sent(replicas, replicas.client.path, fields, body, token) as connection:
+            connection.sendall(body[-1:])
+            eventually(lambda: on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+            shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))
+            changed = msgspec.structs.replace(config, tenancy=shut)
+
+            async def reload() -> None:
+                services.apply(changed, replicas.toolbox)
+
+            on_loop(replicas, reload())
+            assert told(read_answer(connection)) == (200, -31001)
+        eventually(lambda: not on_loop(replicas, service.waiting("acme")), within=WITHIN_S)
+        assert [one.state for one in on_loop(replicas, service.history("acme"))] == ["withdrawn"]
+        assert len(on_loop(replicas, service.waiting("globex"))) == 1
+
+
+@pytest.mark.requirement("CO3")
+def test_a_replica_that_knows_no_cut_offs_lets_nobody_in(idp: Idp) -> None:
+    """It says that it is not ready, and that it is not the caller's doing."""
+
+    async def look() -> None:
+        return
+
+    def forget(services: Any) -> None:
+        services.cutoffs._changes = -1
+        services.cutoffs.look = look
+
+    with running_server(idp, [issuer_settings(idp, tenants=TABLE)], prepare=forget) as replicas:
+        answer = replicas.client.ask(replicas.token(), "server/discover")
+        ready = replicas.client.send("GET", "/readyz")
+        assert isinstance(replicas.services.cutoffs, Revocations)
+
+    assert (answer.status, ready.status) == (503, 503)
+    assert answer.field("retry-after") is not None
+    assert answer.field("www-authenticate") is None

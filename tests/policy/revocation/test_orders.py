@@ -1,0 +1,139 @@
+"""Which tokens a revocation or a suspension matches, and for how long: a table of cases."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.policy.revocation.orders import revocation, seconds_of, suspension
+from gatepost.policy.revocation.watch import RevocationSnapshot
+from gatepost.storage.revocations import FOR_EVER, RevocationRecord
+from gatepost_authz.caller import TenantContext
+from tests.support.cases import each
+
+pytestmark = pytest.mark.requirement("CO2")
+
+NOW = 1_000_000.4
+DAY = 86_400.0
+BOB = TenantContext(
+    tenant_id="acme",
+    issuer="https://id.example",
+    subject="bob",
+    subject_kind="user",
+    resource="https://mcp.example/mcp",
+    expires_at=int(NOW) + 300,
+    issued_at=int(NOW) - 10,
+    client_id="agent",
+)
+ROBOT = msgspec.structs.replace(BOB, subject="robot", subject_kind="client", client_id=None)
+AGENT = msgspec.structs.replace(BOB, subject="alice", actor="bob")
+UNDATED = msgspec.structs.replace(BOB, issued_at=None)
+
+
+def order(block_s: float = 0.0, leeway_s: float = 0.0, **selectors: str) -> RevocationRecord:
+    reach = RevocationRecord(id="", created_at=NOW, created_by="root", **selectors)
+    return revocation(
+        reach, now=NOW, leeway_s=leeway_s, longest_s=DAY, kept_s=7 * DAY, block_s=block_s
+    )
+
+
+REACHED: list[tuple[dict[str, str], TenantContext, bool]] = [
+    ({"tenant": "acme"}, BOB, True),
+    ({"tenant": "acme2"}, BOB, False),
+    ({"subject": "bob"}, BOB, True),
+    ({"subject": "Bob"}, BOB, False),
+    ({"subject": "bob", "issuer": "https://id.example"}, BOB, True),
+    ({"subject": "bob", "issuer": "https://id.example/"}, BOB, False),
+    ({"subject": "bob", "tenant": "acme"}, BOB, True),
+    ({"subject": "bob", "tenant": "globex"}, BOB, False),
+    ({"subject": "bob", "client": "other"}, BOB, False),
+    ({"subject": "bob", "client": "agent"}, BOB, True),
+    ({"subject": "bob"}, AGENT, True),
+    ({"subject": "alice"}, AGENT, True),
+    ({"client": "agent"}, BOB, True),
+    ({"client": "bob"}, BOB, False),
+    ({"client": "robot"}, ROBOT, True),
+    ({"client": "robot", "tenant": "globex"}, ROBOT, False),
+    ({"issuer": "https://id.example"}, BOB, True),
+    ({"issuer": "https://other.example"}, BOB, False),
+]
+
+
+@each("case", range(len(REACHED)))
+def test_every_selector_must_fit(case: int) -> None:
+    """Compared exactly; a subject also names who acts, a client also the program itself."""
+    selectors, caller, reached = REACHED[case]
+    snapshot = RevocationSnapshot(
+        [order(**selectors), order(tenant="elsewhere"), order(subject="nobody")]
+    )
+
+    assert snapshot.revokes(caller, NOW) is reached
+
+
+AGES: list[tuple[dict[str, float], int | None, float, bool]] = [
+    ({}, int(NOW) - 3600, 0, True),
+    ({}, int(NOW), 0, True),
+    ({}, int(NOW) + 1, 0, False),
+    ({}, int(NOW), 6 * DAY, True),
+    ({"leeway_s": 30}, int(NOW) + 30, 0, True),
+    ({"leeway_s": 30}, int(NOW) + 31, 0, False),
+    ({}, None, 0, True),
+    ({}, None, DAY - 1, True),
+    ({}, None, DAY + 1, False),
+    ({"block_s": 7200}, int(NOW) + 7000, 7199, True),
+    ({"block_s": 7200}, int(NOW) + 7000, 7200, False),
+    ({"block_s": 7200}, int(NOW) - 1, 7200, True),
+    ({"block_s": FOR_EVER}, int(NOW) + 7000, 400 * DAY, True),
+    ({"block_s": FOR_EVER}, None, 400 * DAY, True),
+]
+
+
+@each("case", range(len(AGES)))
+def test_what_counts_is_when_the_token_was_issued(case: int) -> None:
+    """Before: refused. Since: good, unless newer ones are blocked. Undated: refused for a while."""
+    how, issued_at, later, refused = AGES[case]
+    snapshot = RevocationSnapshot([order(subject="bob", **how)])  # type: ignore[arg-type]
+    caller = msgspec.structs.replace(BOB, issued_at=issued_at)
+
+    assert snapshot.revokes(caller, NOW + later) is refused
+
+
+KEPT: list[tuple[dict[str, Any], float | None]] = [
+    ({}, NOW + 7 * DAY),
+    ({"leeway_s": 30.0}, NOW + 30 + 7 * DAY),
+    ({"block_s": 30 * DAY}, NOW + 30 * DAY),
+    ({"block_s": FOR_EVER}, None),
+]
+
+
+@pytest.mark.parametrize("case", range(len(KEPT)))
+def test_it_is_kept_until_nothing_from_before_is_left(case: int) -> None:
+    """Longer than any token or session lives; one that blocks for ever stays."""
+    how, until = KEPT[case]
+
+    assert order(subject="bob", **how).expires_at == until
+
+
+def test_a_suspension_is_no_revocation() -> None:
+    """Its callers' tokens are good, so a new one would not help: they hear something else."""
+    snapshot = RevocationSnapshot([suspension("acme", now=NOW, by="root")])
+
+    assert snapshot.suspended == {"acme"}
+    assert not snapshot.revokes(BOB, NOW)
+
+
+SPANS = {"90s": 90.0, "30m": 1800.0, "2h": 7200.0, "7d": 7 * DAY, "ever": FOR_EVER}
+NO_SPANS = ["", "2", "h", "-2h", "2 h", "1w", "2.5h", "²h", "9999999s", "forever", "2h\n"]
+
+
+@pytest.mark.parametrize("text", SPANS)
+def test_spans_are_read_as_people_write_them(text: str) -> None:
+    """A number and a unit, or for ever."""
+    assert seconds_of(text) == SPANS[text]
+
+
+@each("text", NO_SPANS)
+def test_another_span_is_refused(text: str) -> None:
+    """Nobody guesses what was meant."""
+    with pytest.raises(ValueError, match="write 90s, 30m, 2h, 7d or ever"):
+        seconds_of(text)

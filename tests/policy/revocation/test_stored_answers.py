@@ -1,0 +1,107 @@
+"""Revoked callers get neither stored outcomes nor lost event streams."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.policy.revocation.conftest import RevocationReplicas, ended
+from tests.policy.revocation.test_replicas import ACTING, ROBOT
+from tests.support.client import message
+from tests.support.replicas import WITHIN_S, ReplicaClient
+
+pytestmark = pytest.mark.requirement("CO1", "CO2")
+
+WHO: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "a person": (["--subject", "bob"], {"sub": "bob"}),
+    "who acts": (["--subject", "bot"], ACTING),
+    "a program": (["--client", "robot"], ROBOT),
+}
+
+
+async def held(client: ReplicaClient, name: str, at: int) -> tuple[int, str]:
+    """A call with its name as idempotency key: status, and the error or what the tool answered."""
+    url = client.url(at).replace("/mcp", "/tool/hold/call")
+    head = {"Idempotency-Key": name}
+    answer = await client.send(json.dumps({"name": name}).encode(), head, url=url)
+    said = answer.json()
+    return answer.status_code, said.get("error") or said["result"]
+
+
+@pytest.mark.parametrize("who", WHO)
+async def test_a_retry_key_outlives_a_cut_off(replicas: RevocationReplicas, who: str) -> None:
+    """
+    The old token gets nothing by it. Who signs in again and sends the call again hears what came of
+    it, at the other replica: what was done, or that it was stopped. It is not done twice.
+    """
+    order, theirs = WHO[who]
+    done, stopped = replicas.name(), replicas.name()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(replicas.client(**theirs))
+        replicas.let_go(done)
+        assert await held(client, done, 0) == (200, f"held {done}")
+        running = asyncio.create_task(held(client, stopped, 0))
+        stack.callback(running.cancel)
+        await replicas.marked(f"holding {stopped}")
+
+        ordered = await replicas.commands.order("revoke", *order)
+        assert (await asyncio.wait_for(running, WITHIN_S))[0] == 401
+        for at in (0, 1):
+
+            async def is_refused(at: int = at) -> bool:
+                return (await held(client, done, at))[0] == 401
+
+            await replicas.until(is_refused)
+        async with replicas.later(**theirs) as later:
+
+            async def told(name: str) -> tuple[int, str]:
+                found = (401, "")
+                async with asyncio.timeout(WITHIN_S):
+                    while found[0] == 401:
+                        found = await held(later, name, 1)
+                return found
+
+            assert await told(done) == (200, f"held {done}")
+            assert (await told(stopped))[0] == 409
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])
+    for name in (done, stopped):
+        assert replicas.marks(f"holding {name}") == 1
+
+
+@pytest.mark.parametrize("who", WHO)
+async def test_a_lost_stream_is_not_to_be_had_again(replicas: RevocationReplicas, who: str) -> None:
+    """
+    One that was taken up again ends, with its call; afterwards its events are nobody's, neither
+    with the old token nor with one of a new sign-in.
+    """
+    order, theirs = WHO[who]
+    name = replicas.name()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(replicas.client(**theirs))
+        session = await client.open("2025-11-25", at=0)
+        params = {"name": "hold", "arguments": {"name": name}, "_meta": {"progressToken": 1}}
+        head = {"Mcp-Session-Id": session}
+        async with client.stream("POST", message("tools/call", params, 9), head, at=0) as stream:
+            await stream.until("notifications/progress")
+        head["Last-Event-ID"] = stream.last_id
+        again = client.stream("GET", headers=head, at=1)
+        resumed = await stack.enter_async_context(again)
+
+        ordered = await replicas.commands.order("revoke", *order)
+        await ended(resumed)
+        await replicas.marked(f"stopped {name}")
+
+        async def is_refused() -> bool:
+            return (await client.get(head, at=1)).status_code == 401
+
+        # The call may be stopped by the one server a moment before the other hears of it.
+        await replicas.until(is_refused)
+        async with replicas.later(**theirs) as later:
+
+            async def is_gone() -> bool:
+                return (await later.get(head, at=1)).status_code == 404
+
+            await replicas.until(is_gone)
+        await replicas.commands.order("revoke", "--undo", ordered.out.split()[-1])

@@ -1,0 +1,403 @@
+"""A revocation withdraws the approvals of exactly the callers and approvers that it matches."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from gatepost.policy.approvals import stage
+from gatepost.policy.approvals.request import ApprovalRequest, GrantTerms, Operator, Undecidable
+from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptCaller
+from gatepost.policy.approvals.stage import WITHDRAWN
+from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
+from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.revocations import RevocationRecord
+from gatepost.tools.api import Outcome
+from gatepost_authz.caller import TenantContext
+from tests.policy.replicas import (
+    ACME,
+    BOB,
+    CAROL,
+    ApprovalDeployment,
+    ApprovalReplica,
+    WaitingClient,
+    failure_kind,
+    run_until,
+    text_of,
+)
+from tests.policy.revocation.test_orders import NOW, REACHED, order
+from tests.support.endpoint import a_caller
+
+pytestmark = pytest.mark.requirement("CO2")
+
+RULES = [{"tools": ["act"], "by": ["role:approver"]}]
+TWO = [{"tools": ["act"], "approvals": 2}]
+DAVE = a_caller(subject="dave", roles=frozenset({"approver"}))
+ALICE = a_caller(issued_at=int(NOW) - 100)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "POLL_S", 0.02)
+
+
+class RevocableDeployment(ApprovalDeployment):
+    """Two replicas that know of the same cut-offs."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(revokes=self._revokes, **(settings or {"rules": RULES}))
+        self.clock.now = NOW
+        self.snapshot = RevocationSnapshot()
+        self.replicas = (self.replica(), self.replica())
+
+    def _revokes(self, caller: TenantContext) -> bool:
+        return self.snapshot.revokes(caller, self.clock.now)
+
+    def learn(self, *cuts: RevocationRecord) -> None:
+        """Both have read these, and have not done anything about them yet."""
+        self.snapshot = RevocationSnapshot([*self.snapshot.cuts, *cuts])
+
+    async def shut(self, cut: RevocationRecord) -> int:
+        """Both read it and act on it; how much they ended."""
+        self.learn(cut)
+        return sum([await withdraw(self.records, one.service, [cut]) for one in self.replicas])
+
+
+@pytest.fixture
+def deployment() -> RevocableDeployment:
+    return RevocableDeployment()
+
+
+@pytest.mark.parametrize("case", range(len(REACHED)))
+async def test_what_is_withdrawn_is_what_is_refused(
+    deployment: RevocableDeployment, case: int
+) -> None:
+    """
+    Of the same callers whose tokens are: of who acts for somebody, and of a program that calls for
+    itself, whose token names no client. Waiting, approved or granted, and each of it once.
+    """
+    selectors, caller, reached = REACHED[case]
+    here, there = deployment.replicas
+    for what in ("waiting", "approved", "granted"):
+        request = await here.asked(caller=caller, what=what)
+        if what != "waiting":
+            terms = GrantTerms(uses=3) if what == "granted" else None
+            await there.service.approve(ACME, request.id, CAROL, grant=terms)
+
+    assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
+    assert len(await there.service.waiting(ACME)) == (0 if reached else 1)
+    assert len(await there.service.grants(ACME)) == (0 if reached else 1)
+    states = {one.state for one in await there.service.history(ACME)}
+    assert states == ({"withdrawn"} if reached else {"approved"})
+
+
+@pytest.mark.parametrize("case", range(len(REACHED)))
+async def test_scripts_wait_no_more_for_whom_is_refused(
+    deployment: RevocableDeployment, case: int
+) -> None:
+    """They stand in the same inbox; called by somebody else, they wait again."""
+    selectors, caller, reached = REACHED[case]
+    here, there = deployment.replicas
+    script = Script("report", b"x = 1", "workspace")
+    approvals = ScriptApprovals(
+        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+    )
+    asker = ScriptCaller(
+        issuer=caller.issuer,
+        kind=caller.subject_kind,
+        client_id=caller.client_id,
+        actor=caller.actor,
+        issued_at=caller.issued_at,
+    )
+    await approvals.submit([script], by=caller.subject, most=9, asker=asker)
+    [waits] = await here.service.waiting(ACME)
+    assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
+    cut = order(**selectors)
+    deployment.learn(cut)
+
+    assert len(await here.service.waiting(ACME)) == (0 if reached else 1)
+    assert (await here.service.get(ACME, waits.id) is None) == reached
+    if reached:
+        with pytest.raises(Undecidable, match="Nothing of that content waits"):
+            await there.service.approve(ACME, waits.id, Operator("root"))
+    assert not await approvals.holds(script)
+    assert await deployment.shut(cut) == 0  # who tried to decide has ended it
+    assert [one.what for one in deployment.changes] == (["withdrawn"] if reached else [])
+    deployment.clock.now += 1000
+    await approvals.submit([script], by="carol", most=9)
+    assert [one.caller.subject for one in await there.service.waiting(ACME)] == (
+        ["carol"] if reached else [caller.subject]
+    )
+
+
+async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
+    deployment: RevocableDeployment,
+) -> None:
+    """Which issuer's it was nobody knows: an order that names one leaves it to an administrator."""
+    approvals = ScriptApprovals(
+        deployment.records.of(ACME).entries(SUBJECT), clock=deployment.clock
+    )
+    await approvals.submit([Script("report", b"x = 1", "workspace")], by="bob", most=9)
+
+    assert await deployment.shut(order(subject="bob", issuer="https://id.example")) == 0
+    assert await deployment.shut(order(subject="bob")) == 1
+
+
+async def test_who_has_signed_in_since_keeps_what_they_ask_for(
+    deployment: RevocableDeployment,
+) -> None:
+    """Whenever a server acts on it, also in the very second, and when it starts an hour later."""
+    here, there = deployment.replicas
+    old = await here.asked(caller=ALICE, what="old")
+    cut = order(subject="alice")
+    deployment.learn(cut)
+    deployment.clock.now += 1
+    fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
+    new = await there.asked(caller=fresh, what="new")
+
+    assert await deployment.shut(cut) == 0  # the old one went when the inbox was looked at
+    assert [one.id for one in await here.service.waiting(ACME)] == [new.id]
+    assert (await state_of(there, old)) == "withdrawn"
+
+
+def asked_for(deployment: RevocableDeployment) -> Callable[[], Awaitable[bool]]:
+    """Tells whether the first request of all is there."""
+
+    async def is_there() -> bool:
+        return bool(deployment.changes)
+
+    return is_there
+
+
+async def begun(
+    deployment: RevocableDeployment, by: TenantContext
+) -> tuple[ApprovalRequest, "asyncio.Task[Outcome]"]:
+    """A call of Alice's that runs by that person's approval, until the deployment's gate opens."""
+    here, _ = deployment.replicas
+    request = await here.asked(caller=ALICE, what="a")
+    await here.service.approve(ACME, request.id, by)
+    running = asyncio.create_task(here.call(caller=ALICE, what="a"))
+    await asyncio.wait_for(deployment.entered.wait(), 20)
+    return request, running
+
+
+async def state_of(replica: ApprovalReplica, request: ApprovalRequest) -> str:
+    found = await replica.service.get(ACME, request.id)
+    assert found is not None
+    return found.state
+
+
+def aged(details: bytes) -> bytes:
+    """As a version kept it that knew neither who acts nor how old a token is."""
+
+    def without(value: object) -> object:
+        if isinstance(value, dict):
+            left = {name: without(one) for name, one in value.items()}
+            return {name: one for name, one in left.items() if name not in {"issued_at", "actor"}}
+        return [without(one) for one in value] if isinstance(value, list) else value
+
+    return msgspec.msgpack.encode(without(msgspec.msgpack.decode(details)))
+
+
+AGES = {"of before": (0.0, True), "of about then": (30.0, True), "of later": (100.0, False)}
+
+
+@pytest.mark.parametrize(("later_s", "reached"), AGES.values(), ids=AGES)
+async def test_what_an_older_version_kept_is_judged_by_its_own_age(
+    deployment: RevocableDeployment, later_s: float, reached: bool
+) -> None:
+    """As far as clocks may differ what came at about the same time goes with the rest."""
+    here, there = deployment.replicas
+    cut = order(subject="alice")
+    deployment.clock.now = NOW + later_s
+    fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW + 1000))
+    for what in ("asked", "granted"):
+        request = await here.asked(caller=fresh, what=what)
+        if what == "granted":
+            await here.service.approve(ACME, request.id, CAROL, grant=GrantTerms(uses=3))
+    tenant = deployment.records.of(ACME)
+    for approval_id in await tenant.approvals.undecided():
+        record = await tenant.approvals.get(approval_id)
+        assert record is not None
+        old = msgspec.structs.replace(record, details=aged(record.details))
+        assert await tenant.approvals.replace(old)
+    [grant] = await tenant.grants.all(deployment.clock.now)
+    await tenant.grants.revoke(grant.id)
+    await tenant.grants.add(msgspec.structs.replace(grant, details=aged(grant.details)))
+
+    assert await deployment.shut(cut) == (3 if reached else 0)
+    assert len(await there.service.grants(ACME)) == (0 if reached else 1)
+
+
+async def test_an_approval_does_not_outlive_who_gave_it(deployment: RevocableDeployment) -> None:
+    """Not used yet, it is withdrawn, at both replicas; the call is asked about anew."""
+    here, there = deployment.replicas
+    request = await here.asked(caller=ALICE, what="a")
+    await here.service.approve(ACME, request.id, BOB)
+    deployment.learn(order(subject="bob"))
+
+    assert failure_kind(await there.call(caller=ALICE, what="a")) == "approval_pending"
+    assert await state_of(here, request) == "withdrawn"
+    [again] = await here.service.waiting(ACME)
+    await there.service.approve(ACME, again.id, CAROL)
+    assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
+
+
+async def test_a_grant_does_not_outlive_who_gave_it(deployment: RevocableDeployment) -> None:
+    """From the moment on that a replica knows, whether or not anybody has removed it yet."""
+    here, there = deployment.replicas
+    request = await here.asked(caller=ALICE, what="a")
+    await here.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    assert text_of(await there.call(caller=ALICE, what="b")) == "b 0 1"
+    cut = order(subject="bob")
+    deployment.learn(cut)
+
+    assert failure_kind(await there.call(caller=ALICE, what="b")) == "approval_pending"
+    assert await here.service.grants(ACME) == []
+    assert await deployment.shut(cut) == 1 + 1  # and the approval, whose call was never made
+    assert [one.what for one in deployment.changes].count("grant_revoked") == 1
+    assert await deployment.records.of(ACME).grants.page("", 9) == []
+
+
+async def test_a_call_that_runs_by_an_approval_comes_to_its_end(
+    deployment: RevocableDeployment,
+) -> None:
+    """It was used before its giver was shut out; it is not asked about, nor run, a second time."""
+    _, there = deployment.replicas
+    deployment.gate = asyncio.Event()
+    request, running = await begun(deployment, BOB)
+
+    assert await deployment.shut(order(subject="bob")) == 0
+    deployment.gate.set()
+    assert text_of(await running) == "a 0 1"
+    assert await state_of(there, request) == "used"
+
+
+async def test_a_call_that_was_stopped_is_not_asked_about_anew(
+    deployment: RevocableDeployment,
+) -> None:
+    """Who signs in again and makes it again hears that part of it may be done."""
+    _, there = deployment.replicas
+    deployment.gate = asyncio.Event()
+    _, running = await begun(deployment, CAROL)
+    cut = order(subject="alice")
+    deployment.learn(cut)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await deployment.shut(cut) == 0
+    fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
+    assert "was stopped while its tool ran" in text_of(await there.call(caller=fresh, what="a"))
+    assert deployment.effects["a"] == 1
+    assert failure_kind(await there.call(caller=fresh, what="a")) == "approval_pending"
+
+
+@pytest.mark.parametrize("edits", [False, True])
+async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> None:
+    """The request waits on as it came, and needs two others; what they made of it is gone too."""
+    deployment = RevocableDeployment(rules=TWO)
+    here, there = deployment.replicas
+    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    await run_until(asked_for(deployment))
+    [request] = await here.service.waiting(ACME)
+    edited = b'{"what": "theirs"}' if edits else None
+    seen = (await here.service.approve(ACME, request.id, BOB, edited=edited)).digest
+    deployment.learn(order(subject="bob"))
+
+    if edits:
+        with pytest.raises(Undecidable, match="not what you saw"):
+            await there.service.approve(ACME, request.id, CAROL, seen=seen)
+    left = await there.service.approve(ACME, request.id, CAROL)
+    assert (left.state, left.given, left.edited) == ("waiting", 1, None)
+    await here.service.approve(ACME, request.id, DAVE)
+    assert text_of(await asked) == "a 0 1"
+    assert [one.what for one in deployment.changes].count("void") == 1
+
+
+async def test_a_rejection_outlives_who_gave_it(deployment: RevocableDeployment) -> None:
+    """To shut somebody out lets nothing pass that was refused."""
+    here, there = deployment.replicas
+    request = await here.asked(caller=ALICE, what="a")
+    await here.service.reject(ACME, request.id, BOB, "Never.")
+
+    assert await deployment.shut(order(subject="bob")) == 0
+    assert "Never." in text_of(await there.call(caller=ALICE, what="a"))
+
+
+async def test_the_command_line_is_nobody_whom_a_cut_off_names(
+    deployment: RevocableDeployment,
+) -> None:
+    """Names on a machine are no subjects of an issuer."""
+    here, _ = deployment.replicas
+    for what, terms in (("a", None), ("b", GrantTerms(uses=3))):
+        request = await here.asked(caller=ALICE, what=what)
+        await here.service.approve(ACME, request.id, Operator("bob"), grant=terms)
+
+    assert await deployment.shut(order(subject="bob")) == 0
+    assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
+
+
+async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: RevocableDeployment) -> None:
+    """A held call of somebody else's is answered, where who would have decided does not matter."""
+    here, there = deployment.replicas
+    asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
+    await run_until(asked_for(deployment))
+    [request] = await there.service.waiting(ACME)
+    # Only the other replica has read it yet.
+    revoked = deployment.replica(is_revoked=lambda caller: caller.subject == "alice")
+    with pytest.raises(Undecidable, match="was withdrawn"):
+        await revoked.service.approve(ACME, request.id, CAROL)
+
+    assert text_of(await asked) == WITHDRAWN
+
+
+async def test_an_outage_only_delays_it(
+    deployment: RevocableDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the database is away, what was shut out ends when it is back."""
+    here, there = deployment.replicas
+    await here.asked(caller=ALICE, what="a")
+    away, pauses = 9, list[float]()
+    withdrawing = there.service.withdraw
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def failing(tenant: str) -> int:
+        if len(pauses) < away:
+            raise StoreUnavailable("it is out")
+        return await withdrawing(tenant)
+
+    monkeypatch.setattr(there.service, "withdraw", failing)
+    cut = order(subject="alice", tenant=ACME)
+    deployment.learn(cut)
+    withdrawals = WithdrawnApprovals(deployment.records, there.service, pause=pause)
+    withdrawals.begin([cut])
+    async with asyncio.timeout(10):
+        await asyncio.gather(*withdrawals._tasks)
+
+    assert pauses == [1.0, 5.0, 30.0, *[120.0] * 6]
+    assert [one.state for one in await here.service.history(ACME)] == ["withdrawn"]
+
+
+async def test_who_is_suspended_by_configuration_loses_the_same(
+    deployment: RevocableDeployment,
+) -> None:
+    """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
+    told: list[RevocationRecord] = []
+    cutoffs = Revocations(deployment.records, MemoryRelay(), ended=told.extend, clock=lambda: NOW)
+    cutoffs.configure(["acme"])
+    assert told == []
+    await cutoffs.look()
+    assert [(one.tenant, one.suspends) for one in told] == [("acme", True)]
+
+    cutoffs.configure(["acme", "globex"])
+    cutoffs.configure(["globex"])
+    await cutoffs.look()
+    assert [one.tenant for one in told] == ["acme", "globex"]
+    cutoffs.configure(["globex", "acme"])
+    assert [one.tenant for one in told] == ["acme", "globex", "acme"]

@@ -1,0 +1,258 @@
+"""A server says no secret that it knows: by each protocol, in each place, in each encoding."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import pytest
+
+from gatepost.telemetry.logs import LogFormat
+from tests.redaction.echo_server import FORMS, SECRETS, EchoServer, leaks, opened, overheard, texts
+from tests.support.cases import each
+from tests.support.measuring import eventually
+from tests.support.secret_tools import SAID
+
+VALUE = SECRETS["acme"]["API_KEY"]
+MARK = "[REDACTED:API_KEY]"
+Said = Callable[[EchoServer, str], str]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EchoServer]:
+    with opened() as server:
+        yield server
+
+
+def read(server: EchoServer, text: str) -> str:
+    SAID[0] = text
+    return server.mcp("resources/read", uri="parrot://said")
+
+
+def listed(server: EchoServer, text: str) -> str:
+    SAID[0] = text
+    return server.mcp("resources/list")
+
+
+def completed(server: EchoServer, text: str) -> str:
+    argument = {"name": "text", "value": text}
+    reference = {"type": "ref/prompt", "name": "tell"}
+    return server.mcp("completion/complete", ref=reference, argument=argument)
+
+
+def prompted(server: EchoServer, text: str) -> str:
+    return server.mcp("prompts/get", name="tell", arguments={"text": text})
+
+
+def replayed(server: EchoServer, text: str) -> str:
+    key = ("Idempotency-Key", f"key-{hash(text)}")
+    first = server.rest("say_once", key, text=text)
+    assert server.rest("say_once", key, text=text) == first
+    return first
+
+
+PLACES: dict[str, Said] = {
+    "text": lambda server, text: server.call("say", text=text),
+    "structured value": lambda server, text: server.call("say_rows", text=text),
+    "blocks": lambda server, text: server.call("say_blocks", text=text),
+    "two blocks": lambda server, text: server.call("say_halves", text=text),
+    "unknown prompt": lambda server, text: server.mcp("prompts/get", name=f"x{text}"),
+    "unknown resource": lambda server, text: server.mcp("resources/read", uri=f"parrot:{text}"),
+    "failure": lambda server, text: server.call("fail", text=text),
+    "error": lambda server, text: server.call("refuse", text=text),
+    "refused argument": lambda server, text: server.call("pick", text=text),
+    "progress and log": lambda server, text: server.call("report", text=text),
+    "question": lambda server, text: server.call("ask", text=text),
+    "task": lambda server, text: server.task(text=text),
+    "failed task": lambda server, text: server.task(text=text, fails=True),
+    "resource": read,
+    "list of resources": listed,
+    "prompt": prompted,
+    "completion": completed,
+    "text in a session": lambda server, text: server.old("say", text=text),
+    "progress in a session": lambda server, text: server.old("report", text=text),
+    "REST text": lambda server, text: server.rest("say", text=text),
+    "REST value": lambda server, text: server.rest("say_rows", text=text),
+    "REST blocks": lambda server, text: server.rest("say_blocks", text=text),
+    "REST failure": lambda server, text: server.rest("fail", text=text),
+    "REST error": lambda server, text: server.rest("refuse", text=text),
+    "REST refused argument": lambda server, text: server.rest("pick", text=text),
+    "REST replay": replayed,
+}
+EVERYWHERE = ("as it is", "base64, one byte before", "percent")
+
+
+@pytest.mark.requirement("P13")
+@each("form", EVERYWHERE)
+@each("place", PLACES)
+def test_no_place_says_a_secret(server: EchoServer, place: str, form: str) -> None:
+    """Not even half of it, and it says what was there."""
+    row = FORMS[form]
+
+    answer = texts(PLACES[place](server, row.encode(VALUE)))
+
+    assert not leaks(VALUE, row, answer), answer
+    assert MARK in answer
+
+
+@pytest.mark.requirement("P13")
+@each("form", FORMS)
+def test_no_encoding_of_a_secret_gets_through(server: EchoServer, form: str) -> None:
+    """By both protocols, in texts and in structured values."""
+    row = FORMS[form]
+    secret = "PIN" if form == "over several lines" else "API_KEY"
+    value = SECRETS["acme"][secret]
+    written = row.encode(value)
+
+    for place in ("text", "structured value", "blocks", "REST text", "REST value"):
+        answer = texts(PLACES[place](server, written))
+
+        assert not leaks(value, row, answer), (place, answer)
+        assert f"[REDACTED:{secret}]" in answer
+
+
+@pytest.mark.requirement("P13")
+@each("written", EVERYWHERE)
+@each("tool", ["crash", "forget"])
+@each("form", ["json", "console"])
+def test_the_log_holds_no_secret(
+    server: EchoServer, form: LogFormat, tool: str, written: str
+) -> None:
+    """Not in events of tools and libraries, in tracebacks, or in what fails by itself."""
+    row = FORMS[written]
+    with overheard(form) as log:
+        text = row.encode(VALUE)
+        answer = server.call(tool, text=text) + server.rest(tool, text=text)
+
+    logged = log.getvalue()
+    assert not leaks(VALUE, row, logged + answer), logged
+    assert logged.count(MARK) >= 4
+    assert SECRETS["acme"]["PIN"] not in logged
+
+
+@pytest.mark.requirement("P13")
+def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(
+    server: EchoServer,
+) -> None:
+    """Nobody knows whose it is."""
+    server.call("say", text="so that both tenants are known")
+    server.call("say", text="here", tenant="zeta")
+    with overheard("json") as log:
+        logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
+
+    assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(
+    server: EchoServer,
+) -> None:
+    """What its caller wrote into it stays out of what it logs then."""
+    with overheard("json") as log:
+        answer = server.call("relay", token="only-of-this-call", text="inner text")
+
+    assert "inner text" in answer
+    assert "only-of-this-call" not in log.getvalue() + answer
+    assert "used [REDACTED:TOKEN]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+def test_what_a_call_leaves_running_may_be_about_any_tenant(server: EchoServer) -> None:
+    """A connection that one tenant's call opened serves others later."""
+    SAID[0] = f"{VALUE} and {SECRETS['zeta']['OTHER']}"
+    server.call("say", text="so that it is known")
+    server.call("leave", tenant="zeta")
+    with overheard("json") as log:
+        server.call("release", tenant="bare")
+
+    assert f"about {MARK} and [REDACTED:OTHER]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("form", EVERYWHERE)
+def test_the_access_log_holds_no_secret(server: EchoServer, form: str) -> None:
+    """Not in a path, and not in the id that a client gave to what a call is part of."""
+    inside, row, pin = server.gatepost, FORMS[form], SECRETS["acme"]["PIN"]
+    before = len(inside.log())
+
+    server.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
+    answer = server.rest(quote(row.encode(pin), safe=""), text="no such tool")
+
+    eventually(lambda: inside.log()[before:].count("[REDACTED:PIN]") == 2, within=20)
+    assert not leaks(pin, row, answer + inside.log()[before:])
+
+
+@pytest.mark.requirement("P13")
+def test_other_tenants_secrets_are_not_looked_for(server: EchoServer) -> None:
+    """They are ordinary text to this one: markers would tell which texts are secrets."""
+    answer = texts(server.call("say", text=f"{SECRETS['zeta']['OTHER']} {VALUE}", tenant="bare"))
+
+    assert SECRETS["zeta"]["OTHER"] in answer
+    assert VALUE in answer
+
+
+@pytest.mark.requirement("P13")
+def test_a_secret_counts_from_the_moment_it_is_set(server: EchoServer) -> None:
+    """Also for what was kept for an idempotency key before."""
+    key, value = ("Idempotency-Key", "before-it-was-one"), "was-no-secret-until-now"
+    before = texts(server.rest("say_once", key, text=value))
+
+    server.put("acme", "LATER", value)
+
+    assert value in before
+    assert texts(server.rest("say_once", key, text=value)) == "result\n~\n[REDACTED:LATER]"
+
+
+LITERALS = [
+    ("a-token-of-my-own", "a-token-of-my-own", "[REDACTED:TOKEN]"),
+    ("Bearer a-token-of-my-own", "the a-token-of-my-own", "the [REDACTED:TOKEN]"),
+    ("Basic dXNlcjpteS1vd24tcGFzc3dvcmQ=", "my-own-password", "[REDACTED:TOKEN]"),
+]
+
+
+@pytest.mark.requirement("P13", "X4")
+@pytest.mark.parametrize(("token", "text", "clean"), LITERALS)
+def test_what_a_caller_writes_into_a_secret_argument_is_one_for_that_call(
+    server: EchoServer, token: str, text: str, clean: str
+) -> None:
+    """Under the argument's name, and only for that call."""
+    wanted = f"[REDACTED:TOKEN] {clean}"
+    if token.startswith("B"):
+        assert clean in texts(server.rest("use", token=token, text=text))
+    else:
+        assert wanted in texts(server.rest("use", token=token, text=text))
+    assert not leaks(token, FORMS["as it is"], server.call("use", token=token, text=text))
+    assert text in texts(server.rest("say", text=text))
+
+
+@pytest.mark.requirement("P13")
+def test_a_secret_that_is_named_is_used_and_not_shown(server: EchoServer) -> None:
+    """A model can use a secret that it never sees."""
+    assert MARK in texts(server.call("use", token="secret:API_KEY", text="x"))
+
+
+TOKENS = {
+    "GITHUB_TOKEN": "ghp_" + "a1B2" * 9,
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
+}
+
+
+@pytest.mark.requirement("P13")
+@each("name", TOKENS)
+@each("place", ["text", "structured value", "blocks", "failure", "REST text"])
+def test_tokens_of_known_forms_go_although_they_are_nobodys_secret(
+    server: EchoServer, name: str, place: str
+) -> None:
+    """Of any tenant, also of one without secrets."""
+    answer = texts(PLACES[place](server, TOKENS[name]))
+
+    assert TOKENS[name] not in answer
+    assert f"[REDACTED:{name}]" in answer
+    assert f"[REDACTED:{name}]" in server.call("say", text=TOKENS[name], tenant="bare")
+
+
+def test_the_answer_around_a_secret_is_as_it_was(server: EchoServer) -> None:
+    """The same value, with the marker in the secret's place."""
+    answer = json.loads(server.rest("say_rows", text=VALUE))
+
+    assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}

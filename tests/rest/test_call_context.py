@@ -1,0 +1,136 @@
+"""Headers of a call: the tenant that it claims, and the caller's correlation id."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.rest.clients import Octopus
+from tests.rest.conftest import RUNS, TOOLS
+from tests.support.cases import each
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
+
+CORRELATION = "X-Octopus-Correlation-Id"
+
+
+@pytest.mark.requirement("O13")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("X-Octopus-Tenant-Id", "globex")],
+        [("X-Octopus-Tenant-Id", "ACME")],
+        [("X-Octopus-Tenant-Id", "")],
+        [("X-Octopus-Tenant-Id", "acme, globex")],
+        [("X-Octopus-Tenant-Id", "acme"), ("X-Octopus-Tenant-Id", "acme")],
+        [("X-Octopus-Tenant-Id", "globex"), ("X-Octopus-Tenant-Id", "acme")],
+        [("x-octopus-tenant-id", "globex\x09")],
+    ],
+)
+def test_o13_a_differing_tenant_header_is_refused_and_logged(
+    octopus: Octopus, fields: list[tuple[str, str]]
+) -> None:
+    """It never chooses a tenant: equal it says nothing, anything else ends the request."""
+    before = len(RUNS)
+    with capture_logs() as logged:
+        answers = [octopus.tools(*fields), octopus.call("create_ticket", {"subject": "a"}, *fields)]
+
+    assert [answer.error for answer in answers] == [(403, "denied")] * 2
+    assert len(RUNS) == before
+    told = [one for one in logged if one["event"] == "tenant_header_differs"]
+    assert [one["tenant"] for one in told] == ["acme", "acme"]
+    assert [one["request_id"] for one in told] == [a.raw.field("x-request-id") for a in answers]
+
+
+@pytest.mark.requirement("O13", "A6")
+def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
+    """With a header that agrees, without one, and among headers that somebody might believe."""
+    octopus.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
+    octopus.call("create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex"))
+    Octopus(octopus.server, octopus.server.token(org_id="globex")).call(
+        "create_ticket", {"subject": "a"}
+    )
+
+    assert [run.caller.tenant_id for run in RUNS[-3:]] == ["acme", "acme", "globex"]
+
+
+@pytest.fixture(scope="module")
+def mapped(idp: Idp) -> Iterator[Server]:
+    """Tenants that the configuration names otherwise than the tokens do."""
+    table = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}
+    rows = [issuer_settings(idp, tenants=table)]
+    with running_server(idp, rows, tools={"load": [TOOLS], "packs": ["demo"]}) as server:
+        yield server
+
+
+@pytest.mark.requirement("O13")
+@each(
+    ("named", "sent", "status"),
+    [
+        ("org_7", "org_7", 200),
+        ("org_7", "acme", 200),
+        ("Globex Ltd", "Globex Ltd", 200),
+        ("Globex Ltd", "globex", 200),
+        ("Ünion", "Ünion", 200),
+        ("org_7", "ORG_7", 403),
+        ("org_7", "Globex Ltd", 403),
+        ("org_7", "globex", 403),
+        ("Globex Ltd", "org_7", 403),
+        ("Globex Ltd", "acme", 403),
+    ],
+)
+def test_o13_the_header_names_the_claims_value_or_the_mapped_tenant(
+    mapped: Server, named: str, sent: str, status: int
+) -> None:
+    """Octopus knows its tenants by its own names; neither spelling chooses one."""
+    agent = Octopus(mapped, mapped.token(org_id=named))
+    before = len(RUNS)
+    field = ("X-Octopus-Tenant-Id", sent.encode().decode("latin-1"))
+    answer = agent.call("create_ticket", {"subject": "a"}, field)
+
+    assert answer.status == agent.tools(field).status == status
+    if status == 200:
+        tenant = {"org_7": "acme", "Globex Ltd": "globex", "Ünion": "union"}[named]
+        assert [run.caller.tenant_id for run in RUNS[before:]] == [tenant]
+    else:
+        assert answer.error == (403, "denied")
+        assert len(RUNS) == before
+
+
+@pytest.mark.requirement("O13")
+def test_o13_a_value_outside_the_grammar_of_tenants_is_its_own_name(octopus: Octopus) -> None:
+    """Without a table such a value is hashed, which no platform can know."""
+    agent = Octopus(octopus.server, octopus.server.token(org_id="Acme Corp"))
+    agreed = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "Acme Corp"))
+    other = agent.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
+
+    assert (agreed.status, other.status) == (200, 403)
+
+
+@pytest.mark.requirement("O13")
+def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
+    """So that one episode can be followed through every system."""
+    octopus.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
+
+    assert RUNS[-1].correlation == "episode-xyz789"
+    eventually(
+        lambda: any(
+            json.loads(line).get("correlation") == "episode-xyz789"
+            for line in octopus.server.log().splitlines()
+            if '"request"' in line
+        ),
+        within=20,
+    )
+
+
+@pytest.mark.requirement("O12")
+def test_o12_reading_in_an_episode_reads_every_time(octopus: Octopus) -> None:
+    """An episode asks again because it wants to know what it is now."""
+    seen = [
+        octopus.call("whoami", {}, (CORRELATION, "episode-3"))
+        for octopus in (octopus, Octopus(octopus.server, octopus.server.token(scope="other")))
+    ]
+
+    assert [answer.json["scopes"] for answer in seen] == [["files:write"], ["other"]]

@@ -1,0 +1,111 @@
+"""Where the REST routes are: beside the endpoint, and once for each tenant."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gatepost_authz.config import Beside, Resource
+from tests.rest.clients import Octopus
+from tests.support.cases import each
+from tests.support.client import challenge_of
+from tests.support.issuers import Idp
+from tests.support.server import Server, check_errors, issuer_settings, running_server
+
+BASES = [
+    ("https://h.example/mcp", ""),
+    ("https://h.example", ""),
+    ("https://h.example/", ""),
+    ("https://h.example/a/b/mcp", "/a/b"),
+    ("https://h.example/a/mcp/", "/a/mcp"),
+    ("https://h.example/t/{tenant}/mcp", "/t/{tenant}"),
+    ("https://h.example/mcp/{tenant}", "/mcp/{tenant}"),
+    ("https://h.example/{tenant}", "/{tenant}"),
+]
+
+
+@pytest.mark.parametrize(("url", "base"), BASES)
+def test_the_routes_lie_where_relative_references_lead(url: str, base: str) -> None:
+    """`tools`, seen from the endpoint; below it where the tenant is its last segment."""
+    assert Beside(Resource(url)).base == base
+
+
+TENANTS = [
+    ("/t/acme/tools", "acme"),
+    ("/t/acme/tool/echo/call", "acme"),
+    ("/t/Acme/tools", None),
+    ("/t/acme", None),
+    ("/t/acme/", None),
+    ("/t/acme//tools", None),
+    ("/t//tools", None),
+    ("/x/acme/tools", None),
+    ("/t/acme/tools\n", None),
+    ("/t/acme\n/tools", None),
+]
+
+
+@each(("path", "tenant"), TENANTS)
+def test_a_path_beside_a_tenants_endpoint_is_that_tenants(path: str, tenant: str | None) -> None:
+    """And any other path is nobody's."""
+    target = Beside(Resource("https://h.example/t/{tenant}/mcp")).locate(path)
+
+    assert (target.tenant if target else None) == tenant
+
+
+@pytest.fixture(scope="module")
+def tenants(idp: Idp) -> Iterator[Server]:
+    """A resource for each tenant."""
+    free = {"create_on_first_use": True}
+    with running_server(idp, [issuer_settings(idp)], "/t/{tenant}/mcp", tenancy=free) as server:
+        yield server
+
+
+def test_each_tenant_has_the_routes_at_its_own_resource(tenants: Server) -> None:
+    """The token's audience stays the resource; the neighbour's routes refuse it."""
+    token = tenants.token(tenant="acme")
+    own = Octopus(tenants, token, base="/t/acme")
+    neighbour = Octopus(tenants, token, base="/t/globex")
+
+    assert own.call("whoami").json["tenant"] == "acme"
+    assert own.call("whoami").json["resource"].endswith("/t/acme/mcp")
+    assert "echo" in own.names()
+    assert neighbour.tools().error == neighbour.call("whoami").error == (401, "invalid_token")
+    assert Octopus(tenants, token).tools().error == (401, "invalid_token")
+
+
+def test_challenges_name_the_tenants_own_document(tenants: Server) -> None:
+    """So that the client signs in where this tenant's people do."""
+    refused = Octopus(tenants, "", base="/t/acme").tools()
+    token = tenants.token(tenant="acme", scope="")
+    stepping = Octopus(tenants, token, base="/t/acme").call("save_csv", {})
+
+    for answer, status in ((refused, 401), (stepping, 403)):
+        assert answer.status == status
+        assert "/t/acme/mcp/.well-known/oauth-protected-resource" in challenge_of(answer.raw)
+
+
+def test_the_public_document_names_no_tenant_and_no_tool(tenants: Server, server: Server) -> None:
+    """Anybody may read it, so it describes the routes and nothing behind them."""
+    templated = Octopus(tenants, "").send("GET", "/openapi.json").json
+    single = Octopus(server, "").send("GET", "/openapi.json").json
+
+    assert set(templated["paths"]) == {
+        "/t/{tenant}/tools", "/t/{tenant}/tool/{name}/call", "/health",
+    }  # fmt: skip
+    assert set(single["paths"]) == {"/tools", "/tool/{name}/call", "/health"}
+    for document in (templated, single):
+        text = json.dumps(document)
+        assert not [word for word in ("acme", "globex", "create_ticket", "echo") if word in text]
+
+
+CLASHES: list[Any] = [
+    "/tools", "/t/{tenant}/tools", "/health", "/readyz", "/openapi.json",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CLASHES)
+def test_check_refuses_an_endpoint_in_the_place_of_another_route(idp: Idp, path: str) -> None:
+    """One of the two would never be reached."""
+    assert "config.E040" in check_errors([issuer_settings(idp)], path)
+    assert "config.E040" not in check_errors([issuer_settings(idp)], f"{path}/mcp")

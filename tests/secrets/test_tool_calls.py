@@ -1,0 +1,314 @@
+"""Secrets by name, through both protocols and two servers, while an operator changes them."""
+
+import base64
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.packs.servers import Agent, Protocol
+from tests.support.cases import each
+from tests.support.commands import DeploymentFolder
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.secret_tools import proof
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.stores import Postgres
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+
+TENANTS = ("acme", "globex", "initech")
+VALUE = "hunter2/hunter2+\N{SNOWMAN}"
+NUMBERS = count(1)
+BOTH: tuple[Protocol, ...] = ("mcp", "rest")
+
+
+class Town:
+    """
+    The servers on the same premises: two, or one where SQLite is.
+
+    Two in one process would not do: to close a file there drops the other's locks on it (POSIX).
+    """
+
+    def __init__(self, deployment: DeploymentFolder, sites: list[Server]) -> None:
+        self.premises, self.sites = deployment, sites
+
+    def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
+        return Agent(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
+
+    def fresh(self) -> str:
+        """A name that no other test has."""
+        return f"KEY_{next(NUMBERS)}"
+
+    def logs(self) -> str:
+        return "".join(server.log() for server in self.sites)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def town(
+    request: pytest.FixtureRequest,
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+) -> Iterator[Town]:
+    folder: Path = tmp_path_factory.mktemp("deployment")
+    with ExitStack() as stack:
+        database = f"sqlite:///{folder}/gatepost.db"
+        if request.param == "postgresql":
+            database = stack.enter_context(postgres_server.database(like=postgres_template))
+        deployment = DeploymentFolder(folder, database, TENANTS)
+        stack.callback(deployment.close)
+        issuers, servers = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
+        sites = [
+            stack.enter_context(running_server(idp, issuers, **deployment.settings))
+            for _ in range(servers)
+        ]
+        yield Town(deployment, sites)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_secret_is_used_by_its_name(town: Town, protocol: Protocol) -> None:
+    """Set while the servers run, used at both at once, gone at both when it is deleted."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    for at in (0, 1):
+        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert reply.value == {"proof": proof(VALUE)}
+
+    done = town.premises.run("secrets", "delete", name, "--tenant", "acme")
+    assert done == (0, f"Secret {name} of tenant acme is deleted.\n", "")
+    for at in (0, 1):
+        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert f"There is no secret {name} here." in str(reply.failure)
+        assert reply.kind in (None, "not_found")
+    assert VALUE not in town.logs()
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
+    town: Town, protocol: Protocol
+) -> None:
+    """A short one, which would otherwise be taken out of every word; the password stays out."""
+    user, password = town.fresh(), town.fresh()
+    marked = ("--tenant", "acme", "--username")
+    assert town.premises.run("secrets", "set", user, *marked, typed="bob\n").code == 0
+    value = f"{VALUE} of {password}"
+    town.premises.set(password, value, "acme")
+    agent = town.agent("acme", protocol)
+
+    told = str(agent.call("blurt", token=f"secret:{user}").value)
+    hidden = str(agent.call("blurt", token=f"secret:{password}").value)
+    said = str(agent.call("say", text=f"bobsled bob:{value}").value)
+
+    assert "It is bob, you know." in told
+    assert value not in hidden
+    assert f"bobsled bob:[REDACTED:{password}]" in said
+
+
+def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
+    """Each tenant has its own, or none; the message names those of the caller's alone."""
+    name, near = town.fresh(), town.fresh()
+    town.premises.set(name, VALUE + "a", "acme")
+    town.premises.set(near, VALUE, "globex")
+    mine, theirs = town.agent("acme"), town.agent("globex")
+
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
+    refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
+    assert near in refused
+    assert "--tenant globex" in refused
+    assert "acme" not in refused
+
+    town.premises.set(name, VALUE + "g", "globex")
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
+    assert theirs.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "g")}
+
+
+REFUSED = {
+    # reference: what is told
+    "secret:": "That is no name of a secret",
+    "secret:lower_case": "That is no name of a secret",
+    "secret:safe_inner": "That is no name of a secret",
+    "secret:A B": "That is no name of a secret",
+    "secret:HUNTER2\n": "That is no name of a secret",
+    "secret:UNKNOWN_NAME": "gatepost secrets set UNKNOWN_NAME --tenant acme",
+}
+
+
+@each("protocol", BOTH)
+@each(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
+def test_a_reference_that_leads_nowhere_is_told(
+    town: Town, protocol: Protocol, reference: str, says: str
+) -> None:
+    """What would work, for a model; what is no name is not repeated."""
+    reply = town.agent("acme", protocol).call("unlock", token=reference)
+
+    assert says in str(reply.failure)
+    assert "lower_case" not in str(reply.failure)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -> None:
+    """And where they are not, the refusal does not repeat it."""
+    agent = town.agent("acme", protocol)
+
+    assert agent.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
+    refused = agent.call("unlock", token=VALUE, literals=False).failure
+    assert "`token` takes no literal value here; name a secret" in str(refused)
+    assert VALUE not in str(refused)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_what_a_pack_keeps_is_its_tenants_at_every_server(town: Town, protocol: Protocol) -> None:
+    """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
+    name = town.fresh().lower()
+    here, there = town.agent("acme", protocol), town.agent("acme", protocol, at=1)
+    assert here.call("stow", name=name, token="abc").value == {"kept": name}
+
+    assert there.call("fetch", name=name).value == {"proof": proof("abc")}
+    other = town.agent("globex", protocol).call("fetch", name=name)
+    assert other.value == {"proof": proof(None)}
+    assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
+    listed = town.premises.run("secrets", "list", "--tenant", "acme")
+    assert f"safe_{name}" not in listed.out
+
+    assert there.call("discard", name=name).value == {"was": True}
+    assert here.call("fetch", name=name).value == {"proof": proof(None)}
+    assert here.call("discard", name=name).value == {"was": False}
+
+
+def test_use_is_logged_by_name(town: Town) -> None:
+    """Which secret a call used, and never what it is."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    agent, server = town.agent("acme"), town.sites[0]
+    before = len(server.log())
+    with capture_logs() as events:
+        agent.call("unlock", token=f"secret:{name}")
+        agent.call("unlock", token=VALUE)
+        agent.call("unlock", token=[VALUE])
+
+    eventually(lambda: server.log()[before:].count("/mcp") >= 3, within=20)
+    used = [event for event in events if event["event"] == "secret_used"]
+    assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
+    assert VALUE not in town.logs() + str(events)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_no_answer_holds_a_secret(town: Town, protocol: Protocol) -> None:
+    """A new one is known before its tool has it, and a replaced one stays out of answers."""
+    name = town.fresh()
+    agent, other = (town.agent("acme", protocol, at) for at in (0, 1))
+    town.premises.set(name, f"first {VALUE} {name}", "acme")
+    reply = agent.call("blurt", token=f"secret:{name}")
+    assert reply.text == f"It is [REDACTED:{name}], you know."
+
+    town.premises.set(name, f"second {VALUE} {name}", "acme")
+    reply = agent.call("blurt", token=f"secret:{name}")
+    assert reply.text == f"It is [REDACTED:{name}], you know."
+    assert VALUE not in agent.call("say", text=f"first {VALUE} {name}").text
+    literal = other.call("blurt", token=f"third {VALUE} {name}")
+    assert literal.text == "It is [REDACTED:TOKEN], you know."
+    assert VALUE not in town.logs()
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
+    town: Town, protocol: Protocol
+) -> None:
+    """Also where no call has named it: the neighbour, whose secret it is not, is told all."""
+    name = town.fresh()
+    value = f"nobody said {name.lower()} yet"
+    workers = [town.agent("acme", protocol, at) for at in (0, 1)]
+    for agent in workers:
+        assert agent.call("say", text=value).text == value
+    town.premises.set(name, value, "acme")
+
+    for agent in workers:
+        eventually(lambda by=agent: by.call("say", text=value).text != value, within=10)
+        assert agent.call("say", text=value).text == f"[REDACTED:{name}]"
+    assert town.agent("globex", protocol).call("say", text=value).text == value
+
+
+def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
+    """The keys of its ring, and the address of its database where that has a password."""
+    ring = json.loads(town.premises.ring.read_text())
+    key = ring["keys"][-1]["secret"]
+    agent = town.agent("globex")
+    for server in town.sites:
+        server.services.keyring.reread()
+    eventually(lambda: key not in agent.call("say", text=key).text, within=10)
+    assert agent.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
+
+    url = town.premises.settings["storage"]["database"]
+    if "postgresql" in url:
+        assert "REDACTED:GATEPOST" in agent.call("say", text=url).text
+
+
+def forms(value: str) -> list[bytes]:
+    """A value as a dump or a file may hold it."""
+    plain = value.encode()
+    return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
+
+
+def test_what_is_at_rest_holds_no_value(town: Town, postgres_server: Postgres) -> None:
+    """Neither the files of SQLite nor a dump of PostgreSQL, in any simple form."""
+    name, value = town.fresh(), f"at-rest-{VALUE}"
+    town.premises.set(name, value, "acme")
+    url = town.premises.settings["storage"]["database"]
+    if url.startswith("sqlite"):
+        # Not in this process, whose locks on the file would end with the reading.
+        files = sorted(town.premises.folder.glob("gatepost.db*"))
+        kept = subprocess.run(["cat", *files], check=True, capture_output=True, timeout=30).stdout
+    else:
+        dump = "SELECT key, encode(value, 'hex'), encode(value, 'escape') FROM entries"
+        text = postgres_server.sql(dump, urlsplit(url).path[1:])
+        kept = text.encode()
+
+    assert name.encode() in kept
+    assert not [form for form in forms(value) if form in kept]
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol) -> None:
+    """The tool's failure says that no other argument helps; the list says which key is missing."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    listed = town.premises.run("secrets", "list", "--tenant", "acme").out
+    (key,) = [line.split()[3] for line in listed.splitlines() if line.startswith(f"{name} ")]
+    for _ in range(2):
+        town.premises.rotate(keep=1)
+    for server in town.sites:
+        server.services.keyring.reread()
+
+    reply = town.agent("acme", protocol).call("unlock", token=f"secret:{name}")
+
+    assert f"The secret {name} is kept here and cannot be opened any more." in str(reply.failure)
+    assert reply.kind in (None, "internal")
+    code, listed, _ = town.premises.run("secrets", "list", "--tenant", "acme")
+    (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
+    assert line.endswith(f"cannot be decrypted: the key {key} that sealed it is not in the ring")
+    assert code == 0
+
+
+def test_rotations_of_the_ring_keep_secrets(town: Town) -> None:
+    """While servers run: the old ones open, new ones too, and sealed anew all need one key."""
+    old, new = town.fresh(), town.fresh()
+    town.premises.set(old, VALUE, "initech")
+    key = town.premises.rotate()
+    town.premises.set(new, VALUE + "2", "initech")
+    agent = town.agent("initech", at=1)
+
+    assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    town.premises.run("secrets", "rotate")
+    listed = town.premises.run("secrets", "list", "--tenant", "initech").out
+    keys = {line.split()[3] for line in listed.splitlines()[1:]}
+    assert keys == {key}
+    assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}

@@ -1,0 +1,254 @@
+"""Approvals whose call has begun, on every backend and at every replica."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.policy.approvals.request import ApprovalRequest
+from gatepost.policy.idempotency import execution
+from gatepost.policy.idempotency.execution import LEASE_S
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.outbox import OutboxMessage
+from gatepost.storage.records import Records
+from tests.policy.replicas import (
+    ACME,
+    BOB,
+    ApprovalDeployment,
+    ApprovalReplica,
+    failure_kind,
+    text_of,
+)
+
+pytestmark = pytest.mark.requirement("A7")
+
+LIVES_S = 300.0
+"""How long an approval counts here: what is configured by default."""
+WITHIN_S = 30
+
+
+class RecordedDeployment(ApprovalDeployment):
+    """Keeps what would be told to the webhook."""
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records=records, require=["act", "put"])
+        self.messages: list[str] = []
+        self.message_of = self._message_of
+
+    def _message_of(self, change: ApprovalChange) -> OutboxMessage | None:
+        self.messages.append(change.what)
+        return None
+
+    def heard(self) -> list[str]:
+        """What was told, whoever did it."""
+        return [one.what for one in self.changes]
+
+
+@pytest.fixture(autouse=True)
+def leases_that_nobody_renews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a lease is renewed where a test says so."""
+    monkeypatch.setattr(execution, "RENEW_S", 3600.0)
+
+
+@pytest.fixture
+def deployment(records: Records) -> RecordedDeployment:
+    return RecordedDeployment(records)
+
+
+async def running(
+    deployment: ApprovalDeployment, replica: ApprovalReplica, tool: str
+) -> "tuple[ApprovalRequest, asyncio.Task[object]]":
+    """An approved call whose tool has had its effect and goes on."""
+    request = await replica.asked(tool, what="a")
+    await replica.service.approve(ACME, request.id, BOB)
+    deployment.gate, deployment.entered = asyncio.Event(), asyncio.Event()
+    call = asyncio.create_task(replica.call(tool, what="a"))
+    async with asyncio.timeout(WITHIN_S):
+        await deployment.entered.wait()
+    return request, call
+
+
+async def left(deployment: ApprovalDeployment, tool: str = "act") -> ApprovalRequest:
+    """The same; its process has lost its power, and the lease of its record runs."""
+    replica = deployment.replica()
+    request, call = await running(deployment, replica, tool)
+    for one in replica.runs._open.values():
+        one.task.cancel()
+    call.cancel()
+    await asyncio.wait([call], timeout=WITHIN_S)
+    deployment.gate = None
+    return request
+
+
+async def at(replica: ApprovalReplica, request: ApprovalRequest) -> tuple[str, str]:
+    """State and use as a page shows them."""
+    found = await replica.service.get(ACME, request.id)
+    assert found is not None
+    return found.state, found.use
+
+
+async def page(replica: ApprovalReplica, request: ApprovalRequest) -> None:
+    await replica.service.get(ACME, request.id)
+
+
+async def history(replica: ApprovalReplica, request: ApprovalRequest) -> None:
+    [found] = await replica.service.history(ACME)
+    assert (found.id, found.state, found.use) == (request.id, "used", "unknown")
+
+
+async def sweep(replica: ApprovalReplica, request: ApprovalRequest) -> None:
+    replica.deployment.clock.now += LIVES_S
+    await replica.service.requests.expire_due()
+
+
+Look = Callable[[ApprovalReplica, ApprovalRequest], Awaitable[None]]
+LOOKS: dict[str, Look] = {"its page": page, "the history": history, "the sweep": sweep}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+async def test_a_call_that_nobody_ended_is_used_and_not_expired(
+    deployment: RecordedDeployment, look: Look
+) -> None:
+    """Once its lease is over, wherever it is looked at; it is told once, and never as expired."""
+    request, other = await left(deployment), deployment.replica()
+    assert await at(other, request) == ("approved", "running")
+    deployment.clock.now += LEASE_S + 1
+
+    await look(other, request)
+
+    assert await at(deployment.replica(), request) == ("used", "unknown")
+    await sweep(other, request)
+    assert deployment.heard() == ["requested", "approved", "unknown"]
+    assert "expired" not in deployment.messages
+
+
+async def test_an_agent_hears_of_it_before_anybody_is_asked_anew(
+    deployment: RecordedDeployment,
+) -> None:
+    """Also after the approval's time, for as long again; and nothing is run twice."""
+    request, other = await left(deployment), deployment.replica()
+    await sweep(other, request)
+
+    for _ in range(2):
+        assert "is not known" in text_of(await other.call(what="a"))
+    deployment.clock.now += LIVES_S
+    assert failure_kind(await other.call(what="a")) == "approval_pending"
+    assert deployment.effects["a"] == 1
+
+
+async def test_an_agent_that_comes_back_first_ends_it_too(deployment: RecordedDeployment) -> None:
+    """The page says what the agent was told."""
+    request, other = await left(deployment), deployment.replica()
+    deployment.clock.now += LEASE_S + 1
+
+    assert "is not known" in text_of(await other.call(what="a"))
+
+    assert await at(other, request) == ("used", "unknown")
+    assert deployment.heard() == ["requested", "approved", "unknown"]
+
+
+async def test_a_call_that_runs_does_not_expire(deployment: RecordedDeployment) -> None:
+    """Whatever the time of its approval; then it is used, and nothing is unknown."""
+    here, other = deployment.replica(), deployment.replica()
+    request, call = await running(deployment, here, "act")
+    tenant = deployment.records.of(ACME)
+    deployment.clock.now += LIVES_S
+    [its] = here.runs._open.values()
+    await its._renew()
+
+    await other.service.requests.expire_due()
+
+    assert await at(other, request) == ("approved", "running")
+    assert deployment.gate is not None
+    deployment.gate.set()
+    await call
+    assert await at(other, request) == ("used", "")
+    assert deployment.heard() == ["requested", "approved", "used"]
+    assert await tenant.approvals.undecided() == []
+
+
+async def test_an_outcome_that_nobody_fetched_is_a_use(deployment: RecordedDeployment) -> None:
+    """The caller was gone when the tool ended: the approval was used, and the agent may ask how."""
+    here, other = deployment.replica(), deployment.replica()
+    request, call = await running(deployment, here, "act")
+    [its] = here.runs._open.values()
+    call.cancel()
+    await asyncio.wait([call, its.task], timeout=WITHIN_S)
+    deployment.clock.now += LIVES_S
+
+    await other.service.requests.expire_due()
+
+    assert await at(other, request) == ("used", "")
+    assert "was stopped" in text_of(await other.call(what="a"))
+    assert deployment.heard() == ["requested", "approved", "used"]
+    assert failure_kind(await other.call(what="a")) == "approval_pending"
+
+
+async def test_what_was_unknown_may_become_known(deployment: RecordedDeployment) -> None:
+    """The server was only cut off from the database for longer than its lease."""
+    here, other = deployment.replica(), deployment.replica()
+    request, call = await running(deployment, here, "act")
+    deployment.clock.now += LEASE_S + 1
+    assert await at(other, request) == ("used", "unknown")
+    assert deployment.gate is not None
+    deployment.gate.set()
+    await call
+
+    assert await at(other, request) == ("used", "")
+    assert deployment.heard() == ["requested", "approved", "unknown", "used"]
+
+
+async def test_a_tool_that_may_repeat_keeps_its_approval_for_its_time(
+    deployment: RecordedDeployment,
+) -> None:
+    """A look takes nothing from the agent, which may make the call again."""
+    request, other = await left(deployment, "put"), deployment.replica()
+    deployment.clock.now += LEASE_S + 1
+
+    assert await at(other, request) == ("approved", "unknown")
+    assert text_of(await other.call("put", what="a")) == "a 0 2"
+    assert await at(other, request) == ("used", "")
+
+
+async def test_nor_is_it_repeated_when_that_time_is_over(deployment: RecordedDeployment) -> None:
+    """A tool that may repeat has no approval for it then."""
+    request, other = await left(deployment, "put"), deployment.replica()
+    await sweep(other, request)
+
+    assert await at(other, request) == ("used", "unknown")
+    assert "is not known" in text_of(await other.call("put", what="a"))
+    assert deployment.effects["a"] == 1
+
+
+async def test_it_is_on_record_before_it_counts(deployment: RecordedDeployment) -> None:
+    """While the record cannot be written, nothing has changed."""
+    request = await left(deployment)
+    deployment.clock.now += LIVES_S
+    kept: list[str] = []
+
+    async def away(change: ApprovalChange) -> None:
+        raise StoreUnavailable("away")
+
+    async def audit(change: ApprovalChange) -> None:
+        kept.append(change.what)
+
+    with pytest.raises(StoreUnavailable):
+        await deployment.replica(audit=away).service.requests.expire_due()
+    record = await deployment.records.of(ACME).approvals.get(request.id)
+    assert record is not None
+    assert record.state == "approved"
+    assert await deployment.replica(audit=audit).service.requests.expire_due() == 1
+    assert kept == ["unknown"]
+
+
+async def test_an_approval_that_nobody_used_expires(deployment: RecordedDeployment) -> None:
+    """Nothing had begun: it says so, and so does the webhook."""
+    replica = deployment.replica()
+    request = await replica.asked(what="a")
+    await replica.service.approve(ACME, request.id, BOB)
+
+    await sweep(replica, request)
+
+    assert await at(replica, request) == ("expired", "")
+    assert deployment.messages == ["requested", "approved", "expired"]

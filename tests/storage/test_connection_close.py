@@ -1,0 +1,123 @@
+"""Closing the connections of a database is bounded and never blocks the end of the loop."""
+
+import asyncio
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.sql import database
+from gatepost.storage.sql.records import migrate, opened
+from tests.storage.conftest import idempotency_record
+from tests.support.stores import Postgres
+
+LONG = 20.0
+
+
+class Hold:
+    """A statement that ends when it is told to; SQLite's thread is in it all the while."""
+
+    def __init__(self) -> None:
+        self.began, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, connection: Connection) -> Any:
+        raw: Any = connection.connection.dbapi_connection
+        raw.create_function("hold", 0, self._hold)
+        return connection.exec_driver_sql("SELECT hold()").scalar()
+
+    def _hold(self) -> int:
+        self.began.set()
+        self.go.wait(LONG)
+        return 1
+
+
+def ended(work: Any) -> bool:
+    """Whether a loop that runs *work* closes: it is one of a thread that may be left behind."""
+    thread = threading.Thread(target=lambda: asyncio.run(work), daemon=True)
+    thread.start()
+    thread.join(LONG)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_loop_ends_whose_statements_were_taken_back(tmp_path: Path, times: int) -> None:
+    """
+    However often their callers were cancelled while a thread was in SQLite.
+
+    aiosqlite's close, cancelled, waits for a thread that has ended: loop and process hang.
+    """
+    hold = Hold()
+
+    async def interrupted() -> None:
+        records = await opened(f"sqlite:///{tmp_path}/records.db")
+        looking = asyncio.create_task(records.database.look(hold))
+        await asyncio.to_thread(hold.began.wait, LONG)
+        for _ in range(times):
+            looking.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, hold.go.set)
+        await records.aclose()
+
+    assert ended(interrupted())
+
+
+async def test_a_late_statement_of_sqlite_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller hears of it in time, the connection is whole and serves on."""
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
+    monkeypatch.setattr(database, "ANSWER_S", 0.1)
+
+    with pytest.raises(StoreUnavailable, match="in time"):
+        await records.database.look(hold)
+    hold.go.set()
+    monkeypatch.setattr(database, "ANSWER_S", LONG)
+    assert await records.of("acme").idempotency.begin(idempotency_record(), now=0.0) is None
+    await records.aclose()
+
+    assert records.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_close_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so and goes on: the process has to end."""
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
+    monkeypatch.setattr(database, "ANSWER_S", 0.1)
+    monkeypatch.setattr(database, "OVER_S", 0.1)
+    with pytest.raises(StoreUnavailable):
+        await records.database.look(hold)
+
+    async with asyncio.timeout(LONG):
+        await records.aclose()
+    assert not hold.go.is_set()
+    hold.go.set()
+    monkeypatch.setattr(database, "OVER_S", LONG)
+    await records.aclose()
+
+
+async def test_a_close_does_not_wait_for_a_server_that_hangs(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connections lie in the pool."""
+    with own_postgres.database() as url:
+        await migrate(url)
+        records = await opened(url)
+        await asyncio.gather(*(records.ping() for _ in range(30)))
+        monkeypatch.setattr(database, "ANSWER_S", 0.1)
+        monkeypatch.setattr(database, "CLOSE_S", 0.5)
+        own_postgres.signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(LONG):
+                with pytest.raises(StoreUnavailable):
+                    await records.ping()
+                await records.aclose()
+        finally:
+            own_postgres.signal(signal.SIGCONT)
+
+    assert records.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]

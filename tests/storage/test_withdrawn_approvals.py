@@ -1,0 +1,54 @@
+"""Approvals that a revocation withdraws, on every backend."""
+
+import msgspec
+import pytest
+
+from gatepost.policy.approvals.grants import PAGE
+from gatepost.policy.approvals.request import GrantTerms
+from gatepost.storage.records import Records
+from gatepost.storage.revocations import RevocationRecord
+from gatepost_authz.caller import TenantContext
+from tests.policy.replicas import ACME, CAROL
+from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
+from tests.policy.revocation.test_withdrawn_approvals import RULES, RevocableDeployment
+
+pytestmark = pytest.mark.requirement("CO2")
+
+ALICE = msgspec.structs.replace(AGENT, actor=None)
+OTHER = msgspec.structs.replace(ROBOT, subject="other")
+ORDERS = {
+    "who acts": (order(subject="bob"), {AGENT, BOB}),
+    "for whom": (order(subject="alice"), {AGENT, ALICE}),
+    "a program that names no client": (order(client="robot", tenant=ACME), {ROBOT}),
+    "everybody": (order(tenant=ACME), {AGENT, ALICE, BOB, OTHER, ROBOT}),
+    "nobody": (order(tenant="globex"), set()),
+}
+CALLERS = (AGENT, ALICE, BOB, OTHER, ROBOT)
+
+
+@pytest.mark.parametrize(("cut", "reached"), ORDERS.values(), ids=ORDERS)
+async def test_all_of_them_and_nobody_else(
+    records: Records, cut: RevocationRecord, reached: set[TenantContext]
+) -> None:
+    """However many there are: requests, approvals, and more grants than are read at once."""
+    deployment = RevocableDeployment(records=records, rules=RULES)
+    here, there = deployment.replicas
+    tenant = records.of(ACME)
+    for caller in CALLERS:
+        for what in ("waiting", "approved", "granted"):
+            request = await here.asked(caller=caller, what=what)
+            if what != "waiting":
+                terms = GrantTerms(uses=3) if what == "granted" else None
+                await there.service.approve(ACME, request.id, CAROL, grant=terms)
+    given = {one.subject: one for one in await tenant.grants.page("", PAGE)}
+    for number in range(PAGE):
+        await tenant.grants.add(msgspec.structs.replace(given["robot"], id=f"{number:03}"))
+    more = PAGE if ROBOT in reached else 0
+
+    assert await deployment.shut(cut) == 4 * len(reached) + more
+    left = {(one.subject, one.actor) for one in CALLERS if one not in reached}
+    waiting = await here.service.waiting(ACME)
+    assert {(one.caller.subject, one.caller.actor) for one in waiting} == left
+    grants = await tenant.grants.page("", 2 * PAGE)
+    assert len(grants) == len(CALLERS) - len(reached) + (0 if more else PAGE)
+    assert len(await tenant.approvals.undecided()) == 3 * len(left)
