@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
-from gatepost.policy.approvals.rules import BadCondition, Condition, ConditionVariables
 from tests.policy.replicas import ACME, BOB, ApprovalDeployment, failure_kind
 from tests.support.endpoint import a_caller
 

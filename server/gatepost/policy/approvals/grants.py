@@ -5,12 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from gatepost.policy.approvals.approvers import (
-    IsRevoked,
-    is_same_person,
-    is_valid_grant,
-    none_revoked,
-)
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import (
     ApprovalGrant,
@@ -25,9 +20,10 @@ from gatepost.policy.approvals.request import (
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import (
     ApprovalPolicy,
-    BadCondition,
-    Condition,
-    ConditionVariables,
+    IsRevoked,
+    is_same_person,
+    is_valid_grant,
+    none_revoked,
 )
 from gatepost.storage.approvals import GrantRecord
 from gatepost.storage.records import Records

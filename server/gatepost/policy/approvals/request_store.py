@@ -8,13 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approvers import (
-    IsRevoked,
-    caller_is_revoked,
-    revoked_approvals,
-    token_claims,
-)
-from gatepost.policy.approvals.arguments import check_readable, shown_arguments
+from gatepost.policy.approvals.arguments import shown_arguments
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
@@ -26,7 +20,15 @@ from gatepost.policy.approvals.request import (
     approval_of,
     party_of,
 )
-from gatepost.policy.approvals.rules import ApprovalNeed, ApprovalPolicy, caller_variables
+from gatepost.policy.approvals.rules import (
+    ApprovalNeed,
+    ApprovalPolicy,
+    IsRevoked,
+    caller_is_revoked,
+    caller_variables,
+    revoked_approvals,
+    token_claims,
+)
 from gatepost.policy.idempotency.stage import digest_of, may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
@@ -136,7 +138,6 @@ class RequestStore:
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes
     ) -> StoredRequest:
         """Return a new request; ToolFailure if a person could not judge the call."""
-        check_readable(call.arguments)
         caller, now = call.caller, self.clock()
         party = party_of(caller)
         request = ApprovalRequest(

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals import script_reviews
-from gatepost.policy.approvals.approvers import IsRevoked, none_revoked, objection
 from gatepost.policy.approvals.arguments import merged, shown_arguments
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import ApprovalNotifier
@@ -32,7 +31,13 @@ from gatepost.policy.approvals.request import (
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import Plan, variables_of
+from gatepost.policy.approvals.rules import (
+    IsRevoked,
+    Plan,
+    none_revoked,
+    objection,
+    variables_of,
+)
 from gatepost.policy.approvals.script_reviews import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore

@@ -12,14 +12,15 @@ from gatepost.policy.approvals.arguments import check_readable
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request import (
     ApprovalRequest,
+    Page,
     StoredApproval,
+    no_page,
     party_of,
     reason_sentence,
 )
 from gatepost.policy.approvals.request_store import RequestStore, key_of_use
 from gatepost.policy.approvals.rules import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.webhook import Page, no_page
 from gatepost.policy.idempotency.execution import INVITING, IdempotencyTerms, IdempotentWork
 from gatepost.policy.idempotency.outcome import LOST, UNKNOWN, CallOutcome
 from gatepost.policy.idempotency.stage import DAY_S, RunningCalls, StillRunning, may_repeat
