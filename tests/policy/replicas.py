@@ -20,7 +20,9 @@ from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
-from gatepost.policy.idempotency.stage import DAY_S, IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.record import DAY_S
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay

@@ -17,7 +17,8 @@ from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import DEFAULT_TERMS, TaskLimits, TaskStore
-from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.memory.relay import MemoryRelay

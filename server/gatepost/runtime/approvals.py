@@ -17,7 +17,7 @@ from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
 from gatepost.policy.approvals.webhook import OutboxSender, Webhook, key_of
-from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay

@@ -22,7 +22,7 @@ from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
 from gatepost.outbound.client import OutboundClient
-from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.limits.requests import CallerRequests
 from gatepost.policy.limits.rules import terms_of
 from gatepost.policy.limits.stage import LimitStage

@@ -29,7 +29,7 @@ from gatepost.policy.approvals.rules import (
     revoked_approvals,
     token_claims,
 )
-from gatepost.policy.idempotency.stage import digest_of, may_repeat
+from gatepost.policy.idempotency.record import digest_of, may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records

@@ -20,7 +20,7 @@ from gatepost.policy.approvals.request import (
     DisplayedParty,
     Operator,
 )
-from gatepost.policy.idempotency.stage import only_reads
+from gatepost.policy.idempotency.record import only_reads
 from gatepost.tools.api import Offer, Tool
 from gatepost_authz.caller import TenantContext
 
