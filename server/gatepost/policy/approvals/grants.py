@@ -151,7 +151,7 @@ class GrantService:
             if not operator and not need.within(party_of(caller), 1, given.by):
                 continue
             if given.grant.when is None:
-                digest = digest or self._requests.digest(tool, call.arguments)
+                digest = digest or self._requests.arguments.digest(tool, call.arguments)
                 covered = given.digest == digest
             else:
                 covered = self._condition(given.grant.when).holds(subject) is True

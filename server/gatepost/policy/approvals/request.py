@@ -245,7 +245,6 @@ class StoredApproval(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(StoredRequest).decode
-_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
 
 
 def approval_of(record: ApprovalRecord) -> StoredApproval:

@@ -287,11 +287,12 @@ class ApprovalService:
         request = approval.request
         if request.given:
             raise Undecidable(DECIDED)
-        sealed, tool = self.requests.open(approval.record), self._tools.get(request.tool)
+        sealer, tool = self.requests.arguments, self._tools.get(request.tool)
+        sealed = sealer.open(approval.record)
         if sealed is None or tool is None:
             raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
         arguments = merged(edited, request.arguments, sealed.arguments)
-        if self.requests.digest(tool, arguments) == approval.details.digest:
+        if sealer.digest(tool, arguments) == approval.details.digest:
             return {}
         try:
             checked = tool.check(arguments)
@@ -303,7 +304,7 @@ class ApprovalService:
         need = self.plan[request.tool].need(subject)
         if need is not None and not need.within(request.caller, request.needed, request.by):
             raise Undecidable("These arguments need other approvers. Reject, and call again.")
-        both = self.requests.seal(request.id, SealedArguments(sealed.arguments, arguments))
+        both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
         return {"sealed": both, "edited": shown}
 
     def _cleaned(self, tenant: str, reason: str) -> str:

@@ -224,7 +224,7 @@ class ApprovalStage(Stage):
         Equal arguments may be written with other digits (`digest_of`), and a tool may pass them on
         as they are written.
         """
-        opened = self._requests.open(approval.record)
+        opened = self._requests.arguments.open(approval.record)
         if opened is not None and opened.edited is not None:
             return opened.edited
         if approval.request.edited is not None:
