@@ -83,8 +83,8 @@ class Site:
         self.records = MemoryRecords()
         self.cable = DetachableRecords(self.records)
         relay = MemoryRelay()
-        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, terms=TERMS)
-        self.second = TaskClient(TOOLS, records=self.records, relay=relay, terms=TERMS)
+        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, task_limits=TERMS)
+        self.second = TaskClient(TOOLS, records=self.records, relay=relay, task_limits=TERMS)
 
     def time_passes(self, seconds: float) -> None:
         """At both."""
@@ -148,7 +148,9 @@ async def test_k_07_any_replica_shows_a_task(site: Site) -> None:
 async def test_k_13_words_reach_the_replica_that_runs_it(site: Site, connected: bool) -> None:
     """Over the relay at once, and without one when the record is looked at next."""
     if not connected:
-        site.second = TaskClient(TOOLS, records=site.records, relay=MemoryRelay(), terms=TERMS)
+        site.second = TaskClient(
+            TOOLS, records=site.records, relay=MemoryRelay(), task_limits=TERMS
+        )
     asking = await site.first.start("confirm_delete", {"filename": "a"})
     requests = (await site.first.until(asking["taskId"], "input_required"))["inputRequests"]
     answers = {key: accept(confirm=True) for key in requests}
@@ -177,7 +179,7 @@ async def test_a_later_run_knows_where_the_call_came_from(site: Site, kept: bool
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
     heard = Heard()
     site.second.runner.recorder = heard
-    site.first.task_runner.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
+    site.first.task_runner.task_store.limits = msgspec.structs.replace(TERMS, peers=kept)
     site.first.scope = {"client": ("203.0.113.9", 0)}
     task = await site.first.start("look_up")
     await next_run()

@@ -42,7 +42,7 @@ class TaskReplicas:
         records, relay = MemoryRecords(), MemoryRelay()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
-            with_decisions(decisions, kind, records=cable, relay=relay, terms=TERMS)
+            with_decisions(decisions, kind, records=cable, relay=relay, task_limits=TERMS)
             for cable in self.cables
         )
 

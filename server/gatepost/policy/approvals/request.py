@@ -141,9 +141,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.verdict == "approved" for one in self.decisions)
 
 
-class GrantTerms(msgspec.Struct, frozen=True, kw_only=True):
+class GrantScope(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The terms of a grant: further calls of the same caller and tool that need no new approval.
+    The scope of a grant: further calls of the same caller and tool that need no new approval.
 
     At least one of `until` and `uses` is set; without `until` the grant ends after a day.
     """

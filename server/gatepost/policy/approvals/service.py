@@ -22,7 +22,7 @@ from gatepost.policy.approvals.request import (
     ApprovalGrant,
     ApprovalRequest,
     Approver,
-    GrantTerms,
+    GrantScope,
     Operator,
     SealedArguments,
     StoredApproval,
@@ -152,7 +152,7 @@ class ApprovalService:
         *,
         seen: str | None = None,
         edited: bytes | None = None,
-        grant: GrantTerms | None = None,
+        grant: GrantScope | None = None,
         reason: str = "",
     ) -> ApprovalRequest:
         """

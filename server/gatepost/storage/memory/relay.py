@@ -5,7 +5,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gatepost.storage.rate_limits import PLACE_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
+from gatepost.storage.rate_limits import SLOT_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
 from gatepost.storage.relay import Deliver, LogEvent
 
 SWEEP_EVERY_S = 1.0
@@ -98,14 +98,14 @@ class MemoryTenantRelay:
     ) -> Denial | None:
         """Take one token from each bucket and one of each slot, or nothing."""
         full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
-        terms = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        wanted = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
         now = self._clock()
         if full:
-            wait, at = self._buckets.spend_all(terms, now, take=False)
-            if wait > PLACE_WAIT_S:
+            wait, at = self._buckets.spend_all(wanted, now, take=False)
+            if wait > SLOT_WAIT_S:
                 return Denial(at, wait)
-            return Denial(len(spendings) + full[0], PLACE_WAIT_S)
-        wait, at = self._buckets.spend_all(terms, now)
+            return Denial(len(spendings) + full[0], SLOT_WAIT_S)
+        wait, at = self._buckets.spend_all(wanted, now)
         if wait:
             return Denial(at, wait)
         self.hold(slots)
