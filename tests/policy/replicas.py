@@ -25,9 +25,8 @@ from gatepost.policy.idempotency.record import DAY_S
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.relay import MemoryRelay, Relay
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
     NOBODY,

@@ -21,9 +21,8 @@ from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.relay import MemoryRelay, Relay
 from gatepost.storage.tasks import TERMINAL
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.context import ToolServices

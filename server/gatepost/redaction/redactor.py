@@ -12,16 +12,20 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
-from gatepost.redaction.automaton import (
-    STEP_BYTES,
-    Automaton,
-    TooMuch,
-    plain_automaton,
-    token_shapes,
-)
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.readings import AT_ONCE, UNREAD, layers, portions, readings
+from gatepost.redaction.search import (
+    AT_ONCE,
+    STEP_BYTES,
+    UNREAD,
+    Automaton,
+    TooMuch,
+    layers,
+    plain_automaton,
+    portions,
+    readings,
+    token_shapes,
+)
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""

@@ -11,7 +11,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.tools.api import Call
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation

@@ -13,7 +13,7 @@ from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext

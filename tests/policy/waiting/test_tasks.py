@@ -9,7 +9,7 @@ import pytest
 from gatepost.mcp import tool_calls
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
 from tests.policy.waiting.decision_stage import (
     MESSAGE,
