@@ -11,8 +11,8 @@ from statistics import median
 from threading import Thread
 
 from bench import contestants, gatepost, wrk
+from bench.client_streams import AT_ONCE, ClientStreams, room_for
 from bench.contestants import Contestant, Launch, module
-from bench.crowd import AT_ONCE, Crowd, room_for
 from bench.process import Process
 from bench.report import number, table
 from bench.rounds import WARM, Bench, Results
@@ -113,33 +113,35 @@ class Trial:
     def connections(self, cost: Cost) -> None:
         """Idle connections, for comparison; of a server that has held nothing else."""
         before = self._warm()
-        with Crowd(self._port) as crowd:
-            crowd.join(cost.streams, self._call, b"HTTP/1.1 200", limit_s=OPEN_S)
+        with ClientStreams(self._port) as streams:
+            streams.join(cost.streams, self._call, b"HTTP/1.1 200", limit_s=OPEN_S)
             cost.bytes_per_connection = self._grown(before) / cost.streams
 
     def streams(self, cost: Cost) -> None:
         """Everything that is measured of open streams."""
         before = self._warm()
         cost.p99_us["without"] = self._p99()
-        with Crowd(self._port) as crowd:
+        with ClientStreams(self._port) as streams:
             begun = time.monotonic()
-            crowd.join(cost.streams, self._listen, b"acknowledged", limit_s=OPEN_S)
+            streams.join(cost.streams, self._listen, b"acknowledged", limit_s=OPEN_S)
             cost.open_s = time.monotonic() - begun
             cost.bytes_per_stream = self._grown(before) / cost.streams
             cpu = self._process.usage().cpu_s
-            cost.signs_of_life = crowd.idle(self._idle_s)
+            cost.signs_of_life = streams.idle(self._idle_s)
             cost.idle_cpu = (self._process.usage().cpu_s - cpu) / self._idle_s
-            cost.p99_us["idle"] = self._beside(crowd.idle)
-            firsts, lasts = zip(*(self._announce(crowd) for _ in range(ANNOUNCEMENTS)), strict=True)
+            cost.p99_us["idle"] = self._beside(streams.idle)
+            firsts, lasts = zip(
+                *(self._announce(streams) for _ in range(ANNOUNCEMENTS)), strict=True
+            )
             cost.reached_first_s, cost.reached_all_s = median(firsts), median(lasts)
-            cost.p99_us["announced"] = self._beside(lambda _: self._announce(crowd))
+            cost.p99_us["announced"] = self._beside(lambda _: self._announce(streams))
 
     def _warm(self) -> int:
         """Bytes resident once every caller's token has been seen."""
-        with Crowd(self._port) as crowd:
+        with ClientStreams(self._port) as streams:
             for first in range(0, len(self._tokens), AT_ONCE):
                 request = partial(self._nth, first)
-                crowd.join(AT_ONCE, request, b"HTTP/1.1 200", limit_s=OPEN_S)
+                streams.join(AT_ONCE, request, b"HTTP/1.1 200", limit_s=OPEN_S)
         return self._process.usage().resident
 
     def _nth(self, first: int, number: int) -> bytes:
@@ -176,7 +178,7 @@ class Trial:
         wanted: dict[str, object] = {"notifications": {"toolsListChanged": True}}
         return request(place, "subscriptions/listen", wanted, self._token(number))
 
-    def _announce(self, crowd: Crowd) -> tuple[float, float]:
+    def _announce(self, streams: ClientStreams) -> tuple[float, float]:
         """Announce a change; seconds until the first and the last stream heard of it."""
         place = Place(self._port, "/announce" if self._bare else PATH)
         call: dict[str, object] = {"name": "announce", "arguments": {}}
@@ -185,7 +187,7 @@ class Trial:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=CALL_S)
         begun = time.monotonic()
         connection.request("POST", place.path, body, fields)
-        moments = crowd.hear(b"list_changed", limit_s=HEAR_S)
+        moments = streams.hear(b"list_changed", limit_s=HEAR_S)
         answer = connection.getresponse()
         connection.close()
         if answer.status != 200:

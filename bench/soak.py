@@ -39,8 +39,8 @@ KEPT = frozenset(
         "gatepost.mcp.sessions.channel.RegisteredSession",
         "gatepost.mcp.sessions.channel.MessageChannel",
         "gatepost.mcp.sessions.channel.StreamEvents",
-        "gatepost.storage.memory.relay.MemoryFollowing",
-        "gatepost.storage.memory.relay._Log",
+        "gatepost.storage.relay.MemoryFollowing",
+        "gatepost.storage.relay._Log",
         "gatepost.storage.sql.sessions.SqlSessions",
     }
 )

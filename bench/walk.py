@@ -223,13 +223,13 @@ def _serve(path: Path, port: int, caller: Caller) -> None:
             caller.services, caller.loop = self, asyncio.get_running_loop()
 
     with replaced(Seen):
-        job = serve.ServeJob(
+        setup = serve.ServerSetup(
             config=config,
             toolbox=toolbox,
             keyring=keyring_of(config),
             sock=bind("127.0.0.1", port),
         )
-        serve.run(job, thread.start)
+        serve.run(setup, thread.start)
     thread.join()
 
 

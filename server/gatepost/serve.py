@@ -54,7 +54,7 @@ Fresh = Callable[[], tuple[Config, Toolbox] | None]
 """Reads the configuration again; None when it has errors, which it has told."""
 
 
-class ServeJob(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a process needs to serve."""
 
     config: Config
@@ -70,23 +70,23 @@ class ServeJob(msgspec.Struct, frozen=True, kw_only=True):
     """Memory for the metrics of every worker."""
 
 
-def run(job: ServeJob, announce: Callable[[], object]) -> int:
+def run(setup: ServerSetup, announce: Callable[[], object]) -> int:
     """
     Serve until SIGTERM or SIGINT and answer the exit code.
 
     *announce* is called once, when every process accepts connections. Raises StoreRefused and
     StoreUnavailable.
     """
-    configure(level=job.config.log.level, form=job.config.log.format)
+    configure(level=setup.config.log.level, form=setup.config.log.format)
     raise_limit()
     load_late_modules()
-    if job.config.listen.workers > 1:
+    if setup.config.listen.workers > 1:
         # Said once, not by each of them; every process opens its own connections later.
-        asyncio.run(prepare(job.config.storage))
-        metrics = SharedMetrics(job.config.listen.workers)
-        job = msgspec.structs.replace(job, shared_metrics=metrics)
-        return WorkerProcesses(job, announce).run()
-    work(job, announce)
+        asyncio.run(prepare(setup.config.storage))
+        metrics = SharedMetrics(setup.config.listen.workers)
+        setup = msgspec.structs.replace(setup, shared_metrics=metrics)
+        return WorkerProcesses(setup, announce).run()
+    work(setup, announce)
     return 0
 
 
@@ -105,33 +105,33 @@ def load_late_modules() -> None:
             importlib.import_module(module)
 
 
-def work(job: ServeJob, on_ready: Callable[[], object], *, place: int = 0) -> None:
+def work(setup: ServerSetup, on_ready: Callable[[], object], *, place: int = 0) -> None:
     """Serve in this process, which counts in this slot of the shared metrics."""
-    meter = Meter(job.shared_metrics.slot(place))
+    meter = Meter(setup.shared_metrics.slot(place))
     meter.start(now=time.time())
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        _scrapes(job),
+        _scrapes(setup),
     ):
-        runner.run(_serve(job, on_ready, meter))
+        runner.run(_serve(setup, on_ready, meter))
 
 
-def _scrapes(job: ServeJob) -> AbstractContextManager[None]:
+def _scrapes(setup: ServerSetup) -> AbstractContextManager[None]:
     """Answers `/metrics` for the time of a block, where that is served."""
-    if job.metrics is None:
+    if setup.metrics is None:
         return nullcontext()
     # By name: a server without `/metrics` does not load the library that writes the page.
     exposition = importlib.import_module("gatepost.telemetry.exposition")
     # Each worker answers for all of them.
-    registry = exposition.registry_of(job.shared_metrics, version=version())
-    return scraped(exposition.Exposition(registry), job.metrics)
+    registry = exposition.registry_of(setup.shared_metrics, version=version())
+    return scraped(exposition.Exposition(registry), setup.metrics)
 
 
-async def _serve(job: ServeJob, on_ready: Callable[[], object], meter: Meter) -> None:
-    config = job.config
-    async with opened(config, job.toolbox, job.keyring, meter) as services:
+async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Meter) -> None:
+    config = setup.config
+    async with opened(config, setup.toolbox, setup.keyring, meter) as services:
         current = Application(
-            build_app(config, services, development_issuer=job.development_issuer)
+            build_app(config, services, development_issuer=setup.development_issuer)
         )
 
         tls = tls_of(config)
@@ -161,7 +161,7 @@ async def _serve(job: ServeJob, on_ready: Callable[[], object], meter: Meter) ->
             on_ready()
             # The development issuer is this very process: the first call fetches its keys, and
             # the ready line stays the last thing that `gatepost dev` says by itself.
-            if not job.development_issuer:
+            if not setup.development_issuer:
                 services.warm()
 
         server = GatepostServer(
@@ -170,9 +170,9 @@ async def _serve(job: ServeJob, on_ready: Callable[[], object], meter: Meter) ->
             on_leave=partial(setattr, services, "leaving", True),
             leave_s=config.leave_s,
             on_drain=lambda: services.drain(config.listen.drain_s),
-            reload=partial(begin, job.fresh) if job.fresh is not None else None,
+            reload=partial(begin, setup.fresh) if setup.fresh is not None else None,
         )
-        await server.serve(sockets=[job.sock])
+        await server.serve(sockets=[setup.sock])
         await settled(server.server_state.tasks)
     await end_tasks()
 
@@ -251,8 +251,8 @@ class WorkerProcesses:
     that any of them accepts. One that dies is replaced, unless it dies before it serves.
     """
 
-    def __init__(self, job: ServeJob, announce: Callable[[], object]) -> None:
-        self._job = job
+    def __init__(self, setup: ServerSetup, announce: Callable[[], object]) -> None:
+        self._setup = setup
         self._announce = announce
         self._waiting_for: dict[int, int] = {}
         self._members: dict[int, int] = {}
@@ -263,7 +263,7 @@ class WorkerProcesses:
         """Fork, announce, and look after the members until all have ended."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._pass_on)
-        started = [self._fork(place) for place in range(self._job.config.listen.workers)]
+        started = [self._fork(place) for place in range(self._setup.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
         if not all(serving):
             self._stop(signal.SIGTERM)
@@ -298,7 +298,7 @@ class WorkerProcesses:
             signal.signal(number, signal.SIG_DFL)
         code = 1
         try:
-            work(self._job, lambda: os.write(tell, b"."), place=place)
+            work(self._setup, lambda: os.write(tell, b"."), place=place)
             code = 0
         except (StoreRefused, StoreUnavailable) as error:
             _log.error("a worker cannot start: %s", error)
@@ -326,16 +326,16 @@ class WorkerProcesses:
         A member forked later begins with what this process holds: with the settings of the start,
         it would accept issuers that are long removed.
         """
-        fresh = self._job.fresh() if self._job.fresh is not None else None
+        fresh = self._setup.fresh() if self._setup.fresh is not None else None
         if fresh is not None:
-            self._job.keyring.reread()
-            self._job = msgspec.structs.replace(self._job, config=fresh[0], toolbox=fresh[1])
+            self._setup.keyring.reread()
+            self._setup = msgspec.structs.replace(self._setup, config=fresh[0], toolbox=fresh[1])
 
     def _stop(self, number: int) -> None:
         self._stopping = True
         # A socket listens as long as one process has it: clients would wait for a server that is
         # gone, instead of going to another one.
-        self._job.sock.close()
+        self._setup.sock.close()
         self._tell(number)
 
     def _tell(self, number: int) -> None:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
-from gatepost.policy.approvals.rules import BadCondition, Condition, ConditionVariables
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
+from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from tests.policy.replicas import ACME, BOB, ApprovalDeployment, failure_kind
 from tests.support.endpoint import a_caller
 
@@ -42,7 +42,7 @@ async def test_a_grant_does_not_go_around_a_stricter_rule(stricter: str) -> None
     deployment = bank(stricter)
     replica = deployment.replica()
     request = await replica.asked(what="a", amount=1)
-    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
 
     assert failure_kind(await replica.call(what="b", amount=2)) == ""
     assert failure_kind(await replica.call(what="c", amount=5000)) == "approval_pending"
@@ -53,12 +53,12 @@ async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     """Given with a call that only a treasurer approves; the operator may approve any."""
     replica = bank("somebody else").replica()
     request = await replica.asked(what="a", amount=5000)
-    await replica.service.approve(ACME, request.id, TREASURER, grant=GrantTerms(uses=1, when=LARGE))
+    await replica.service.approve(ACME, request.id, TREASURER, grant=GrantScope(uses=1, when=LARGE))
     assert failure_kind(await replica.call(what="b", amount=6000)) == ""
 
     request = await replica.asked(what="c", amount=1)
     await replica.service.approve(
-        ACME, request.id, Operator("root"), grant=GrantTerms(uses=1, when=LARGE)
+        ACME, request.id, Operator("root"), grant=GrantScope(uses=1, when=LARGE)
     )
     assert failure_kind(await replica.call(what="d", amount=7000)) == ""
 
@@ -70,7 +70,7 @@ async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() 
     """A delegate with the person's client used their approval, and their grants."""
     replica = ApprovalDeployment(require=["act"]).replica()
     request = await replica.asked(what="a")
-    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
 
     delegated = await replica.asked(caller=DELEGATE, what="a")
 

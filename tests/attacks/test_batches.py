@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.memory.relay import MemoryTenantRelay
+from gatepost.storage.relay import MemoryTenantRelay
 from tests.support.endpoint import EndpointClient, message
 
 pytestmark = pytest.mark.requirement("DE-09", "J-09")

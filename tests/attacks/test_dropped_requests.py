@@ -9,7 +9,7 @@ from gatepost import CallContext, Pack
 from gatepost.http import body as intake
 from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
 from tests.policy.replicas import run_ready, run_until
 from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message

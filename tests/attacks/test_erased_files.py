@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from gatepost.cli import erasure
 from gatepost.cli.main import main
 from gatepost.policy.approvals.erasure import forget
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.backends import open_records
 from tests.policy.replicas import ACME, BOB, CAROL, ApprovalDeployment, text_of
 
@@ -70,7 +70,7 @@ async def test_whoever_decided_is_forgotten_too() -> None:
     for what in ("a", "b"):
         request = await replica.asked(what=what)
         await service.approve(
-            ACME, request.id, BOB, grant=GrantTerms(uses=5), reason="Bob B. says so"
+            ACME, request.id, BOB, grant=GrantScope(uses=5), reason="Bob B. says so"
         )
     half = await replica.asked("put", what="c")
     await service.approve(ACME, half.id, BOB)

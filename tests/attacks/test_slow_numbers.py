@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gatepost import CallContext, OutboundReply, Outcome, Pack
-from gatepost.policy.approvals.rules import Condition, ConditionVariables
+from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost_packs.gitlab.request import shown
 from gatepost_packs.openapi.description.response import shown_body
 from gatepost_packs.openapi.errors import refusal_of

@@ -60,7 +60,7 @@ class ServerWithTasks:
         records = MemoryRecords()
         self.tasks = records.of("acme").tasks = Slow()
         self.client = TaskClient(
-            pack.tools.values(), terms=TaskLimits(max_per_caller=MOST), records=records
+            pack.tools.values(), task_limits=TaskLimits(max_per_caller=MOST), records=records
         )
         self.hang_up = asyncio.Event()
 

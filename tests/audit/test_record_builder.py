@@ -15,8 +15,9 @@ from gatepost.audit.record import (
     commitment,
     decode_person,
     decode_side,
+    shown,
 )
-from gatepost.audit.record_builder import Entry, RecordBuilder, shown
+from gatepost.audit.record_builder import Entry, RecordBuilder
 from gatepost.config.audit import AuditSettings
 from gatepost.storage.audit import AuditDraft
 from gatepost.tools.api import Call, Failure

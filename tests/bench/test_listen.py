@@ -1,11 +1,11 @@
-"""The crowd of streams hears what a server sends to all of them, and says so when it does not."""
+"""The streams of streams hears what a server sends to all of them, and says so when it does not."""
 
 from collections.abc import Iterator
 
 import pytest
 from starlette.applications import Starlette
 
-from bench.crowd import Crowd, Stuck, room_for
+from bench.client_streams import ClientStreams, Stuck, room_for
 from bench.listen import Cost, render, request
 from bench.servers.sse import routes
 from bench.workload import Place
@@ -25,15 +25,15 @@ def post(port: int, path: str) -> bytes:
 
 def test_every_stream_of_a_crowd_hears_an_announcement(server: AsgiServer) -> None:
     """As many moments as streams, in order."""
-    with Crowd(server.port) as crowd, Crowd(server.port) as caller:
-        crowd.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)
+    with ClientStreams(server.port) as streams, ClientStreams(server.port) as caller:
+        streams.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)
         caller.join(1, lambda _: post(server.port, "/announce"), b"announced", limit_s=10)
-        moments = crowd.hear(b"list_changed", limit_s=10)
+        moments = streams.hear(b"list_changed", limit_s=10)
 
         assert len(moments) == 20
         assert moments == sorted(moments)
         with pytest.raises(Stuck, match="20 of 20"):
-            crowd.hear(b"never", limit_s=0.1)
+            streams.hear(b"never", limit_s=0.1)
 
 
 def test_a_system_without_room_says_so() -> None:

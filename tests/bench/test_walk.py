@@ -7,7 +7,7 @@ import sys
 from tests.architecture.source import ROOT
 
 FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
-MOST = {"warm": (32, 113), "approval": (77, 430)}
+MOST = {"warm": (32, 113), "approval": (69, 415)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 
 

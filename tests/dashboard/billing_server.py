@@ -15,7 +15,7 @@ from gatepost.audit.search import AuditSearch
 from gatepost.cli.token import GRANT
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.config.settings import Config, LimitsSettings, ToolsSettings
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.rate_limits import Buckets
 from gatepost_authz import Network
@@ -195,7 +195,7 @@ class BillingServer:
         self.server.run(self.server.services.workspaces.of("acme").write(path, text.encode()))
 
     def decides(
-        self, name: str, request: str, *, reason: str = "", grant: GrantTerms | None = None
+        self, name: str, request: str, *, reason: str = "", grant: GrantScope | None = None
     ) -> None:
         """Somebody decides elsewhere: rejects with a reason, else approves."""
         service = self.server.services.approvals

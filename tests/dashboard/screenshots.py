@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, expect
 
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from tests.architecture.source import ROOT
 from tests.dashboard.billing_server import BillingServer, Visitor, open_billing_server, visiting
@@ -140,8 +140,8 @@ def _endings(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
 
 
 def _lists(billing: BillingServer, dave: Visitor) -> Iterator[Scene]:
-    for_hours = GrantTerms(until=billing.now() + 7_150)
-    for_some = GrantTerms(uses=20, when="arguments.amount < 50.0")
+    for_hours = GrantScope(until=billing.now() + 7_150)
+    for_some = GrantScope(uses=20, when="arguments.amount < 50.0")
     for subject, terms in (("erin", for_hours), ("carol", for_some)):
         one = billing.asks("refund", {"customer": "C-12", "amount": 1.0}, subject)
         billing.decides("dave", one, grant=terms)

@@ -3,7 +3,7 @@
 import pytest
 
 from gatepost.dashboard import chart, formats
-from gatepost.dashboard.grant_form import GrantFormPart, terms_of
+from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
 
 
 def test_columns_are_stacked_to_scale() -> None:
@@ -74,7 +74,7 @@ def test_a_grant_says_until_when_how_often_and_for_what(
     form: dict[str, str], granted: tuple[object, ...] | None
 ) -> None:
     """Nothing chosen is nothing granted."""
-    terms = terms_of(form)
+    terms = grant_form_of(form)
     found = terms.granted(1_000)
 
     assert not terms.has_mistakes
@@ -97,5 +97,5 @@ def test_a_grant_says_until_when_how_often_and_for_what(
 )
 def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
     """Nobody grants by mistake more than they wrote."""
-    assert terms_of(form).has_mistakes
-    assert terms_of(form) != GrantFormPart()
+    assert grant_form_of(form).has_mistakes
+    assert grant_form_of(form) != GrantFormPart()

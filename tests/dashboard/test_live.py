@@ -13,7 +13,7 @@ from gatepost.policy.approvals.service import ApprovalService
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.tools.redaction import Redaction
 
 WITHIN_S = 10

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack, UrlElicitation
-from gatepost.mcp.client import projected
+from gatepost.mcp.projection import projected
 from gatepost.tools.client import InputRequest, MissingCapability
 from tests.mcp import fixture_questions as fixture
 from tests.support.asking_tools import Trip, accept, ask_again, go_on, questions, said

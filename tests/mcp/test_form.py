@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, SecretStr
 from typing_extensions import TypedDict
 
 from gatepost import Elicitation
-from gatepost.mcp.client import projected
+from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
 from tests.mcp import fixture_questions as fixture
 from tests.support.asking_tools import Trip

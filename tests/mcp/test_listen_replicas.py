@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost.mcp.change_notifications import ChangeFeed, ChangeNotification, ChangeSubscription
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.memory.relay import MemoryRelay
-from gatepost.storage.relay import Subscription
+from gatepost.storage.relay import MemoryRelay, Subscription
 from tests.support.endpoint import EndpointClient, a_caller
 from tests.support.endpoint_streams import listening
 

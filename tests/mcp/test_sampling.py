@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack, Sampling
-from gatepost.mcp.client import projected
+from gatepost.mcp.projection import projected
 from gatepost.tools.client import MissingCapability
 from tests.support.asking_tools import ROOTS, SAMPLED, ask_again, go_on, questions, said
 from tests.support.cases import each

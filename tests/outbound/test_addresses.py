@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gatepost.outbound.addresses import checked
+from gatepost.outbound.client import checked_addresses
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.address_policy import ToolAddressPolicy
 from tests.support.cases import each
@@ -48,7 +48,7 @@ async def test_public_and_allowed_hosts_have_addresses(
     scheme: str, host: str, port: int, first: str
 ) -> None:
     """The best one first."""
-    assert (await checked(REACH, look_up, scheme, host, port))[0] == first
+    assert (await checked_addresses(REACH, look_up, scheme, host, port))[0] == first
 
 
 @each(
@@ -80,6 +80,6 @@ async def test_everything_else_is_refused(scheme: str, host: str, port: int, kin
         return ("127.0.0.1", "::1") if name == "localhost" else await look_up(name, at)
 
     with pytest.raises(ToolFailure) as refused:
-        await checked(REACH, system, scheme, host, port)
+        await checked_addresses(REACH, system, scheme, host, port)
 
     assert refused.value.failure.kind == kind

@@ -10,23 +10,23 @@ import msgspec
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approvers import IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalChange,
     ApprovalListener,
     ApprovalNotifier,
-    no_message,
+    MessageOf,
 )
 from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
-from gatepost.policy.idempotency.stage import DAY_S, IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.record import DAY_S
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.relay import MemoryRelay, Relay
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import (
     NOBODY,
@@ -229,7 +229,7 @@ class ApprovalDeployment:
         self.settings = msgspec.convert(settings, ApprovalsSettings)
         self.effects: Counter[str] = Counter()
         self.changes: list[ApprovalChange] = []
-        self.message_of = no_message
+        self.message_of: MessageOf | None = None
         self.raises: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()

@@ -22,7 +22,7 @@ from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction

@@ -19,7 +19,7 @@ from gatepost.runtime.stores import Watch
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sql.tables import REVISION
 from tests.http.wire import ask
 from tests.support.commands import run

@@ -6,7 +6,7 @@ import pytest
 
 from gatepost.storage import rate_limits
 from gatepost.storage.backends import open_relay
-from gatepost.storage.rate_limits import PLACE_WAIT_S, ConcurrencySlot, Denial, Spending
+from gatepost.storage.rate_limits import SLOT_WAIT_S, ConcurrencySlot, Denial, Spending
 from gatepost.storage.relay import Relay, TenantRelay
 from gatepost.storage.valkey import concurrency
 from gatepost.storage.valkey.relay import opened
@@ -73,7 +73,7 @@ async def test_places_are_taken_and_given_back(relay: Relay) -> None:
     acme, slot = relay.of("acme"), ConcurrencySlot("calls", 2)
     assert await acme.spend_all((), (slot,)) is None
     assert await acme.spend_all((), (slot,)) is None
-    assert await acme.spend_all((), (slot,)) == Denial(0, PLACE_WAIT_S)
+    assert await acme.spend_all((), (slot,)) == Denial(0, SLOT_WAIT_S)
     assert await relay.of("globex").spend_all((), (slot,)) is None
 
     acme.leave((slot,))
@@ -90,7 +90,7 @@ async def test_places_and_buckets_are_one_step(relay: Relay) -> None:
     tenant, tool = ConcurrencySlot("tenant", 3), ConcurrencySlot("tool", 1)
     assert await acme.spend_all((tokens,), (tenant, tool)) is None
 
-    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, PLACE_WAIT_S)
+    assert await acme.spend_all((tokens,), (tenant, tool)) == Denial(2, SLOT_WAIT_S)
     assert await held(acme, tokens) == [2]
     assert await used(acme, tenant) == 1
 
@@ -110,7 +110,7 @@ async def test_the_longer_wait_of_bucket_and_place_is_told(relay: Relay) -> None
     denial = await acme.spend_all((tokens,), (slot,))
     assert denial is not None
     assert denial.at == 0
-    assert denial.wait_s > PLACE_WAIT_S
+    assert denial.wait_s > SLOT_WAIT_S
 
 
 async def test_places_can_be_held_beyond_what_there_is(relay: Relay) -> None:

@@ -6,8 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from gatepost.storage.backends import open_relay
-from gatepost.storage.memory.relay import OTHERS_SWEPT, SWEEP_EVERY_S, MemoryRelay
-from gatepost.storage.relay import LogEvent, Relay, TenantRelay
+from gatepost.storage.relay import (
+    OTHERS_SWEPT,
+    SWEEP_EVERY_S,
+    LogEvent,
+    MemoryRelay,
+    Relay,
+    TenantRelay,
+)
 
 LONG = 60.0
 

@@ -3,8 +3,7 @@
 import asyncio
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.memory.relay import MemoryRelay
-from gatepost.storage.relay import Deliver, Relay, Subscription, TenantRelay, WakeUps
+from gatepost.storage.relay import Deliver, MemoryRelay, Relay, Subscription, TenantRelay, WakeUps
 
 WITHIN_S = 10.0
 NEVER_S = 3_600.0

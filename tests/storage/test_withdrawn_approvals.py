@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gatepost.policy.approvals.grants import PAGE
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 from gatepost.storage.records import Records
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
@@ -38,7 +38,7 @@ async def test_all_of_them_and_nobody_else(
         for what in ("waiting", "approved", "granted"):
             request = await here.asked(caller=caller, what=what)
             if what != "waiting":
-                terms = GrantTerms(uses=3) if what == "granted" else None
+                terms = GrantScope(uses=3) if what == "granted" else None
                 await there.service.approve(ACME, request.id, CAROL, grant=terms)
     given = {one.subject: one for one in await tenant.grants.page("", PAGE)}
     for number in range(PAGE):

@@ -16,13 +16,13 @@ from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.mcp.tasks.runner import TaskRunner
-from gatepost.mcp.tasks.store import DEFAULT_TERMS, TaskLimits, TaskStore
-from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.mcp.tasks.store import DEFAULT_TASK_LIMITS, TaskLimits, TaskStore
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.relay import MemoryRelay, Relay
 from gatepost.storage.tasks import TERMINAL
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.context import ToolServices
@@ -143,7 +143,7 @@ class EndpointClient:
         relay: Relay | None = None,
         records: Records | None = None,
         streams: OpenStreams | None = None,
-        terms: TaskLimits = DEFAULT_TERMS,
+        task_limits: TaskLimits = DEFAULT_TASK_LIMITS,
         kit: ToolServices | None = None,
         stages: Sequence[Stage] = (),
         asking: Collection[str] = (),
@@ -171,7 +171,7 @@ class EndpointClient:
         )
         self.feed = ChangeFeed(self.relay)
         self.streams = OpenStreams(clock=self.clock) if streams is None else streams
-        ledger = TaskStore(self.records, self.feed, terms, clock=self.clock)
+        ledger = TaskStore(self.records, self.feed, task_limits, clock=self.clock)
         self.task_runner = TaskRunner(ledger, lambda: runner)
         self.server = McpServer(
             runner=runner,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Secret, ToolFailure
-from gatepost.policy.idempotency.stage import digest_of, terms_of
+from gatepost.policy.idempotency.record import digest_of, template_of
 from gatepost.tools.api import IdempotencyKey
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
@@ -255,7 +255,7 @@ def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
     """The arguments give the stored digest only with the idempotency key, which is not kept."""
     arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
     terms = [
-        terms_of(a_caller(), UNLOCK, IdempotencyKey("idempotency", key), text)
+        template_of(a_caller(), UNLOCK, IdempotencyKey("idempotency", key), text)
         for key, text in (("a", arguments), ("a", spelt_otherwise), ("b", arguments))
     ]
 

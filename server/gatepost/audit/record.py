@@ -8,8 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.redaction.document import cleaned
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.registry import Unknown
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InsufficientAuthentication, InsufficientScope
@@ -38,6 +40,11 @@ the one that this server had written.
 """
 LONGEST = 4_096
 """Maximum number of characters of any text except the arguments, which have their own limit."""
+OVERLAP_BYTES = 65_536
+"""
+Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
+cut must be found whole. No stored secret is longer.
+"""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -180,3 +187,26 @@ def reason_of(error: BaseException) -> RaisedReason:
     if isinstance(error, InsufficientScope):
         return RaisedReason(outcome, f"needs {' '.join(error.scopes)}")
     return RaisedReason(outcome, str(error.message) if isinstance(error, ProtocolError) else "")
+
+
+def may_show(redacted: RedactedCall, outcome: str) -> bool:
+    """
+    Return whether all secrets in the arguments are known, so that the rest may be shown.
+
+    If a tool takes secrets, they are found in arguments that its schema allows. In other arguments
+    they may be anywhere.
+    """
+    if outcome == "rate_limit":
+        return False
+    return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
+
+
+def shown(redacted: RedactedCall, most: int) -> str:
+    """Return the call's arguments without secrets, cut to *most* bytes."""
+    arguments = redacted.call.arguments
+    window = arguments[: most + OVERLAP_BYTES]
+    clean = cleaned(window, redacted.now())
+    data = window if clean is None else clean
+    if len(arguments) <= most:
+        return text(data.decode(errors="replace"), len(data))
+    return text(data[:most].decode(errors="replace"), most) + "…"

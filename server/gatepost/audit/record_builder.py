@@ -1,9 +1,11 @@
 """Build records: of events, and of ended calls, many at a time."""
 
+import asyncio
 import os
 from binascii import hexlify
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from io import BytesIO
 from typing import Any, TypeGuard
@@ -11,9 +13,16 @@ from typing import Any, TypeGuard
 import msgspec
 import structlog
 
-from gatepost.audit.record import RaisedReason, RecordBody, encode, person_of, text
+from gatepost.audit.record import (
+    RaisedReason,
+    RecordBody,
+    encode,
+    may_show,
+    person_of,
+    shown,
+    text,
+)
 from gatepost.config.audit import AuditSettings
-from gatepost.redaction.document import cleaned
 from gatepost.redaction.redactor import Redactor, quoted
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
@@ -37,13 +46,12 @@ MOST_KNOWN = 2_048
 SALT_BYTES = 16
 USUAL_VALUES = 2
 """Details of a usual record of a call: the caller and the arguments."""
-OVERLAP_BYTES = 65_536
-"""
-Bytes after the shown part of the arguments that are searched, too: a secret that begins before the
-cut must be found whole. No stored secret is longer.
-"""
 TOGETHER = 64
 """Documents that are searched at once, during which no other thread runs."""
+LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
+"""The largest batch that is built on the event loop, in about a millisecond."""
+THREAD = ThreadPoolExecutor(1, "gatepost-audit")
+"""Builds larger batches; the default executor may be busy with the work of tools."""
 
 _SEPARATOR = b"\0"
 """In no token, in no secret and in no JSON."""
@@ -155,6 +163,18 @@ class RecordBuilder:
         be used on several machines in turn.
         """
         self._prefixes = RecordPrefixes()
+
+    async def built(
+        self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
+    ) -> dict[str, list[AuditDraft]]:
+        """Return what `drafts` returns, from another thread if it takes long."""
+        size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
+        if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
+            # In another thread it would take twice as long, because both threads compete for the
+            # interpreter's lock.
+            return self.drafts(entries, now, settings)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(THREAD, self.drafts, entries, now, settings)
 
     def drafts(
         self, entries: Sequence[Entry], now: tuple[float, float], settings: AuditSettings
@@ -309,29 +329,6 @@ def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
         request_id=call.request_id,
     )
     return draft(body, {})
-
-
-def may_show(redacted: RedactedCall, outcome: str) -> bool:
-    """
-    Return whether all secrets in the arguments are known, so that the rest may be shown.
-
-    If a tool takes secrets, they are found in arguments that its schema allows. In other arguments
-    they may be anywhere.
-    """
-    if outcome == "rate_limit":
-        return False
-    return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
-
-
-def shown(redacted: RedactedCall, most: int) -> str:
-    """Return the call's arguments without secrets, cut to *most* bytes."""
-    arguments = redacted.call.arguments
-    window = arguments[: most + OVERLAP_BYTES]
-    clean = cleaned(window, redacted.now())
-    data = window if clean is None else clean
-    if len(arguments) <= most:
-        return text(data.decode(errors="replace"), len(data))
-    return text(data[:most].decode(errors="replace"), most) + "…"
 
 
 def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[int]:

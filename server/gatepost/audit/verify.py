@@ -17,7 +17,7 @@ from gatepost.audit.record import (
 )
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment, TenantTrail
-from gatepost.storage.audit_segments import Damaged, pieces, row_of, tally
+from gatepost.storage.audit_segments import Damaged, counts_of, pieces, row_of
 from gatepost.storage.records import Records
 
 PAGE = 100
@@ -127,7 +127,7 @@ class Examination:
             ("last", self.last, last),
             ("since", min(row.at for row in rows), segment.since),
             ("until", max(row.at for row in rows), segment.until),
-            ("counts", tally(row.sort for row in rows), segment.counts),
+            ("counts", counts_of(row.sort for row in rows), segment.counts),
         ):
             if said != kept:
                 raise BadRecord(

@@ -5,7 +5,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 import structlog
@@ -24,7 +23,7 @@ from gatepost.audit.record_builder import Entry, RecordBuilder, draft, gap
 from gatepost.audit.refusals import COUNTED, MISMATCH, RefusalCounter
 from gatepost.config.audit import AuditSettings
 from gatepost.secrets.keyring import KeyRing
-from gatepost.storage.audit import AuditDraft, AuditRow, ChainHead
+from gatepost.storage.audit import AuditRow, ChainHead
 from gatepost.storage.audit_segments import rows_of
 from gatepost.storage.commit import CommitFailed, CommitFuture
 from gatepost.storage.errors import StoreUnavailable
@@ -42,10 +41,6 @@ QUICK_S = 1.0
 """A first failure that is faster than this is retried at once."""
 LATE_AT_ONCE = 1_000
 """Delayed records per commit after an outage: all at once could exceed the time limit."""
-LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
-"""The largest batch that is built on the event loop, in about a millisecond."""
-THREAD = ThreadPoolExecutor(1, "gatepost-audit")
-"""Builds larger batches; the default executor may be busy with the work of tools."""
 CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 # Not the shared generator of the process, which a tool may have seeded.
@@ -314,14 +309,8 @@ class AuditWriter:
         if batch.attempts and (earlier := await batch.written(self._records)) is not None:
             return earlier
         if not batch.drafts:
-            now, entries = (self._clock(), perf_counter()), batch.entries
-            size = sum(len(one[0].arguments) for one in entries if len(one) != 3)
-            if size <= LIGHT_BYTES and len(entries) <= LIGHT_ENTRIES:
-                # In another thread it would take twice as long, because both threads compete for
-                # the interpreter's lock.
-                batch.drafts = self._builder.drafts(entries, now, self.settings)
-            else:
-                batch.drafts = await self._built_in_thread(entries, now)
+            now = (self._clock(), perf_counter())
+            batch.drafts = await self._builder.built(batch.entries, now, self.settings)
         attempt = WriteAttempt(self._keyring, self._heads, tuple(batch.attempts))
         batch.attempts.append(attempt)
         try:
@@ -329,12 +318,6 @@ class AuditWriter:
         except AlreadyWritten as known:
             return known.attempt
         return attempt
-
-    async def _built_in_thread(
-        self, entries: Sequence[Entry], now: tuple[float, float]
-    ) -> Mapping[str, Sequence[AuditDraft]]:
-        loop, build = asyncio.get_running_loop(), self._builder.drafts
-        return await loop.run_in_executor(THREAD, build, entries, now, self.settings)
 
     def _durable(self, batch: Batch, attempt: WriteAttempt, took: float) -> None:
         """Release the calls of a durable batch, and report it."""
@@ -376,7 +359,7 @@ class AuditWriter:
     async def _delay(self) -> None:
         """Build the waiting records, to be written after the batch; keep as many as fit."""
         entries, now = self._waiting[:], (self._clock(), perf_counter())
-        made = await self._built_in_thread(entries, now)
+        made = await self._builder.built(entries, now, self.settings)
         del self._waiting[: len(entries)]
         late = [(tenant, one, None) for tenant, drafts in made.items() for one in drafts]
         ahead = 0 if self._batch is None else len(self._batch.entries)

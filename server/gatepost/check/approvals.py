@@ -8,14 +8,12 @@ from gatepost.check.pack_loading import Toolbox
 from gatepost.config.approvals import LONGEST_S, ApprovalRule, ApprovalsSettings
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
+from gatepost.policy.approvals.conditions import BadCondition, Condition, NoLibrary
 from gatepost.policy.approvals.rules import (
     DEFAULT_APPROVERS,
     ROLE,
     SUBJECT,
     ApprovalPolicy,
-    BadCondition,
-    Condition,
-    NoLibrary,
     asks_as_destructive,
     matches,
     matches_any,

@@ -12,7 +12,7 @@ from gatepost.config.settings import Config
 from gatepost.runtime.server import bind
 from gatepost.runtime.services import keyring_of
 from gatepost.secrets.keyring import KeyRingError
-from gatepost.serve import ServeJob, run
+from gatepost.serve import ServerSetup, run
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
 
 
@@ -41,17 +41,17 @@ def serve(path: Path, workers: int | None) -> None:
     sock = listening(config.listen.host, config.listen.port, "listen.port")
     address = config.metrics_address
     metrics = listening(address.host, address.port, "listen.metrics") if address else None
-    job = ServeJob(
+    setup = ServerSetup(
         config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh, metrics=metrics
     )
-    code = running(job, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
+    code = running(setup, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
     raise click.exceptions.Exit(code)
 
 
-def running(job: ServeJob, announce: Callable[[], object]) -> int:
+def running(setup: ServerSetup, announce: Callable[[], object]) -> int:
     """Serve until a signal and return the exit code; store errors become messages."""
     try:
-        return run(job, announce)
+        return run(setup, announce)
     except (StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from None
 

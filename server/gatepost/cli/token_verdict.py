@@ -16,7 +16,7 @@ from gatepost.runtime.gate import policy_of, verifiers_of
 from gatepost.runtime.services import introspection_secrets
 from gatepost.storage.backends import MEMORY, open_records
 from gatepost.storage.errors import StoreRefused, StoreUnavailable
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 
-TERMS: Mapping[str, str] = {
+DURATIONS: Mapping[str, str] = {
     "": "This call only",
     "900": "15 minutes",
     "3600": "1 hour",
@@ -26,14 +26,14 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
     uses: str = ""
     pattern: str = "exact"
     condition: str = ""
-    term_mistake: str = ""
+    duration_mistake: str = ""
     uses_mistake: str = ""
     condition_mistake: str = ""
 
     @property
-    def terms(self) -> list[tuple[str, str]]:
+    def durations(self) -> list[tuple[str, str]]:
         """Return the durations to choose from."""
-        return list(TERMS.items())
+        return list(DURATIONS.items())
 
     @property
     def is_open(self) -> bool:
@@ -43,31 +43,31 @@ class GrantFormPart(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_mistakes(self) -> bool:
         """Return whether any field has a mistake."""
-        return bool(self.term_mistake or self.uses_mistake or self.condition_mistake)
+        return bool(self.duration_mistake or self.uses_mistake or self.condition_mistake)
 
-    def granted(self, now: float) -> GrantTerms | None:
+    def granted(self, now: float) -> GrantScope | None:
         """Return the grant; None if only this call is approved."""
         if not self.chosen and not self.uses:
             return None
         when = {"any": ANY, "condition": self.condition}.get(self.pattern)
-        return GrantTerms(
+        return GrantScope(
             until=now + int(self.chosen) if self.chosen else None,
             uses=int(self.uses) if self.uses else None,
             when=when,
         )
 
 
-def terms_of(form: Mapping[str, str]) -> GrantFormPart:
+def grant_form_of(form: Mapping[str, str]) -> GrantFormPart:
     """Return the grant fields of a submitted form, validated."""
     chosen, uses = form.get("grant", ""), form.get("uses", "").strip()
     pattern, condition = form.get("pattern", "exact"), form.get("condition", "").strip()
-    term_mistake = uses_mistake = condition_mistake = ""
-    if chosen not in TERMS:
-        chosen, term_mistake = "", "Choose one of the listed values."
+    duration_mistake = uses_mistake = condition_mistake = ""
+    if chosen not in DURATIONS:
+        chosen, duration_mistake = "", "Choose one of the listed values."
     if uses and not (uses.isascii() and uses.isdecimal() and 1 <= int(uses[:9]) <= MOST_USES):
         uses_mistake = f"Enter a whole number from 1 to {MOST_USES:,}, or leave the field empty."
     if pattern != "exact" and not chosen and not uses:
-        term_mistake = "Set a duration or a number of calls."
+        duration_mistake = "Set a duration or a number of calls."
     if pattern == "condition" and not condition:
         condition_mistake = "Enter a condition, such as arguments.amount < 100."
     return GrantFormPart(
@@ -75,7 +75,7 @@ def terms_of(form: Mapping[str, str]) -> GrantFormPart:
         uses=uses,
         pattern=pattern if pattern in {"exact", "any", "condition"} else "exact",
         condition=condition,
-        term_mistake=term_mistake,
+        duration_mistake=duration_mistake,
         uses_mistake=uses_mistake,
         condition_mistake=condition_mistake,
     )

@@ -48,7 +48,7 @@ FOREIGN = PageRefused(
     "dashboard and try again.",
 )
 ABSENT = PageRefused(404, "Page not found", "The page does not exist, or its content was deleted.")
-CROWDED = PageRefused(
+TOO_MANY_WINDOWS = PageRefused(
     503, "Too many open windows", "Close some dashboard windows, then reload this page."
 )
 
@@ -230,7 +230,7 @@ class GuardedPage:
             try:
                 await live.run(answer.events, receive, reply)
             except (TooMany, Closing):
-                raise CROWDED from None
+                raise TOO_MANY_WINDOWS from None
         elif answer.file is not None:
             await reply.file(answer, more)
         elif answer.html is not None:

@@ -7,7 +7,7 @@ from gatepost.dashboard import argument_form, argument_tree
 from gatepost.dashboard.argument_form import Field
 from gatepost.dashboard.difference import difference
 from gatepost.dashboard.file_preview import FilePreviews
-from gatepost.dashboard.grant_form import GrantFormPart, terms_of
+from gatepost.dashboard.grant_form import GrantFormPart, grant_form_of
 from gatepost.dashboard.live import LiveInbox
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import (
@@ -50,16 +50,18 @@ class RequestPage:
 
     async def approve(self, visit: PageRequest) -> PageResponse:
         """Approve the request, with a grant if the form has one."""
-        terms = terms_of(visit.form)
-        if terms.has_mistakes:
-            return await self._page(visit, await self._found(visit), status=422, terms=terms)
-        grant = terms.granted(self._sheet.clock())
+        grant_form = grant_form_of(visit.form)
+        if grant_form.has_mistakes:
+            return await self._page(
+                visit, await self._found(visit), status=422, grant_form=grant_form
+            )
+        grant = grant_form.granted(self._sheet.clock())
         try:
             await self._approvals.approve(
                 visit.tenant, _id(visit), visit.visitor, seen=_seen(visit), grant=grant
             )
         except Undecidable as why:
-            return await self._refused(visit, str(why), terms=terms)
+            return await self._refused(visit, str(why), grant_form=grant_form)
         return _decided(visit)
 
     async def approve_edited(self, visit: PageRequest) -> PageResponse:
@@ -144,7 +146,7 @@ class RequestPage:
         status: int = 200,
         problem: str = "",
         fields: Sequence[Field] = (),
-        terms: GrantFormPart | None = None,
+        grant_form: GrantFormPart | None = None,
         reason: str = "",
     ) -> PageResponse:
         is_open = request.state == "waiting"
@@ -157,7 +159,7 @@ class RequestPage:
             "editing": editing,
             "mistakes": any(field.mistake for field in fields),
             "can_edit": _can_edit(request),
-            "terms": terms or GrantFormPart(),
+            "grant_form": grant_form or GrantFormPart(),
             "reason": reason,
             "objection": self._approvals.objection(request, visit.visitor) if is_open else None,
             "address": address(request),

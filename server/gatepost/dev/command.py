@@ -25,7 +25,7 @@ from gatepost.dev.composition import (
 )
 from gatepost.dev.welcome import lines
 from gatepost.secrets.keyring import KeyRingError
-from gatepost.serve import ServeJob
+from gatepost.serve import ServerSetup
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
 
@@ -88,7 +88,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
-    job = ServeJob(
+    setup = ServerSetup(
         config=config,
         toolbox=toolbox,
         keyring=keyring,
@@ -96,7 +96,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
         development_issuer=routes(issuer),
     )
     try:
-        code = running(job, announce)
+        code = running(setup, announce)
     finally:
         forget_state(written, issuer)
     raise click.exceptions.Exit(code)

@@ -140,16 +140,37 @@ def nobody(caller: TenantContext) -> bool:
     return False
 
 
-class UntilDisconnect(Interruptible[T]):
+class EndableRequest(Interruptible[T]):
     """
-    Awaits *work*; Stopped when the client hangs up, which takes the request back (T-11).
+    Awaits the *work* of a request that can be ended from outside.
 
-    RevokedToken or TenantSuspended when its caller is shut out.
+    Raises RequestCancelled if its client takes it back, and RevokedToken or TenantSuspended if its
+    caller loses its access.
     """
 
-    __slots__ = ("_caller", "_receive", "_running_requests", "_timer", "_watcher")
+    __slots__ = ("_caller", "_running_requests")
 
     stopped = RequestCancelled
+
+    # Each class sets these two itself, for the reason that `Interruptible` gives.
+    _caller: TenantContext
+    _running_requests: RunningRequests
+
+    def raised(self) -> type[Exception]:
+        return ENDINGS.get(None if self._stop is None else self._stop.why, self.stopped)
+
+    def begin(self, stop: Stop) -> None:
+        self._running_requests.enter(stop, self._caller)
+
+    def end(self) -> None:
+        if self._stop is not None:
+            self._running_requests.leave(self._stop)
+
+
+class UntilDisconnect(EndableRequest[T]):
+    """Awaits *work*; a client that hangs up takes its request back (T-11)."""
+
+    __slots__ = ("_receive", "_timer", "_watcher")
 
     def __init__(
         self,
@@ -164,21 +185,13 @@ class UntilDisconnect(Interruptible[T]):
         self._caller = caller
         self._running_requests = running_requests
 
-    def raised(self) -> type[Exception]:
-        return (
-            RequestCancelled
-            if self._stop is None
-            else ENDINGS.get(self._stop.why, RequestCancelled)
-        )
-
     def begin(self, stop: Stop) -> None:
-        self._running_requests.enter(stop, self._caller)
+        super().begin(stop)
         self._watcher: asyncio.Task[None] | None = None
         self._timer = timer(WATCH_AFTER_S, self._watch, stop)
 
     def end(self) -> None:
-        if self._stop is not None:
-            self._running_requests.leave(self._stop)
+        super().end()
         self._timer.cancel()
         del self._timer
         if self._watcher is not None:

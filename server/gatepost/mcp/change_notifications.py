@@ -38,7 +38,7 @@ class ChangeFeed:
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
-        self._crowds: dict[str, ChangeSubscribers] = {}
+        self._subscribers: dict[str, ChangeSubscribers] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, tenant: str) -> "TenantChanges":
@@ -48,7 +48,7 @@ class ChangeFeed:
     @property
     def tenants(self) -> tuple[str, ...]:
         """The tenants that this process subscribes to."""
-        return tuple(self._crowds)
+        return tuple(self._subscribers)
 
     async def follow(self, tenant: str, deliver: Deliver) -> "ChangeSubscription":
         """
@@ -57,17 +57,17 @@ class ChangeFeed:
         Every change after this returns is delivered; a few earlier ones may be as well. Raises
         StoreUnavailable.
         """
-        crowd = self._crowds.get(tenant)
-        if crowd is None:
-            crowd = self._crowds[tenant] = ChangeSubscribers()
+        subscribers = self._subscribers.get(tenant)
+        if subscribers is None:
+            subscribers = self._subscribers[tenant] = ChangeSubscribers()
         interest = ChangeSubscription(self, tenant, deliver)
-        crowd.members[interest] = None
+        subscribers.members[interest] = None
         heard = False
         try:
-            async with crowd.turn:
-                if crowd.following is None:
+            async with subscribers.turn:
+                if subscribers.following is None:
                     relay = self._relay.of(tenant)
-                    crowd.following = await relay.follow(TOPIC, crowd.hear)
+                    subscribers.following = await relay.follow(TOPIC, subscribers.hear)
             heard = True
         finally:
             if not heard:
@@ -77,28 +77,28 @@ class ChangeFeed:
     def relisted(self, lists: Iterable[Listed]) -> None:
         """Tell the clients of all tenants at this process that these lists changed."""
         for what in lists:
-            for crowd in tuple(self._crowds.values()):
-                crowd.tell(ChangeNotification(what))
+            for subscribers in tuple(self._subscribers.values()):
+                subscribers.tell(ChangeNotification(what))
 
     def leave(self, tenant: str, interest: "ChangeSubscription") -> None:
         """Remove one subscription; after a tenant's last one, unsubscribe the process."""
-        crowd = self._crowds.get(tenant)
-        if crowd is None or interest not in crowd.members:
+        subscribers = self._subscribers.get(tenant)
+        if subscribers is None or interest not in subscribers.members:
             return
-        del crowd.members[interest]
-        if crowd.members:
+        del subscribers.members[interest]
+        if subscribers.members:
             return
-        del self._crowds[tenant]
-        if crowd.following is not None:
+        del self._subscribers[tenant]
+        if subscribers.following is not None:
             # A client that hangs up must not wait until the relay has unsubscribed.
-            closing = asyncio.get_running_loop().create_task(crowd.following.aclose())
+            closing = asyncio.get_running_loop().create_task(subscribers.following.aclose())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     async def aclose(self) -> None:
         """End all subscriptions."""
-        for crowd in tuple(self._crowds.values()):
-            for interest in tuple(crowd.members):
+        for subscribers in tuple(self._subscribers.values()):
+            for interest in tuple(subscribers.members):
                 interest.end()
         await asyncio.gather(*self._closing)
 

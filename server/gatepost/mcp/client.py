@@ -1,41 +1,57 @@
-"""The client of a request: what is sent to it and asked of it, in the form of each revision."""
+"""The client of a request that has a stream: what is sent on it, and how it is kept open."""
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.mcp import approval_wait
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError, read_id
 from gatepost.mcp.request import Meta
 from gatepost.mcp.responses import MethodResult
-from gatepost.mcp.revisions import MODERN
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.rate_limits import Bucket
 from gatepost.tools.client import (
-    FORMS,
     LEVELS,
     Capabilities,
-    InputRequest,
     LogLevel,
-    MissingCapability,
     SilentClient,
     ToolClock,
     Waiting,
     held,
     told,
 )
-from gatepost.tools.sampling import blocks
+
+T = TypeVar("T")
+
+_log = logging.getLogger("gatepost.mcp")
 
 # As much as a person can follow. A loop over a million rows must not send a million messages.
 REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
 MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 MOST_LOG_BYTES = 16_384
+
+SIGN_EVERY_S = 10.0
+"""How often the client is told that its call still waits."""
+HOLD_S = 45.0
+"""
+The longest wait if the client has to repeat the call, or if Gatepost cannot send it anything.
+
+It is less than a minute, because clients and proxies then give up on a silent request. Clients
+follow about ten rounds, which at this length are more than an approver's default five minutes.
+"""
+AGAIN_S = 1.0
+"""Delay before an unavailable store is read again."""
+
+Sign = Callable[[float], Awaitable[None]]
+"""Tells the client that the call still waits; the argument is the seconds waited so far."""
 
 
 class StreamClient(SilentClient):
@@ -144,9 +160,9 @@ class StreamClient(SilentClient):
         with held(self._clock):
             await sign(0.0)
             if self.stream is None or not self.stream.started:
-                for_s = min(for_s, approval_wait.HOLD_S)
+                for_s = min(for_s, HOLD_S)
             try:
-                return await approval_wait.decided(waiting, sign, for_s=for_s, stopping=stopping)
+                return await decided(waiting, sign, for_s=for_s, stopping=stopping)
             finally:
                 if self._reported > before:
                     # A tool starts to count at 0, or continues from its last report.
@@ -226,91 +242,59 @@ def _shown(value: Any) -> str:
 _encode = msgspec.json.Encoder(enc_hook=_shown).encode
 
 
-WITH_URLS = "2025-11-25"
-"""The revision that added URL elicitation, all defaults, titled choices and sampling tools."""
-WITHOUT_ELICITATION = "2025-03-26"
-
-Shown = dict[str, Any]
-
-# The keywords that 2025-06-18 allows for each type of field (its PrimitiveSchemaDefinition).
-OLD_FIELDS: Mapping[str, set[str]] = {
-    "string": {
-        *("type", "title", "description", "minLength", "maxLength", "format"),
-        *("enum", "enumNames"),
-    },
-    "number": {"type", "title", "description", "minimum", "maximum"},
-    "integer": {"type", "title", "description", "minimum", "maximum"},
-    "boolean": {"type", "title", "description", "default"},
-}
-
-
-def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> Shown:
+async def decided(waiting: Waiting, sign: Sign, *, for_s: float, stopping: asyncio.Event) -> bool:
     """
-    Return the parameters of *request* in the form of *revision* (E-01 to E-05, SA-01).
+    Wait up to *for_s* seconds for the decision; return whether there is one.
 
-    *elicitation_id* identifies a URL elicitation in 2025-11-25. Raises MissingCapability if the
-    revision has no form for the request, because then its client cannot support it.
+    The wait ends at once when the server stops: another server can take the call up. A decision
+    that has arrived by then still counts.
     """
-    params = dict(request.params)
-    if request.method == "elicitation/create":
-        return _elicitation(params, revision, elicitation_id)
-    if request.method == "sampling/createMessage":
-        return _sampling(params, revision)
-    return params
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    until = began + for_s
+    async with watched(waiting) as over, _task_of(stopping.wait()) as stopped:
+        while (left := until - loop.time()) > 0 and not stopping.is_set():
+            await asyncio.wait(
+                {over, stopped},
+                timeout=min(SIGN_EVERY_S, left),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if over.done():
+                over.result()
+                return True
+            if stopping.is_set():
+                break
+            try:
+                # A client that does not read must not extend the wait beyond its limit.
+                async with asyncio.timeout_at(until):
+                    await sign(loop.time() - began)
+            except TimeoutError:
+                break
+        return False
 
 
-def _elicitation(params: Shown, revision: str, elicitation_id: str) -> Shown:
-    if revision == WITHOUT_ELICITATION:
-        raise MissingCapability({"elicitation": {}})
-    if params.get("mode") == "url":
-        if revision == MODERN:
-            return params
-        if revision != WITH_URLS:
-            raise MissingCapability({"elicitation": {"url": {}}})
-        return {**params, "elicitationId": elicitation_id}
-    if revision in (MODERN, WITH_URLS):
-        return params
-    return {
-        "message": params["message"],
-        "requestedSchema": _old_form(params["requestedSchema"]),
-    }
+def watched(waiting: Waiting) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
+    """Return a task that ends when the call is decided; an unavailable store only delays it."""
+    return _task_of(_over(waiting))
 
 
-def _old_form(schema: Mapping[str, Any]) -> Shown:
-    required = schema.get("required", ())
-    fields = {}
-    for name, field in schema["properties"].items():
-        if field["type"] in OLD_FIELDS:
-            fields[name] = _old_field(field)
-        elif name in required:
-            # The revision has no multiple choice. Without a required field no answer is valid.
-            raise MissingCapability({"elicitation": FORMS})
-    if not fields:
-        raise MissingCapability({"elicitation": FORMS})
-    shown: Shown = {"type": "object", "properties": fields}
-    if required:
-        shown["required"] = list(required)
-    return shown
+@asynccontextmanager
+async def _task_of(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Run *work* in a task for the duration of the block."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
-def _old_field(field: Mapping[str, Any]) -> Shown:
-    shown = dict(field)
-    if titled := shown.get("oneOf"):
-        shown["enum"] = [choice["const"] for choice in titled]
-        shown["enumNames"] = [choice["title"] for choice in titled]
-    known = OLD_FIELDS[field["type"]]
-    return {word: value for word, value in shown.items() if word in known}
-
-
-def _sampling(params: Shown, revision: str) -> Shown:
-    if revision in (MODERN, WITH_URLS):
-        return params
-    if params.get("tools"):
-        raise MissingCapability({"sampling": {"tools": {}}})
-    params["messages"] = [
-        # Older revisions allow one content block per message.
-        {**message, "content": block}
-        for message in params["messages"]
-        for block in blocks(message["content"])
-    ]
-    return params
+async def _over(waiting: Waiting) -> None:
+    while True:
+        try:
+            await waiting.over()
+        except StoreUnavailable:
+            _log.warning("a decision cannot be looked for")
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.mcp import approval_wait
+from gatepost.mcp import client
 from gatepost.mcp.client import StreamClient, log_level, progress_token
 from gatepost.mcp.event_stream import SseResponse
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
@@ -192,7 +192,7 @@ class RoundTripClient(StreamClient):
             raise InputNeeded({key: page})
         if self._declined(key, page):
             raise pending(waiting)
-        if not await self.hold(waiting, min(allowed_s, approval_wait.HOLD_S), server.stopping):
+        if not await self.hold(waiting, min(allowed_s, client.HOLD_S), server.stopping):
             if server.stopping.is_set():
                 # The state of another round might not be valid on any other server.
                 raise pending(waiting)

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
+from ipaddress import ip_address
 from typing import Unpack
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,6 @@ import httpx2
 import msgspec
 
 from gatepost.outbound import response as answers
-from gatepost.outbound.addresses import checked
 from gatepost.outbound.connections import ConnectionPools
 from gatepost.outbound.failure import (
     HARMLESS,
@@ -27,8 +27,9 @@ from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import OutboundReply, Sending
 from gatepost_authz.address_policy import ToolAddressPolicy
+from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
 from gatepost_authz.config import Network
-from gatepost_authz.pinning import GuardedTransport, Resolver, SystemResolver
+from gatepost_authz.pinning import GuardedTransport, Resolver, SystemResolver, alternated
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
@@ -36,6 +37,8 @@ CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, kee
 """The limits of one tenant, so that one tenant's slow servers do not block the others."""
 LOOKUPS = 16
 """The most DNS lookups that one tenant may have at once."""
+USUAL = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
+"""The usual ports of each scheme."""
 VISIBLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
 
 
@@ -157,7 +160,7 @@ class Sender:
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host* for a program that connects by itself."""
-        return await checked(self._reach, self._lookups, scheme, host, port)
+        return await checked_addresses(self._reach, self._lookups, scheme, host, port)
 
     def _fields(self, url: str) -> Mapping[str, str]:
         """Return the client's own headers; only configured origins get the trace context."""
@@ -214,3 +217,43 @@ def _agent() -> str:
 
 
 AGENT = _agent()
+
+
+async def checked_addresses(
+    reach: ToolAddressPolicy, resolver: Resolver, scheme: str, host: str, port: int
+) -> Sequence[str]:
+    """
+    Return a few addresses of *host* that a program may connect to (`Outbound.addresses`).
+
+    If one of several addresses is not allowed, all are refused: that is how an attacker's name
+    looks.
+    """
+    allowed = reach.allows(host, port)
+    try:
+        problem = authority_problem(parted(f"https://{host}/"))
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise ToolFailure("denied", f"{host} is not connected to: {problem}.")
+    if scheme == "http" and not reach.allows_http(host, port):
+        raise ToolFailure(
+            "denied", f"http://{host} is unencrypted and is not connected to: use https."
+        )
+    if port not in USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
+        raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
+    spelt = literal(host)
+    try:
+        found = [str(spelt)] if spelt is not None else await resolver(host, port)
+    except OSError:
+        found = []
+    if not found:
+        raise ToolFailure(
+            "upstream_unavailable", f"{host} has no address: the name may be wrong.", retry_after=10
+        )
+    if not all(reach.reachable(host, port, ip_address(one)) for one in found):
+        raise ToolFailure(
+            "denied",
+            f"{host} is at an address that is not on the internet, so tools may not reach it. The "
+            "operator can allow it by [network] allow_hosts.",
+        )
+    return alternated(found)

@@ -1,21 +1,31 @@
-"""Redacts the secrets of a tenant in texts, also those that are split over quoted strings."""
+"""
+Redacts the secrets of a tenant in texts, also those that are split over quoted strings.
+
+Texts for the log are redacted for the current call.
+"""
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
-from gatepost.redaction.automaton import (
-    STEP_BYTES,
-    Automaton,
-    TooMuch,
-    plain_automaton,
-    token_shapes,
-)
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
-from gatepost.redaction.readings import AT_ONCE, UNREAD, layers, portions, readings
+from gatepost.redaction.search import (
+    AT_ONCE,
+    STEP_BYTES,
+    UNREAD,
+    Automaton,
+    TooMuch,
+    layers,
+    plain_automaton,
+    portions,
+    readings,
+    token_shapes,
+)
 
 LEAST_SPLIT = 8
 """The minimum length of a secret that is searched for across members."""
@@ -311,3 +321,46 @@ def _joined(form: re.Pattern[bytes], text: bytes) -> list[bytes]:
         if sum(map(len, view)) > len(views[0]):
             views.append(b"".join(view))
     return views
+
+
+class LogContext(Protocol):
+    """The current call; tasks that it leaves behind keep it."""
+
+    over: bool
+
+    def now(self) -> Redactor:
+        """Return the current redactor of its tenant."""
+
+
+class TenantRedactors(Protocol):
+    """Holds the redactors of several tenants."""
+
+    def redactors(self) -> Iterable[Redactor]:
+        """Return all redactors."""
+
+
+HERE: ContextVar[LogContext | None] = ContextVar("gatepost_call", default=None)
+"""The current call; threads and tasks inherit it."""
+
+_holders: WeakSet[TenantRedactors] = WeakSet()
+_PLAIN = Redactor({})
+
+
+def redact_logs_of(holder: TenantRedactors) -> None:
+    """Redact log lines outside calls with the secrets of this holder while it exists."""
+    _holders.add(holder)
+
+
+def cleaned_for_log(text: str) -> str:
+    """
+    Return a text for the log, redacted.
+
+    Within a call, the secrets of its tenant are redacted; elsewhere those of all known tenants.
+    """
+    here = HERE.get()
+    if here is not None and not here.over:
+        return cleaned_text(text, here.now())
+    for holder in [*_holders]:
+        for redactor in [*holder.redactors()]:
+            text = cleaned_text(text, redactor)
+    return _PLAIN.clean(text)

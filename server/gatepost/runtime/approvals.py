@@ -7,17 +7,17 @@ from gatepost.check.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.outbound.client import OutboundClient
-from gatepost.policy.approvals.approvers import IsRevoked, none_revoked
 from gatepost.policy.approvals.notifications import (
     ApprovalAudit,
     ApprovalListener,
     ApprovalNotifier,
 )
-from gatepost.policy.approvals.rules import plan_of
+from gatepost.policy.approvals.request import Page, no_page, page_of
+from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
-from gatepost.policy.approvals.webhook import OutboxSender, Page, Webhook, key_of, no_page, page_of
-from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.policy.approvals.webhook import OutboxSender, Webhook, key_of
+from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
@@ -45,14 +45,11 @@ class ApprovalServices:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
         self.outbox = OutboxSender(records, self.webhook)
-        notifier = ApprovalNotifier(
-            relay,
-            self.outbox,
-            *listeners,
-            audit=ApprovalAudit(writer),
-            message_of=self.webhook.message,
+        self._listeners = listeners
+        self._notifier = ApprovalNotifier(relay, *listeners, audit=ApprovalAudit(writer))
+        self.service = ApprovalService(
+            records, keyring, redaction, self._notifier, is_revoked=is_revoked
         )
-        self.service = ApprovalService(records, keyring, redaction, notifier, is_revoked=is_revoked)
 
     def apply(self, config: Config, tools: Iterable[Tool]) -> None:
         """Take up the approval policies and the webhook of a configuration."""
@@ -62,6 +59,11 @@ class ApprovalServices:
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
+        if hook.url:
+            message_of = self.webhook.message
+            self._notifier.apply(self.outbox, *self._listeners, message_of=message_of)
+        else:
+            self._notifier.apply(*self._listeners)
 
     def stages(
         self,

@@ -22,9 +22,9 @@ from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.mcp.tasks.store import TaskLimits, TaskStore
 from gatepost.outbound.client import OutboundClient
-from gatepost.policy.idempotency.stage import RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
 from gatepost.policy.limits.requests import CallerRequests
-from gatepost.policy.limits.rules import terms_of
+from gatepost.policy.limits.rules import rules_of
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.policy.revocation.denials import DenialCounter
 from gatepost.policy.revocation.watch import Revocations
@@ -218,7 +218,7 @@ class Services:
         self.reviews.apply(config, registry.tools.values())
         self.denials.apply(config.approvals)
         self.limits.apply(
-            terms_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
         )
         return Runner(
             registry,

@@ -95,7 +95,7 @@ def segments(
             first + end - 1,
             min(times[begin:end]),
             max(times[begin:end]),
-            tally(sorts[begin:end]),
+            counts_of(sorts[begin:end]),
             (b"[%b]" % b",".join(elements[begin:end])).decode(),
         )
         for begin, end in pairwise([*cuts, len(elements)])
@@ -103,7 +103,7 @@ def segments(
     ]
 
 
-def tally(sorts: Iterable[Sort]) -> str:
+def counts_of(sorts: Iterable[Sort]) -> str:
     """Return the column `counts` of a segment with records of these sorts."""
     counted: Counter[tuple[str, ...]] = Counter()
     for sort, number in Counter(sorts).items():

@@ -4,9 +4,8 @@ import importlib
 from typing import NamedTuple, cast
 
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
 from gatepost.storage.records import Records
-from gatepost.storage.relay import Relay
+from gatepost.storage.relay import MemoryRelay, Relay
 
 MEMORY = "memory:"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
-PLACE_WAIT_S = 1.0
+SLOT_WAIT_S = 1.0
 """The `Retry-After` of a concurrency limit, because nobody knows when a call ends."""
 LEASE_S = 10.0
 """How long the slots of a process stay taken without a renewal."""
@@ -40,7 +40,7 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
 
 MOST_BUCKETS = 100_000
 
-Terms = tuple[Hashable, float, float]
+BucketRate = tuple[Hashable, float, float]
 """A bucket's name, the seconds for one token, and the seconds until an empty bucket is full."""
 
 
@@ -97,8 +97,8 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def these(self, wanted: Sequence[Terms], now: float) -> list[Bucket]:
-        """Return the buckets with these names, and apply these terms to them."""
+    def these(self, wanted: Sequence[BucketRate], now: float) -> list[Bucket]:
+        """Return the buckets with these names, and apply these rates to them."""
         if len(self._kept) + len(wanted) > self._most:
             self._make_room(now, sum(name not in self._kept for name, _, _ in wanted))
         found = []
@@ -115,7 +115,7 @@ class Buckets:
         return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
 
     def spend_all(
-        self, wanted: Sequence[Terms], now: float, *, take: bool = True
+        self, wanted: Sequence[BucketRate], now: float, *, take: bool = True
     ) -> tuple[float, int]:
         """
         Take one token from each of several buckets, or none from any.
@@ -145,7 +145,7 @@ class Buckets:
         # More than is asked for now, as looking through all of them costs what it costs.
         excess = len(self._kept) + max(places, self._most // 10) - self._most
         # All in use at once: fresh ones are for those that would be full first anyway. Whoever is
-        # out of calls is among the last, and gains nothing by a crowd of new names.
+        # out of calls is among the last, and gains nothing by many new names.
         until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
         names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
         for name in names if until <= now else names[:excess]:

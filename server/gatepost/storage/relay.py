@@ -1,13 +1,16 @@
 """
 The relay between processes, per tenant: messages, notes, logs and rate limits that may be lost.
 
-It is in memory for one process, and Valkey or Redis for several. Every backend passes the tests in
-`tests/storage`.
+It is in memory for one process, as here, and Valkey or Redis for several. Every backend passes the
+tests in `tests/storage`.
 """
 
 import asyncio
 import contextlib
+import time
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -15,7 +18,11 @@ import msgspec
 import structlog
 
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.rate_limits import ConcurrencySlot, Denial, Spending
+from gatepost.storage.rate_limits import SLOT_WAIT_S, Buckets, ConcurrencySlot, Denial, Spending
+
+SWEEP_EVERY_S = 1.0
+OTHERS_SWEPT = 20
+"""How many other tenants a tenant that is active sweeps as well."""
 
 Deliver = Callable[[bytes], None]
 """Called with each message of a topic on the event loop; must not block or raise."""
@@ -163,3 +170,178 @@ class WakeUps:
     def _deliver(self, message: bytes) -> None:
         if self._message is None or message == self._message:
             self._woken.set()
+
+
+class MemoryRelay:
+    """A relay within one process."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._tenants: OrderedDict[str, MemoryTenantRelay] = OrderedDict()
+
+    def of(self, tenant: str) -> "MemoryTenantRelay":
+        """Return the relay of one tenant."""
+        kept = self._tenants.get(tenant)
+        if kept is None:
+            kept = self._tenants[tenant] = MemoryTenantRelay(self._clock, self._sweep_others)
+        return kept
+
+    def _sweep_others(self, now: float) -> None:
+        """Sweep some tenants, in turn: one that makes no more requests would keep everything."""
+        for tenant in tuple(islice(self._tenants, OTHERS_SWEPT)):
+            self._tenants.move_to_end(tenant)
+            self._tenants[tenant].sweep(now)
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the relay answers."""
+
+    async def aclose(self) -> None:
+        """Close all connections; subscriptions end."""
+        self._tenants.clear()
+
+
+class MemoryTenantRelay:
+    """See `TenantRelay`."""
+
+    def __init__(self, clock: Callable[[], float], sweep_others: Callable[[float], None]) -> None:
+        self._clock = clock
+        self._sweep_others = sweep_others
+        self._followers: dict[str, dict[object, Deliver]] = {}
+        self._notes: dict[str, tuple[bytes, float]] = {}
+        self._logs: dict[str, _Log] = {}
+        self._buckets = Buckets()
+        self._taken: Counter[str] = Counter()
+        self._swept = clock()
+
+    def _sweep(self, now: float) -> None:
+        if now - self._swept >= SWEEP_EVERY_S:
+            self.sweep(now)
+            self._sweep_others(now)
+
+    def sweep(self, now: float) -> None:
+        """Forget what is over; not each time, or whoever leaves many notes would stop the loop."""
+        if now - self._swept < SWEEP_EVERY_S:
+            return
+        self._swept = now
+        for note in [name for name, (_, until) in self._notes.items() if until <= now]:
+            del self._notes[note]
+        for log in [name for name, kept in self._logs.items() if kept.until <= now]:
+            del self._logs[log]
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Send a message to all subscribers of a topic, in all processes."""
+        for deliver in tuple(self._followers.get(topic, {}).values()):
+            deliver(message)
+
+    async def follow(self, topic: str, deliver: Deliver) -> "MemoryFollowing":
+        """Subscribe to a topic; messages published after this returns are delivered."""
+        return MemoryFollowing(self._followers, topic, deliver)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """Store a note under a key."""
+        now = self._clock()
+        self._sweep(now)
+        self._notes[key] = (value, now + ttl_s)
+
+    async def take(self, key: str) -> bytes | None:
+        """Return a note and delete it; of several concurrent callers, one gets it."""
+        value, until = self._notes.pop(key, (None, 0.0))
+        return value if until > self._clock() else None
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """Take a token from a bucket that gains *rate* tokens a second and holds *burst*."""
+        return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot] = ()
+    ) -> Denial | None:
+        """Take one token from each bucket and one of each slot, or nothing."""
+        full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
+        wanted = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        now = self._clock()
+        if full:
+            wait, at = self._buckets.spend_all(wanted, now, take=False)
+            if wait > SLOT_WAIT_S:
+                return Denial(at, wait)
+            return Denial(len(spendings) + full[0], SLOT_WAIT_S)
+        wait, at = self._buckets.spend_all(wanted, now)
+        if wait:
+            return Denial(at, wait)
+        self.hold(slots)
+        return None
+
+    def hold(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """Take slots without checking that any is free; other processes learn of it soon."""
+        self._taken.update(slot.name for slot in slots)
+
+    def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
+        """Release slots; other processes learn of it soon."""
+        self._taken.subtract(slot.name for slot in slots)
+        self._taken += Counter()  # forgets what nobody uses
+
+    async def levels(
+        self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
+    ) -> list[float]:
+        """Return the tokens in each bucket, then the number of slots in use; takes nothing."""
+        now = self._clock()
+        held = [
+            self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
+        ]
+        return [*held, *(self._taken[slot.name] for slot in slots)]
+
+    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
+        """Append to a log and return the entry's number; only the *most* newest entries stay."""
+        now = self._clock()
+        self._sweep(now)
+        kept = self._logs.get(log)
+        if kept is None or kept.until <= now:
+            kept = self._logs[log] = _Log()
+        kept.last += 1
+        kept.until = now + ttl_s
+        kept.events.append(LogEvent(kept.last, data))
+        while len(kept.events) > most:
+            kept.events.popleft()
+        return kept.last
+
+    async def read(self, log: str, after: int) -> list[LogEvent] | None:
+        """Return the entries after a number; None if the log is unknown or has lost some."""
+        kept = self._logs.get(log)
+        if kept is None or kept.until <= self._clock() or after > kept.last:
+            return None
+        found = [event for event in kept.events if event.number > after]
+        return found if len(found) == kept.last - after else None
+
+    async def forget(self, log: str) -> None:
+        """Delete a log."""
+        self._logs.pop(log, None)
+
+    async def clear(self) -> None:
+        """Delete all notes and logs of the tenant."""
+        self._notes.clear()
+        self._logs.clear()
+
+
+class MemoryFollowing:
+    """See `Subscription`."""
+
+    def __init__(
+        self, followers: dict[str, dict[object, Deliver]], topic: str, deliver: Deliver
+    ) -> None:
+        self._followers, self._topic = followers, topic
+        followers.setdefault(topic, {})[self] = deliver
+
+    async def aclose(self) -> None:
+        """End the subscription."""
+        interested = self._followers.get(self._topic, {})
+        interested.pop(self, None)
+        if not interested:
+            self._followers.pop(self._topic, None)
+
+
+class _Log:
+    __slots__ = ("events", "last", "until")
+
+    def __init__(self) -> None:
+        self.events: deque[LogEvent] = deque()
+        self.last = 0
+        self.until = 0.0

@@ -201,7 +201,7 @@ class AccessLog:
 
     def _batch(self) -> bytes:
         rows, self._unwritten = self._unwritten, []
-        # Refused requests come in crowds, and mostly to the same few paths.
+        # Refused requests come in large numbers, mostly to the same few paths.
         clean = cache(self._clean)
         # A path that was served is one of ours; whatever else stands in a line a client has chosen.
         lines = self._encode(

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from gatepost.config.telemetry import LogFormat, LogLevel
-from gatepost.redaction import log_context
+from gatepost.redaction.redactor import cleaned_for_log
 from gatepost.telemetry.trace import CURRENT
 
 # A JWT, or whatever follows "Bearer": exception messages and headers can quote what a client sent.
@@ -40,7 +40,7 @@ characters. Terminals read logs, and so do programs that have their own line sep
 
 def scrub(text: str) -> str:
     """Return the text without the tenant's secrets and without credentials."""
-    return _SECRETS.sub("[REDACTED]", log_context.cleaned(text))
+    return _SECRETS.sub("[REDACTED]", cleaned_for_log(text))
 
 
 def printable(text: str, *, limit: int = 1000) -> str:

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from gatepost.tools import json_shape
 from gatepost.tools.api import SecretPath, ToolFailure
-from gatepost.tools.json_shape import levels_of, most_values
+from gatepost.tools.json_shape import levels_of, most_values, objects_in
 from gatepost.tools.redaction import LONG_BYTES, is_quoted
 from gatepost.tools.schema_branches import RANGES, Branching, looks_around
 
@@ -176,8 +176,8 @@ class Bounds:
         self._branching, self._explain, self._make = branching, explain, validator
         self._most_mistakes, self._most_steps, self._hidden = most_mistakes, most_steps, hidden
         self._copying = copying
-        self._divides = copying and any(RANGES.keys() & one.keys() for one in _objects_in(schema))
-        self._looks = max(map(looks_around, _objects_in(schema)), default=0)
+        self._divides = copying and any(RANGES.keys() & one.keys() for one in objects_in(schema))
+        self._looks = max(map(looks_around, objects_in(schema)), default=0)
         self._names = frozenset(_names_in(schema))
         self._validator: Any = None
         self._harmless = min(
@@ -317,22 +317,11 @@ def _has_extremes(value: Any) -> bool:
 
 def _names_in(schema: Any) -> Iterator[str]:
     """Yield the names of members in a schema."""
-    for one in _objects_in(schema):
+    for one in objects_in(schema):
         if isinstance(properties := one.get("properties"), Mapping):
             yield from properties
         if isinstance(required := one.get("required"), list):
             yield from (name for name in required if isinstance(name, str))
-
-
-def _objects_in(schema: Any) -> Iterator[Mapping[str, Any]]:
-    ahead = [schema]
-    while ahead:
-        one = ahead.pop()
-        if isinstance(one, Mapping):
-            yield one
-            ahead.extend(one.values())
-        elif isinstance(one, list):
-            ahead.extend(one)
 
 
 def _beginning(value: Any, most: int, names: frozenset[str], room: list[int]) -> Any:

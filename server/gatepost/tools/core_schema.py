@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.json_shape import MOST_VALUES, levels_of, most_values
+from gatepost.tools.json_shape import MOST_VALUES, levels_of, most_values, objects_in
 
 MOST_COMPARED = 2_000_000
 """The limit of compared pairs in the worst case, over all lists and objects; 15 ns each."""
@@ -40,7 +40,7 @@ Bound = Callable[[Any], None]
 
 def bounds_of(core_schema: Any) -> list[Bound]:
     """Return what must be asked of a long document before it is validated with this schema."""
-    parts = [*_parts(core_schema)]
+    parts = [*objects_in(core_schema)]
     found: list[tuple[bool, Bound]] = [
         (any(map(_makes_table, parts)), bound_tables),
         (any(part.get("type") == "json" for part in parts), bound_texts),
@@ -121,20 +121,6 @@ def _texts(value: Any) -> Iterator[str]:
             yield one
         elif isinstance(one, dict):
             yield from one
-
-
-def _parts(core_schema: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield everything in a schema that may be a schema itself."""
-    ahead, seen = [core_schema], set()
-    while ahead:
-        one = ahead.pop()
-        if isinstance(one, Mapping):
-            if id(one) not in seen:
-                seen.add(id(one))
-                yield one
-                ahead.extend(one.values())
-        elif isinstance(one, list | tuple):
-            ahead.extend(one)
 
 
 def _makes_table(part: Mapping[str, Any]) -> bool:

@@ -23,14 +23,14 @@ Principal = tuple[str, ...]
 
 MOST_WAITING = 32
 """
-The most jobs of one caller that may wait. Each holds the body of a request. The default burst of
-`[limits]` is smaller, so a caller within its limits is not refused.
+The most computations of one caller that may wait. Each holds the body of a request. The default
+burst of `[limits]` is smaller, so a caller within its limits is not refused.
 """
 BUSY_S = 1.0
 
 
 class TooManyWaiting(ToolFailure):
-    """The caller has too many jobs in the queue; nothing was done for the new one."""
+    """The caller has too many computations in the queue; nothing was done for the new one."""
 
     def __init__(self) -> None:
         message = "Too many of your long requests are waiting. Send fewer of them at once."
@@ -38,29 +38,29 @@ class TooManyWaiting(ToolFailure):
         self.failure = Failure("rate_limit", message, retry_after=BUSY_S, limit="caller")
 
 
-class JobQueue:
+class ThreadQueue:
     """
-    The waiting jobs: tenants take turns, within a tenant its callers do.
+    The waiting computations: tenants take turns, within a tenant its callers do.
 
-    A caller's own jobs run in the order in which they came. So jobs of one caller delay those of
-    another tenant by one job at a time, however many there are.
+    A caller's own computations run in the order in which they came. So computations of one caller
+    delay those of another tenant by one at a time, however many there are.
     """
 
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, OrderedDict[Principal, deque[Turn]]] = OrderedDict()
 
     def waiting(self, caller: Principal) -> int:
-        """Return the number of waiting jobs of a caller."""
+        """Return the number of waiting computations of a caller."""
         callers = self._tenants.get(caller[0])
         return 0 if callers is None else len(callers.get(caller, ()))
 
     def add(self, caller: Principal, turn: Turn) -> None:
-        """Add a job behind the others of its caller, whose first element is its tenant."""
+        """Add a computation behind the others of its caller, whose first element is its tenant."""
         callers = self._tenants.setdefault(caller[0], OrderedDict())
         callers.setdefault(caller, deque()).append(turn)
 
     def next(self) -> Turn | None:
-        """Remove and return the job whose turn it is; None if no job waits."""
+        """Remove and return the computation whose turn it is; None if no computation waits."""
         if not self._tenants:
             return None
         tenant, callers = next(iter(self._tenants.items()))
@@ -72,7 +72,7 @@ class JobQueue:
         return turn
 
     def remove(self, caller: Principal, turn: Turn) -> None:
-        """Remove a job, if it still waits."""
+        """Remove a computation, if it still waits."""
         callers = self._tenants.get(caller[0])
         if callers is not None and turn in callers.get(caller, ()):
             callers[caller].remove(turn)
@@ -87,10 +87,10 @@ class JobQueue:
 
 
 class CpuThread:
-    """The thread as one event loop uses it: one job runs, and the others wait in the queue."""
+    """The thread as one event loop uses it: one computation runs, the others wait in the queue."""
 
     def __init__(self) -> None:
-        self.queue = JobQueue()
+        self.queue = ThreadQueue()
         self.busy = False
 
     async def turn(self, caller: Principal, *, bounded: bool) -> None:
@@ -107,11 +107,11 @@ class CpuThread:
         except asyncio.CancelledError:
             self.queue.remove(caller, turn)
             if turn.done() and not turn.cancelled():
-                self.leave()  # it was this job's turn, but the call ended before it resumed
+                self.leave()  # it was this computation's turn, but the call ended before it resumed
             raise
 
     def leave(self) -> None:
-        """Hand the thread to the next job."""
+        """Hand the thread to the next computation."""
         while (turn := self.queue.next()) is not None:
             if not turn.done():  # else cancelled, and not resumed yet
                 turn.set_result(None)
@@ -129,8 +129,8 @@ async def in_cpu_thread(
     """
     Run *function* in the thread for a request of *caller*; it must only compute.
 
-    Raises TooManyWaiting if too many jobs of the caller wait. With *bounded* false the job waits
-    nevertheless: what a tool has answered must not be lost.
+    Raises TooManyWaiting if too many computations of the caller wait. With *bounded* false this one
+    waits nevertheless: what a tool has answered must not be lost.
     """
     loop = asyncio.get_running_loop()
     thread = _uses.get(loop)
@@ -139,14 +139,14 @@ async def in_cpu_thread(
     await thread.turn(caller.principal_key, bounded=bounded)
 
     def ended(_: Future[T]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, so no job waits
+        with suppress(RuntimeError):  # the loop is closed, so no computation waits
             loop.call_soon_threadsafe(thread.leave)
 
     try:
-        job = _thread.submit(copy_context().run, function, *arguments)
+        running = _thread.submit(copy_context().run, function, *arguments)
     except RuntimeError:
         thread.leave()
         raise
-    # The job's own end counts: a caller that gives up must not make the thread seem free.
-    job.add_done_callback(ended)
-    return await asyncio.wrap_future(job)
+    # The computation's own end counts: a caller that gives up must not make the thread seem free.
+    running.add_done_callback(ended)
+    return await asyncio.wrap_future(running)

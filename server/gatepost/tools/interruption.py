@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import structlog
 
-from gatepost.redaction.log_context import HERE
+from gatepost.redaction.redactor import HERE
 from gatepost.tools.redacted_call import RedactedCall
 
 T = TypeVar("T")

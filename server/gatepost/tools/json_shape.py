@@ -5,7 +5,7 @@ With whole-body operations of `bytes`: a loop over tokens in Python would cost a
 than all else together, and everybody else waits for it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import isinf
 from typing import Any, TypeVar
 
@@ -56,6 +56,24 @@ def levels_of(value: Any) -> Iterator[list[Any]]:
             elif isinstance(one, list):
                 inner.extend(one)
         level = inner
+
+
+def objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    """
+    Yield every object in a decoded document or a schema, each once.
+
+    A schema of pydantic's may contain itself.
+    """
+    ahead, seen = [value], set()
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, Mapping):
+            if id(one) not in seen:
+                seen.add(id(one))
+                yield one
+                ahead.extend(one.values())
+        elif isinstance(one, list | tuple):
+            ahead.extend(one)
 
 
 def outside_strings(body: bytes) -> bytes:

@@ -8,8 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
-from gatepost.redaction.log_context import HERE
-from gatepost.redaction.redactor import Redactor, cleaned_text, is_prompt
+from gatepost.redaction.redactor import HERE, Redactor, cleaned_text, is_prompt
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure

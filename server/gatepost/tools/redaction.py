@@ -7,8 +7,15 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.redaction import document, log_context
-from gatepost.redaction.redactor import Redactor, cleaned_text, is_prompt, is_unquoted, quoted
+from gatepost.redaction import document
+from gatepost.redaction.redactor import (
+    Redactor,
+    cleaned_text,
+    is_prompt,
+    is_unquoted,
+    quoted,
+    redact_logs_of,
+)
 from gatepost.tools.api import Failure, Offer, Outcome, Tool
 from gatepost.tools.client import (
     InputRequest,
@@ -102,7 +109,7 @@ class Redaction:
         self._last: dict[str | None, int] = {}
         self.found = 0
         """The number of outcomes in which a secret was redacted."""
-        log_context.join(self)
+        redact_logs_of(self)
 
     def redactors(self) -> Iterable[Redactor]:
         """Return the redactor of the server and those of all tenants known here."""

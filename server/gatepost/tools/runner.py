@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from gatepost.redaction.log_context import HERE
+from gatepost.redaction.redactor import HERE
 from gatepost.storage.commit import CommitFailed, CommitFuture, committed
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import (

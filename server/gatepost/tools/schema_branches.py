@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gatepost.tools.json_shape import NESTING
+from gatepost.tools.json_shape import NESTING, objects_in
 
 MOST_BRANCHES = 10_000
 """The most subschemas that one value at the root may be checked against."""
@@ -142,18 +142,12 @@ class _Graph:
 
     def _index(self, node: Any) -> None:
         """Index the nodes by their names (`$anchor`, `$id`)."""
-        ahead = [node]
-        while ahead:
-            one = ahead.pop()
-            if isinstance(one, Mapping):
-                for keyword in ("$anchor", "$dynamicAnchor"):
-                    if isinstance(one.get(keyword), str):
-                        self._named["#" + one[keyword]] = one
-                if isinstance(one.get("$id"), str):
-                    self._named[one["$id"].rstrip("#")] = one
-                ahead.extend(one.values())
-            elif isinstance(one, list):
-                ahead.extend(one)
+        for one in objects_in(node):
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(one.get(keyword), str):
+                    self._named["#" + one[keyword]] = one
+            if isinstance(one.get("$id"), str):
+                self._named[one["$id"].rstrip("#")] = one
 
     def most(self, weight: Callable[[Any], int]) -> tuple[int, ...]:
         """Return the maximum for a value, by depth; the numbers never decrease."""

@@ -121,8 +121,8 @@ class Home:
         """Run blocking work that changes files: one change at a time, counted."""
 
         def counted(stop: threading.Event) -> T:
-            with self.ledger.changing(stop) as tally:
-                return work(tally, stop)
+            with self.ledger.changing(stop) as delta:
+                return work(delta, stop)
 
         async with self._changes:
             return await self.run(counted)
@@ -204,7 +204,7 @@ class TenantWorkspace:
         """
         parts, tree = self._written(path), self._tree
         await self._home.change(
-            lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs)
+            lambda delta, stop: tree.write(parts, data, delta, stop, mkdirs=mkdirs)
         )
         return tree.shown + "/".join(parts)
 
@@ -212,11 +212,11 @@ class TenantWorkspace:
         """Write a whole file unless it exists; of concurrent attempts, one succeeds."""
         parts, tree = self._written(path), self._tree
 
-        def write(tally: UsageChange, stop: threading.Event) -> bool:
+        def write(delta: UsageChange, stop: threading.Event) -> bool:
             # Every process that writes waits for the same lock.
             if tree.holds(parts):
                 return False
-            tree.write(parts, data, tally, stop, mkdirs=True)
+            tree.write(parts, data, delta, stop, mkdirs=True)
             return True
 
         return await self._home.change(write)
@@ -225,7 +225,7 @@ class TenantWorkspace:
         """Append to a file by replacing it; return its new size."""
         parts, tree = self._written(path), self._tree
         return await self._home.change(
-            lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
+            lambda delta, stop: tree.write(parts, data, delta, stop, mkdirs=mkdirs, append=True)
         )
 
     async def edit(
@@ -234,7 +234,7 @@ class TenantWorkspace:
         """Replace a file with the result of *change*, excluding other changes."""
         parts, tree = self._written(path), self._tree
         size, is_new = await self._home.change(
-            lambda tally, stop: tree.edit(parts, change, tally, stop, limit=limit)
+            lambda delta, stop: tree.edit(parts, change, delta, stop, limit=limit)
         )
         return Edited(tree.shown + "/".join(parts), size, is_new)
 
@@ -295,7 +295,7 @@ class TenantWorkspace:
     async def make_folder(self, path: str) -> str:
         """Create a folder and its parents; return its path as tools show it."""
         parts = self._written(path.removesuffix("/"))
-        await self._home.change(lambda tally, _: self._tree.make(parts, tally))
+        await self._home.change(lambda delta, _: self._tree.make(parts, delta))
         return self._tree.shown + "/".join(parts)
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
@@ -305,7 +305,7 @@ class TenantWorkspace:
             message = "The workspace itself cannot be deleted; name what is in it."
             raise ToolFailure("validation", message, field="path")
         return await self._home.change(
-            lambda tally, _: self._tree.remove(parts, tally, recursive=recursive)
+            lambda delta, _: self._tree.remove(parts, delta, recursive=recursive)
         )
 
     async def usage(self) -> WorkspaceUsage:
@@ -319,7 +319,7 @@ class TenantWorkspace:
 
     async def place(self) -> Path:
         """Return the real path of the directory for a sandboxed program; create it if missing."""
-        await self._home.change(lambda tally, _: self._tree.make((), tally))
+        await self._home.change(lambda delta, _: self._tree.make((), delta))
         return Path(await self._home.run(lambda _: self._tree.place()))
 
     def area(self, name: str) -> "TenantWorkspace":

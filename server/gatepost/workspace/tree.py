@@ -67,7 +67,7 @@ class Tree:
         self,
         parts: Parts,
         data: bytes,
-        tally: UsageChange,
+        delta: UsageChange,
         stop: threading.Event,
         *,
         mkdirs: bool,
@@ -84,11 +84,11 @@ class Tree:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             before = old.st_size if old is not None and stat.S_ISREG(old.st_mode) else 0
             growth = len(data) if append else len(data) - before
-            tally.require(bytes=growth, files=missing + (old is None))
-            with self._made(parts[:-1], tally) as folder:
+            delta.require(bytes=growth, files=missing + (old is None))
+            with self._made(parts[:-1], delta) as folder:
                 source = parts if append and old is not None else None
                 size = self._replace(folder, parts[-1], data, stop, source, _mode(old))
-                tally.add(bytes=size - before, files=int(old is None))
+                delta.add(bytes=size - before, files=int(old is None))
                 os.fsync(folder)
             return size
 
@@ -96,7 +96,7 @@ class Tree:
         self,
         parts: Parts,
         change: Callable[[bytes | None], bytes],
-        tally: UsageChange,
+        delta: UsageChange,
         stop: threading.Event,
         *,
         limit: int,
@@ -110,7 +110,7 @@ class Tree:
             old = head.data
         except _Missing:
             pass
-        size = self.write(parts, change(old), tally, stop, mkdirs=True)
+        size = self.write(parts, change(old), delta, stop, mkdirs=True)
         return size, old is None
 
     def too_large(self, parts: Parts, limit: int) -> ToolFailure:
@@ -118,14 +118,14 @@ class Tree:
         message = f"{self._show(parts)} is larger than the {limit} bytes allowed."
         return ToolFailure("validation", message, field="path")
 
-    def make(self, parts: Parts, tally: UsageChange) -> None:
+    def make(self, parts: Parts, delta: UsageChange) -> None:
         """Create a folder and its parents."""
         with self._explained(parts):
-            tally.require(bytes=0, files=self._missing(parts))
-            with self._made(parts, tally):
+            delta.require(bytes=0, files=self._missing(parts))
+            with self._made(parts, delta):
                 return
 
-    def remove(self, parts: Parts, tally: UsageChange, *, recursive: bool) -> bool:
+    def remove(self, parts: Parts, delta: UsageChange, *, recursive: bool) -> bool:
         """Remove a file or folder; a folder disappears as a whole and is then cleared."""
         try:
             with self._explained(parts), self._folder(parts[:-1]) as folder:
@@ -139,7 +139,7 @@ class Tree:
                 hidden = partial_name()
                 os.rename(parts[-1], hidden, src_dir_fd=folder, dst_dir_fd=folder)
                 gone = clear(folder, hidden)
-                tally.add(bytes=-gone.bytes, files=-gone.files)
+                delta.add(bytes=-gone.bytes, files=-gone.files)
                 os.fsync(folder)
                 return True
         except _Missing:
@@ -255,7 +255,7 @@ class Tree:
             os.close(handle)
 
     @contextmanager
-    def _made(self, parts: Parts, tally: UsageChange) -> Iterator[int]:
+    def _made(self, parts: Parts, delta: UsageChange) -> Iterator[int]:
         """Return the folder; create it if it is missing, each step relative to the previous one."""
         handle = os.dup(self._root)
         try:
@@ -265,7 +265,7 @@ class Tree:
                 except FileExistsError:
                     pass
                 else:
-                    tally.add(bytes=0, files=int(at >= self._uncounted))
+                    delta.add(bytes=0, files=int(at >= self._uncounted))
                     os.fsync(handle)
                 below = self._resolver.open(handle, (name,), DIRECTORY)
                 os.close(handle)

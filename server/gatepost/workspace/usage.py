@@ -13,7 +13,7 @@ import msgspec
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import WorkspaceUsage
 
-TALLY = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
+WRITTEN_USAGE = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
 
 LOCK_S = 20.0
 """How long a change waits for changes of other processes, in seconds."""
@@ -104,22 +104,22 @@ class UsageFile:
             _lock(handle, stop)
             usage = self._read(handle)
             os.ftruncate(handle, 0)
-            tally = UsageChange(usage or self._walk(), self.quota, self._recount)
+            delta = UsageChange(usage or self._walk(), self.quota, self._recount)
             try:
-                yield tally
+                yield delta
             finally:
-                os.pwrite(handle, b"%d %d\n" % (tally.bytes, tally.files), 0)
+                os.pwrite(handle, b"%d %d\n" % (delta.bytes, delta.files), 0)
         finally:
             os.close(handle)  # which also ends the lock
 
     def counted(self, stop: threading.Event) -> WorkspaceUsage:
         """Count the usage by walking the files."""
         self._counted_at = None
-        with self.changing(stop) as tally:
-            return WorkspaceUsage(tally.bytes, tally.files)
+        with self.changing(stop) as delta:
+            return WorkspaceUsage(delta.bytes, delta.files)
 
     def _read(self, handle: int) -> WorkspaceUsage | None:
-        found = TALLY.fullmatch(os.pread(handle, 64, 0))
+        found = WRITTEN_USAGE.fullmatch(os.pread(handle, 64, 0))
         if found is None or self._counted_at is None:
             return None
         return WorkspaceUsage(int(found[1]), int(found[2]))

@@ -69,8 +69,8 @@ Frame = Printed | ToolRequested | ScriptValue | Failed
 _frames: msgspec.json.Decoder[Frame] = msgspec.json.Decoder(Frame)
 
 
-class ScriptJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker's job."""
+class ScriptWork(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker's work."""
 
     file: str
     code: str
@@ -119,13 +119,13 @@ class ScriptProcess:
         self._printed_bytes = 0
         self._calls = 0
 
-    async def run(self, job: ScriptJob) -> Ran:
-        """Send the job and serve the script until it has its value; raise Ended."""
+    async def run(self, work: ScriptWork) -> Ran:
+        """Send the work and serve the script until it has its value; raise Ended."""
         telling = asyncio.create_task(self._tell_always())
         clock = asyncio.timeout(self._settings.timeout_s)
         try:
             async with clock:
-                value = await self._serve(job)
+                value = await self._serve(work)
         except TimeoutError:
             if not clock.expired():
                 raise
@@ -142,8 +142,8 @@ class ScriptProcess:
         """Return the printed text."""
         return "".join(self._printed)
 
-    async def _serve(self, job: ScriptJob) -> Any:
-        await self._send({**msgspec.structs.asdict(job), "limits": limits_of(self._settings)})
+    async def _serve(self, work: ScriptWork) -> Any:
+        await self._send({**msgspec.structs.asdict(work), "limits": limits_of(self._settings)})
         while True:
             frame = await self._frame()
             if isinstance(frame, ScriptValue):
@@ -205,7 +205,7 @@ class ScriptProcess:
 
 
 async def perform(
-    job: ScriptJob, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
+    work: ScriptWork, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
 ) -> Ran:
     """
     Run a script in a process of its own; raise Ended if it has no value.
@@ -213,7 +213,7 @@ async def perform(
     The process has ended when this returns or raises.
     """
     async with _worker(command) as process:
-        return await ScriptProcess(process, host, settings).run(job)
+        return await ScriptProcess(process, host, settings).run(work)
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ from gatepost_packs.scripts.process import (
     MOST_DEPTH,
     Host,
     ScriptFailed,
-    ScriptJob,
+    ScriptWork,
     depth_of,
     perform,
     queue,
@@ -262,10 +262,10 @@ async def _run(
     async def tell(seconds: float, so_far: str) -> None:
         await ctx.progress(seconds, settings.timeout_s, f"{script.file} runs: {so_far}")
 
-    job = ScriptJob(file=script.file, code=code, function=function, args=args or [])
+    work = ScriptWork(file=script.file, code=code, function=function, args=args or [])
     try:
         async with queue().admitted(ctx.caller.tenant_id, settings, patient=ctx.depth == 0):
-            ran = await perform(job, Host(call, tell), settings)
+            ran = await perform(work, Host(call, tell), settings)
     except ScriptFailed as ended:
         if ended.reason == "function":
             raise _without(function, script, code) from None

@@ -43,10 +43,10 @@ class CallFailed(Exception):
 class Worker:
     """One run of one script."""
 
-    def __init__(self, starlark: Any, job: dict[str, Any]) -> None:
+    def __init__(self, starlark: Any, work: dict[str, Any]) -> None:
         self.starlark = starlark
-        self.job = job
-        self.limits: dict[str, Any] = job["limits"]
+        self.work = work
+        self.limits: dict[str, Any] = work["limits"]
         self.reason = "script"
         self._steps = self._printed = 0
         self._unsent: list[str] = []
@@ -54,7 +54,7 @@ class Worker:
 
     def run(self) -> object:
         """Return the value of the script, or of the named function."""
-        starlark, job = self.starlark, self.job
+        starlark, work = self.starlark, self.work
         dialect = starlark.Dialect.extended()
         dialect.enable_f_strings = True
         dialect.enable_load = False
@@ -66,13 +66,13 @@ class Worker:
         module = starlark.Module()
         for name in HOST_FUNCTIONS:
             module.add_callable(name, getattr(self, name))
-        parsed = starlark.parse(job["file"], job["code"], dialect)
+        parsed = starlark.parse(work["file"], work["code"], dialect)
         result = starlark.eval_with(options, module, parsed, have)
-        if job["function"] is None:
+        if work["function"] is None:
             return result.value
         frozen = module.freeze()
         try:
-            return frozen.call_with(options, job["function"], *job["args"]).value
+            return frozen.call_with(options, work["function"], *work["args"]).value
         except starlark.StarlarkError as error:
             if str(error).startswith("Module "):  # has no such symbol, or does not export it
                 self.reason = "function"
@@ -262,13 +262,13 @@ def answer(worker: Worker) -> None:
 
 
 def main() -> None:
-    """Read the job, confine the process, and run the job."""
+    """Read the work, confine the process, and run the work."""
     # The paths are arguments, because this process has no installed packages.
     sys.path += sys.argv[1:]
     starlark, launch = __import__("starlark"), __import__("launch")
-    job = receive()
+    work = receive()
     sys.excepthook = panicked
-    worker = Worker(starlark, job)
+    worker = Worker(starlark, work)
     confine(worker.limits, launch)
     answer(worker)
 

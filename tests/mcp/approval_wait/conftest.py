@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp import approval_wait
+from gatepost.mcp import client as mcp_client
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.stage import Next
@@ -138,8 +138,8 @@ class DecisionStage:
 @pytest.fixture(autouse=True)
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients hear soon that they wait, and nothing was paid yet."""
-    monkeypatch.setattr(approval_wait, "SIGN_EVERY_S", 0.02)
-    monkeypatch.setattr(approval_wait, "AGAIN_S", 0.01)
+    monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
+    monkeypatch.setattr(mcp_client, "AGAIN_S", 0.01)
     monkeypatch.setattr(Paid, "amounts", [])
     monkeypatch.setattr(Paid, "begun", asyncio.Event())
     monkeypatch.setattr(Paid, "go_on", asyncio.Event())
@@ -148,7 +148,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that its client has to make again waits for a moment only."""
-    monkeypatch.setattr(approval_wait, "HOLD_S", 0.002)
+    monkeypatch.setattr(mcp_client, "HOLD_S", 0.002)
 
 
 @pytest.fixture

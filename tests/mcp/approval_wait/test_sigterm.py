@@ -26,9 +26,9 @@ EVENTS = ("Accept", "application/json, text/event-stream")
 # In the server alone, for which signs of life are an hour apart: nothing but the stop ends a wait.
 TOOL = '''
 from gatepost import CallContext, Pack
-from gatepost.mcp import approval_wait
+from gatepost.mcp import client as mcp_client
 
-approval_wait.SIGN_EVERY_S = approval_wait.HOLD_S = 3600.0
+mcp_client.SIGN_EVERY_S = mcp_client.HOLD_S = 3600.0
 
 pack = Pack("seldom")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.mcp import approval_wait
+from gatepost.mcp import client as mcp_client
 from tests.mcp.approval_wait.conftest import (
     MESSAGE,
     PAGE,
@@ -31,8 +31,8 @@ Calling = tuple[EndpointClient, Awaitable[Any]]
 @pytest.fixture(autouse=True)
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody who waits is woken by anything but a decision, or the stop."""
-    monkeypatch.setattr(approval_wait, "SIGN_EVERY_S", HOUR_S)
-    monkeypatch.setattr(approval_wait, "HOLD_S", HOUR_S)
+    monkeypatch.setattr(mcp_client, "SIGN_EVERY_S", HOUR_S)
+    monkeypatch.setattr(mcp_client, "HOLD_S", HOUR_S)
 
 
 async def plain(decisions: DecisionStage) -> Calling:

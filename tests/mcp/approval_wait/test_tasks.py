@@ -9,7 +9,7 @@ import pytest
 from gatepost.mcp import tool_calls
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.tasks import TaskRecord
 from tests.mcp.approval_wait.conftest import (
     MESSAGE,
@@ -42,7 +42,7 @@ class TaskReplicas:
         records, relay = MemoryRecords(), MemoryRelay()
         self.cables = [DetachableRecords(records), DetachableRecords(records)]
         self.first, self.second = (
-            with_decisions(decisions, kind, records=cable, relay=relay, terms=TERMS)
+            with_decisions(decisions, kind, records=cable, relay=relay, task_limits=TERMS)
             for cable in self.cables
         )
 

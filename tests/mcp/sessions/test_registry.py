@@ -11,7 +11,7 @@ from gatepost.mcp.sessions.channel import GOOD_S, IDLE_S, MessageChannel, Sessio
 from gatepost.mcp.sessions.session import McpSession, McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
 from tests.support.endpoint import Clock, Ring, a_caller
 

@@ -11,7 +11,7 @@ from gatepost.mcp.sessions.channel import revise
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemorySessions
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.sessions import SessionRecord
 from tests.support.endpoint import Ring, a_caller, message
 from tests.support.endpoint_streams import EndpointPair

@@ -42,7 +42,7 @@ async def too_slow(ctx: CallContext) -> str:
 async def client() -> AsyncIterator[TaskClient]:
     ENDED.clear()
     Signal.go = asyncio.Event()
-    client = TaskClient(pack.tools.values(), terms=TaskLimits(ttl_s=100, lease_s=0.5))
+    client = TaskClient(pack.tools.values(), task_limits=TaskLimits(ttl_s=100, lease_s=0.5))
     yield client
     await client.task_runner.aclose()
 

@@ -11,7 +11,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.tools.api import Call
 from tests.mcp import fixture_questions
 from tests.mcp.fixture_questions import TaskConfirmation
@@ -83,8 +83,8 @@ class SharedTaskReplicas:
         self.records = MemoryRecords()
         self.cable = DetachableRecords(self.records)
         relay = MemoryRelay()
-        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, terms=TERMS)
-        self.second = TaskClient(TOOLS, records=self.records, relay=relay, terms=TERMS)
+        self.first = TaskClient(TOOLS, records=self.cable, relay=relay, task_limits=TERMS)
+        self.second = TaskClient(TOOLS, records=self.records, relay=relay, task_limits=TERMS)
 
     def time_passes(self, seconds: float) -> None:
         """At both."""
@@ -151,7 +151,7 @@ async def test_k_13_words_reach_the_replica_that_runs_it(
     """Over the relay at once, and without one when the record is looked at next."""
     if not connected:
         replicas.second = TaskClient(
-            TOOLS, records=replicas.records, relay=MemoryRelay(), terms=TERMS
+            TOOLS, records=replicas.records, relay=MemoryRelay(), task_limits=TERMS
         )
     asking = await replicas.first.start("confirm_delete", {"filename": "a"})
     requests = (await replicas.first.until(asking["taskId"], "input_required"))["inputRequests"]
@@ -183,7 +183,7 @@ async def test_a_later_run_knows_where_the_call_came_from(
     """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
     heard = Heard()
     replicas.second.runner.recorder = heard
-    replicas.first.task_runner.task_store.terms = msgspec.structs.replace(TERMS, peers=kept)
+    replicas.first.task_runner.task_store.limits = msgspec.structs.replace(TERMS, peers=kept)
     replicas.first.scope = {"client": ("203.0.113.9", 0)}
     task = await replicas.first.start("look_up")
     await next_run()

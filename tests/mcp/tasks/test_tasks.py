@@ -246,7 +246,7 @@ async def test_k_07_a_task_is_durable_before_it_is_promised(client: TaskClient) 
 @pytest.mark.requirement("K-07")
 async def test_k_07_what_cannot_be_kept_does_not_begin(client: TaskClient) -> None:
     """Too many at once are refused with words; the tool has not run."""
-    client.task_runner.task_store.terms = client.task_runner.task_store.terms.__class__(
+    client.task_runner.task_store.limits = client.task_runner.task_store.limits.__class__(
         max_per_caller=2
     )
     first = await client.start("wait_for_word")

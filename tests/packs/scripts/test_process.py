@@ -20,7 +20,7 @@ from gatepost_packs.scripts.process import (
     Host,
     Ran,
     ScriptFailed,
-    ScriptJob,
+    ScriptWork,
     depth_of,
     end_of,
     perform,
@@ -56,8 +56,8 @@ class Tools:
 
 async def run(code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **more: Any) -> Ran:
     tools = more.pop("tools", None) or Tools()
-    job = ScriptJob(file="x.star", code=code, function="main" if args else None, args=list(args))
-    return await perform(job, Host(tools.call, tools.tell), settings, **more)
+    work = ScriptWork(file="x.star", code=code, function="main" if args else None, args=list(args))
+    return await perform(work, Host(tools.call, tools.tell), settings, **more)
 
 
 def children() -> set[int]:
@@ -104,8 +104,8 @@ async def test_a_worker_can_reach_nothing(attempt: str) -> None:
         "import os, resource, signal, socket, sys\n"
         f"sys.path += {[str(Path(worker.__file__).parent), *COMMAND[-2:]]!r}\n"
         "import worker, starlark, launch\n"
-        "job = worker.receive()\n"
-        "worker.confine(job['limits'], launch)\n"
+        "work = worker.receive()\n"
+        "worker.confine(work['limits'], launch)\n"
         "try:\n"
         f"  {attempt}\n"
         "  value = 'done'\n"
@@ -252,8 +252,8 @@ async def test_a_worker_outlives_no_server() -> None:
         "from gatepost_packs.scripts.process import *\n"
         "async def tell(*_): pass\n"
         "async def call(*_): print('ready', flush=True); await asyncio.sleep(99)\n"
-        "job = ScriptJob(file='x.star', code=\"call('never')\", function=None, args=[])\n"
-        "asyncio.run(perform(job, Host(call, tell), ScriptsSettings(timeout_s=60)))\n"
+        "work = ScriptWork(file='x.star', code=\"call('never')\", function=None, args=[])\n"
+        "asyncio.run(perform(work, Host(call, tell), ScriptsSettings(timeout_s=60)))\n"
     )
     server = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantTerms, Undecidable
+from gatepost.policy.approvals.request import GrantScope, Undecidable
 from gatepost.storage.records import Records
 from tests.policy.replicas import (
     ACME,
@@ -75,7 +75,7 @@ async def test_a_grant_and_its_approval_are_so_many_calls_and_no_more(records: R
     deployment = ApprovalDeployment(records=records, require=["act"])
     replicas = [deployment.replica(), deployment.replica()]
     request = await replicas[0].asked(what="a")
-    await replicas[1].service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=3))
+    await replicas[1].service.approve(ACME, request.id, BOB, grant=GrantScope(uses=3))
 
     outcomes = await asyncio.gather(*(replicas[at % 2].call(what="a") for at in range(20)))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.webhook import no_page, page_of
+from gatepost.policy.approvals.request import no_page, page_of
 from gatepost.tools.api import Call, Offer
 from tests.policy.replicas import ALICE, ApprovalDeployment
 from tests.support.measuring import steps

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantTerms, Operator, Undecidable
+from gatepost.policy.approvals.request import GrantScope, Operator, Undecidable
 from gatepost.policy.revocation.watch import RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import withdraw
 from gatepost.storage.revocations import RevocationRecord
@@ -26,7 +26,7 @@ DAY = 86_400.0
 async def granted(replica: ApprovalReplica, call: dict[str, Any], **terms: Any) -> None:
     """Ask for that call, and let it be approved with a grant."""
     request = await replica.asked(**call)
-    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(**terms))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(**terms))
 
 
 @pytest.mark.requirement("A7")
@@ -165,7 +165,7 @@ async def test_what_two_people_decide_is_not_granted() -> None:
     request = await replica.asked("put", what="a")
     with pytest.raises(Undecidable, match="Edited"):
         await replica.service.approve(
-            ACME, request.id, BOB, edited=b'{"what":"b"}', grant=GrantTerms(uses=1)
+            ACME, request.id, BOB, edited=b'{"what":"b"}', grant=GrantScope(uses=1)
         )
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gatepost.policy.approvals.request import GrantTerms, Undecidable
+from gatepost.policy.approvals.request import GrantScope, Undecidable
 from tests.policy.replicas import ACME, BOB, CAROL, ROBOT, ApprovalDeployment, failure_kind, text_of
 from tests.support.endpoint import a_caller
 
@@ -59,7 +59,7 @@ async def test_a_grant_for_a_machine_covers_its_calls_alone() -> None:
     deployment = ApprovalDeployment(require=["act"])
     replica = deployment.replica()
     request = await replica.asked("act", caller=ROBOT, what="a")
-    await replica.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=5, when="true"))
+    await replica.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=5, when="true"))
 
     assert text_of(await replica.call("act", ROBOT, what="b")) == "b 0 1"
     assert (

@@ -7,11 +7,9 @@ import pytest
 
 from gatepost import Pack
 from gatepost.config.approvals import ApprovalsSettings
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.rules import (
     ApprovalNeed,
-    BadCondition,
-    Condition,
-    ConditionVariables,
     Plan,
     caller_variables,
     plan_of,

@@ -10,7 +10,7 @@ import pytest
 from gatepost.policy.approvals.request import (
     ApprovalRequest,
     Approver,
-    GrantTerms,
+    GrantScope,
     Operator,
     Undecidable,
 )
@@ -339,7 +339,7 @@ async def test_a_withdrawal_reaches_those_whom_it_names() -> None:
     mine = await replica.asked(what="a")
     await replica.asked(what="b")
     await replica.asked(what="c", caller=a_caller(subject="eve"))
-    terms = GrantTerms(uses=5)
+    terms = GrantScope(uses=5)
     await service.approve(ACME, mine.id, BOB, grant=terms)
 
     deployment.revokes = lambda caller: caller.subject == "alice"

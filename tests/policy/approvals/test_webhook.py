@@ -10,12 +10,11 @@ import pytest
 
 from gatepost import ToolFailure
 from gatepost.policy.approvals.notifications import ApprovalChange
-from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty
+from gatepost.policy.approvals.request import ApprovalRequest, DisplayedParty, page_of
 from gatepost.policy.approvals.webhook import (
     BadSecret,
     Webhook,
     key_of,
-    page_of,
     payload_of,
     signature,
 )

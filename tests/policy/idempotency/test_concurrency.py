@@ -69,7 +69,7 @@ async def test_a_wait_for_somebody_else_ends_with_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever lost the right to call does not keep a connection by waiting."""
-    monkeypatch.setattr("gatepost.policy.idempotency.stage.GRACE_S", 0.02)
+    monkeypatch.setattr("gatepost.policy.idempotency.execution.GRACE_S", 0.02)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)
@@ -211,7 +211,7 @@ async def test_a_timeout_is_an_outcome() -> None:
 
 async def test_the_end_of_the_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs may end; what does not is stopped, and the next replica knows it at once."""
-    monkeypatch.setattr("gatepost.policy.idempotency.stage.CLOSING_S", 0.05)
+    monkeypatch.setattr("gatepost.policy.idempotency.execution.CLOSING_S", 0.05)
     deployment = IdempotencyDeployment()
     one, other = deployment.replica(), deployment.replica()
     first = begin(one)

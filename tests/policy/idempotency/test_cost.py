@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gatepost.policy.idempotency.stage import IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.policy.limits.rules import LimitRules
 from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call

@@ -10,8 +10,7 @@ from gatepost.policy.idempotency import execution
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
-from gatepost.storage.relay import Subscription
+from gatepost.storage.relay import MemoryRelay, Subscription
 from tests.policy.replicas import (
     IdempotencyDeployment,
     IdempotencyReplica,

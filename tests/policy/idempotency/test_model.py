@@ -11,9 +11,11 @@ from structlog.testing import capture_logs
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.policy.idempotency import execution
-from gatepost.policy.idempotency.stage import KEPT_S, IdempotencyStage, RunningCalls
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.policy.idempotency.record import KEPT_S
+from gatepost.policy.idempotency.stage import IdempotencyStage
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.tools.api import Call, IdempotencyKey
 from gatepost.tools.client import InputNeeded
 from gatepost.tools.interruption import HUNG_UP

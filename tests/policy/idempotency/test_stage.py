@@ -8,8 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gatepost import Outcome, ToolFailure
-from gatepost.policy.idempotency.outcome import KEPT_BYTES
-from gatepost.policy.idempotency.stage import digest_of
+from gatepost.policy.idempotency.record import KEPT_BYTES, digest_of
 from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.config.limits import NamedToolAllowance, ToolAllowance
 from gatepost.config.settings import LimitsSettings
-from gatepost.policy.limits.rules import ANY, terms_of
+from gatepost.policy.limits.rules import ANY, rules_of
 from tests.support.client import failure, result
 from tests.support.issuers import Idp
 from tests.support.server import (
@@ -57,7 +57,7 @@ def test_zero_is_no_limit(idp: Idp) -> None:
 
 def test_nobody_is_limited_by_surprise() -> None:
     """Out of the box: the caller's bucket, and generous numbers of calls at once."""
-    terms = terms_of(LimitsSettings())
+    terms = rules_of(LimitsSettings())
 
     assert (terms.caller.rate, terms.caller.burst) == (10, 20)
     assert (terms.tenant.rate, terms.tenant.most) == (0, 200)
@@ -100,7 +100,7 @@ def test_a_refused_call_says_which_limit_and_when(server: Server) -> None:
 
 def test_a_tool_named_in_no_table_has_what_the_table_of_all_says() -> None:
     """And a named one what differs, key by key."""
-    terms = terms_of(
+    terms = rules_of(
         LimitsSettings(
             tool=ToolAllowance(requests_per_second=2.0, concurrency=7),
             tools={"echo": NamedToolAllowance(concurrency=0)},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.policy.approvals.request import GrantTerms
+from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost_authz.caller import TenantContext
 from tests.policy.revocation.conftest import TASKS, RevocationReplicas
@@ -80,7 +80,7 @@ class Asked:
             assert await paid(client, name, at % 2) == PENDING
         ids = await waiting(service)
         await service.approve("acme", ids[self.approved], by)
-        terms = GrantTerms(uses=9)
+        terms = GrantScope(uses=9)
         await service.approve("acme", ids[self.granted], by, grant=terms)
         params = {"name": "pay", "arguments": {"name": self.waits}}
         task = await client.ask("tools/call", params, at=0, capabilities=TASKS)

@@ -11,7 +11,7 @@ import pytest
 
 from gatepost.runtime.erasure import PASSES, TenantErasure, Unfinished
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.workspace.ownership import PRIVATE
 from tests.policy.revocation.conftest import LATER_S, TASKS, OpenRequests, RevocationReplicas, ended
 from tests.storage.test_tenant_data import FURNISHED, furnish

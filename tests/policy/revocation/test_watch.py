@@ -12,7 +12,7 @@ from gatepost.policy.revocation.orders import SUSPENDED, hold, suspension
 from gatepost.policy.revocation.watch import FRESH_S, Revocations, tell
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from gatepost.policy.approvals import stage
-from gatepost.policy.approvals.request import ApprovalRequest, GrantTerms, Operator, Undecidable
+from gatepost.policy.approvals.request import ApprovalRequest, GrantScope, Operator, Undecidable
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptCaller
 from gatepost.policy.approvals.stage import WITHDRAWN
 from gatepost.policy.revocation.watch import Revocations, RevocationSnapshot
 from gatepost.policy.revocation.withdrawn_approvals import WithdrawnApprovals, withdraw
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.storage.memory.relay import MemoryRelay
+from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
@@ -84,7 +84,7 @@ async def test_what_is_withdrawn_is_what_is_refused(
     for what in ("waiting", "approved", "granted"):
         request = await here.asked(caller=caller, what=what)
         if what != "waiting":
-            terms = GrantTerms(uses=3) if what == "granted" else None
+            terms = GrantScope(uses=3) if what == "granted" else None
             await there.service.approve(ACME, request.id, CAROL, grant=terms)
 
     assert await deployment.shut(order(**selectors)) == (4 if reached else 0)
@@ -217,7 +217,7 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     for what in ("asked", "granted"):
         request = await here.asked(caller=fresh, what=what)
         if what == "granted":
-            await here.service.approve(ACME, request.id, CAROL, grant=GrantTerms(uses=3))
+            await here.service.approve(ACME, request.id, CAROL, grant=GrantScope(uses=3))
     tenant = deployment.records.of(ACME)
     for approval_id in await tenant.approvals.undecided():
         record = await tenant.approvals.get(approval_id)
@@ -250,7 +250,7 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: RevocableDeploym
     """From the moment on that a replica knows, whether or not anybody has removed it yet."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
-    await here.service.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+    await here.service.approve(ACME, request.id, BOB, grant=GrantScope(uses=9, when="true"))
     assert text_of(await there.call(caller=ALICE, what="b")) == "b 0 1"
     cut = order(subject="bob")
     deployment.learn(cut)
@@ -333,7 +333,7 @@ async def test_the_command_line_is_nobody_whom_a_cut_off_names(
 ) -> None:
     """Names on a machine are no subjects of an issuer."""
     here, _ = deployment.replicas
-    for what, terms in (("a", None), ("b", GrantTerms(uses=3))):
+    for what, terms in (("a", None), ("b", GrantScope(uses=3))):
         request = await here.asked(caller=ALICE, what=what)
         await here.service.approve(ACME, request.id, Operator("bob"), grant=terms)
 

@@ -10,7 +10,7 @@ import uvloop
 
 from bench.servers import soak_tools
 from bench.traffic import Traffic
-from gatepost.mcp import approval_wait
+from gatepost.mcp import client as mcp_client
 from tests.support.server import Server, issuer_settings, running_server
 
 
@@ -24,7 +24,7 @@ def server(idp: object, elsewhere: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
         patch.setattr(Server, "run", lambda self: uvloop.run(self._serve()))
-        patch.setattr(approval_wait, "SIGN_EVERY_S", 0.02)
+        patch.setattr(mcp_client, "SIGN_EVERY_S", 0.02)
         # A console's traceback shows every value of every frame, which takes seconds.
         structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[_silent])
         with running_server(

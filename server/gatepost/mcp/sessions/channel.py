@@ -44,7 +44,7 @@ Edit = Callable[[SessionRecord], SessionRecord]
 NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
 """Rate limit of new session records per caller: far more than clients need, but no flood."""
 # A session id costs nothing, but a record is kept for a week.
-CROWDED = JsonRpcError(
+TOO_MANY_SESSIONS = JsonRpcError(
     RATE_LIMITED,
     "Too many sessions were opened: use one for longer, or try again later",
     status=429,
@@ -166,7 +166,7 @@ async def _spend(relay: TenantRelay, session: McpSession, *, is_new: bool) -> No
         if await relay.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW) > 0:
             raise HASTY
         if is_new and await relay.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
-            raise CROWDED
+            raise TOO_MANY_SESSIONS
 
 
 MOST = 5000

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.http.open_streams import Closing, TooMany
-from gatepost.mcp.client import WITH_URLS, StreamClient, projected
+from gatepost.mcp.client import StreamClient
 from gatepost.mcp.jsonrpc import URL_ELICITATION, JsonRpcError, request
+from gatepost.mcp.projection import WITH_URLS, projected
 from gatepost.mcp.responses import MethodResult
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.mcp.sessions.channel import MessageChannel, Signal

@@ -15,7 +15,7 @@ LOOK_EVERY = 3
 """Beats between two checks of whether a stream is still wanted; the message may be lost."""
 
 # 429, because clients take other statuses for a failed login or an ended session.
-CROWDED = JsonRpcError(
+TOO_MANY_STREAMS = JsonRpcError(
     RATE_LIMITED,
     "Too many streams are open",
     legacy_status=429,
@@ -76,7 +76,7 @@ class OpenSessionStream(EventStream):
         try:
             self._streams.enter(self)
         except TooMany:
-            raise CROWDED from None
+            raise TOO_MANY_STREAMS from None
         except Closing:
             raise STOPPING from None
         self._following = await self.channel.follow(self.hear)

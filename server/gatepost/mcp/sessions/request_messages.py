@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Coroutine
 from functools import cached_property
 from typing import TypeVar
 
-from gatepost.http.body import ENDINGS, WATCH_AFTER_S, RequestCancelled, RunningRequests
+from gatepost.http.body import WATCH_AFTER_S, EndableRequest, RunningRequests
 from gatepost.mcp.sessions.channel import Hear, MessageChannel, Signal
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Subscription
-from gatepost.tools.interruption import Interruptible, Stop, timer
+from gatepost.tools.interruption import Stop, timer
 from gatepost_authz.caller import TenantContext
 
 
@@ -122,25 +122,14 @@ Running = dict[tuple[bytes, bytes], Stop]
 """Requests of sessions that run in this process, by session and request id."""
 
 
-class UntilCancelled(Interruptible[T]):
+class UntilCancelled(EndableRequest[T]):
     """
-    Awaits *work*; raises RequestCancelled if the client cancels it or the session ends.
+    Awaits *work*; the client takes its request back by a message, or by the end of the session.
 
-    A dropped connection does not cancel a request in the revisions with sessions (S-08). Raises
-    RevokedToken or TenantSuspended if the caller loses its access.
+    A dropped connection does not cancel a request in the revisions with sessions (S-08).
     """
 
-    __slots__ = (
-        "_caller",
-        "_key",
-        "_own",
-        "_request_messages",
-        "_running",
-        "_running_requests",
-        "_timer",
-    )
-
-    stopped = RequestCancelled
+    __slots__ = ("_key", "_request_messages", "_running", "_timer")
 
     def __init__(
         self,
@@ -158,20 +147,16 @@ class UntilCancelled(Interruptible[T]):
         self._caller = caller
         self._running_requests = running_requests
 
-    def raised(self) -> type[Exception]:
-        return ENDINGS.get(self._own.why, RequestCancelled)
-
     def begin(self, stop: Stop) -> None:
-        self._running_requests.enter(stop, self._caller)
-        self._own = stop
+        super().begin(stop)
         self._running[self._key] = stop
         # Most calls are over before this subscribes to messages of other processes.
         self._timer = timer(WATCH_AFTER_S, self._request_messages.attend, stop)
 
     def end(self) -> None:
+        super().end()
         self._timer.cancel()
         del self._timer
-        self._running_requests.leave(self._own)
         # If a client uses an id twice at once, the later request must keep its entry.
-        if self._running.get(self._key) is self._own:
+        if self._stop is not None and self._running.get(self._key) is self._stop:
             del self._running[self._key]

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from gatepost.mcp.approval_wait import watched
+from gatepost.mcp.client import watched
 from gatepost.mcp.sessions.approval_url import ApprovalUrl
 from gatepost.tools.client import (
     NOBODY,

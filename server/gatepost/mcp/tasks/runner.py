@@ -117,7 +117,7 @@ class TaskRunner:
         still belongs to the request. If the request is cancelled meanwhile, so is the task.
         """
         task_store, now = self.task_store, self.task_store.clock()
-        terms, tenant = task_store.terms, call.caller.tenant_id
+        limits, tenant = task_store.limits, call.caller.tenant_id
         runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
             caller=_replace(call.caller, claims=dict(call.caller.claims)),
@@ -127,7 +127,7 @@ class TaskRunner:
             scopes=tool.scopes,
             correlation=call.correlation,
             untouched=task_client.untouched,
-            peer=call.peer if terms.peers else "",
+            peer=call.peer if limits.peers else "",
         )
         record = TaskRecord(
             id=f"t_{secrets.token_urlsafe(24)}",
@@ -136,10 +136,10 @@ class TaskRunner:
             status="working",
             created_at=now,
             updated_at=now,
-            expires_at=now + terms.ttl_s + runs_s,
+            expires_at=now + limits.ttl_s + runs_s,
             call=_encode(stored),
             runner=fresh_runner(),
-            leased_until=now + terms.lease_s,
+            leased_until=now + limits.lease_s,
         )
         keys = store.InputKeys()
         for asked, answers in task_client.heard:
@@ -164,9 +164,9 @@ class TaskRunner:
         try:
             if (
                 await task_store.unfinished(running_task.tenant, owner) + ahead
-                >= task_store.terms.max_per_caller
+                >= task_store.limits.max_per_caller
             ):
-                raise _too_many(task_store.terms)
+                raise _too_many(task_store.limits)
             async with task_store.quota.room(
                 running_task.tenant, owner, running_task.record.weight
             ):
@@ -229,7 +229,7 @@ class TaskRunner:
             # The call counts as started until it waits again: it may have been decided already.
             attempts = stored.attempts + (not stored.untouched)
             again = _replace(stored, attempts=attempts, untouched=False)
-            until = now + self.task_store.terms.lease_s
+            until = now + self.task_store.limits.lease_s
             return _replace(record, call=_encode(again), runner=run[1], leased_until=until)
 
         record = await self.task_store.change(tenant, task_id, claim)
@@ -322,7 +322,7 @@ class TaskRunner:
                 await self.sweep()
             except StoreUnavailable:
                 _log.warning("abandoned tasks cannot be looked for")
-            await asyncio.sleep(self.task_store.terms.lease_s / 2)
+            await asyncio.sleep(self.task_store.limits.lease_s / 2)
 
     def drain(self, within_s: float) -> None:
         """
@@ -367,9 +367,9 @@ async def perform(runner: Runner, call: Call) -> Outcome:
         return outcome_of(asked, call, runner.timeout_s)
 
 
-def _too_many(terms: TaskLimits) -> JsonRpcError:
-    message = f"{terms.max_per_caller} tasks are already running, which is the limit."
-    return rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
+def _too_many(limits: TaskLimits) -> JsonRpcError:
+    message = f"{limits.max_per_caller} tasks are already running, which is the limit."
+    return rate_limited(Failure("rate_limit", message, retry_after=limits.poll_interval_s))
 
 
 def no_room(full: QuotaExceeded) -> JsonRpcError:

@@ -75,7 +75,7 @@ class RunningTask:
         self.reason: Reason | None = None
         self._runner = record.runner
         self._task_store = task_store
-        self._look_s = task_store.terms.lease_s / LOOKS_PER_LEASE
+        self._look_s = task_store.limits.lease_s / LOOKS_PER_LEASE
         self._turn = asyncio.Event()
         self._news = asyncio.Event()
         self._message = record.status_message
@@ -118,7 +118,7 @@ class RunningTask:
         """Set the status message; the client sees it shortly afterwards."""
         self._message = message[:MESSAGE_CHARACTERS]
         # A tool that reports progress in a loop must not cause a write for each report.
-        if self._task_store.clock() - self._noted_at >= self._task_store.terms.poll_interval_s:
+        if self._task_store.clock() - self._noted_at >= self._task_store.limits.poll_interval_s:
             await self._change(self._up_to_date)
 
     async def wait(self, message: str, *, untouched: bool) -> None:
@@ -199,17 +199,17 @@ class RunningTask:
 
     def _up_to_date(self, record: TaskRecord) -> TaskRecord:
         """Return the record with this process's message, lease and withdrawn requests."""
-        terms, now = self._task_store.terms, self._task_store.clock()
+        limits, now = self._task_store.limits, self._task_store.clock()
         if self._withdrawn:
             record = store.withdraw(record, self._withdrawn)
         if record.status_message != self._message:
             self._noted_at = now
             record = _replace(record, status_message=self._message)
-        if record.leased_until < now + terms.lease_s / 2:
-            record = _replace(record, leased_until=now + terms.lease_s)
+        if record.leased_until < now + limits.lease_s / 2:
+            record = _replace(record, leased_until=now + limits.lease_s)
             if self._waits:
                 # An approval may take longer than a task is kept.
-                kept_until = max(record.expires_at, now + terms.ttl_s)
+                kept_until = max(record.expires_at, now + limits.ttl_s)
                 record = _replace(record, expires_at=kept_until)
         return record
 

@@ -176,7 +176,7 @@ class TaskLimits(msgspec.Struct, frozen=True):
     """Whether the client's address is stored, for the audit record of a later run."""
 
 
-DEFAULT_TERMS = TaskLimits()
+DEFAULT_TASK_LIMITS = TaskLimits()
 
 
 class TaskStore:
@@ -191,7 +191,7 @@ class TaskStore:
         self,
         records: Records,
         feed: ChangeFeed,
-        terms: TaskLimits = DEFAULT_TERMS,
+        limits: TaskLimits = DEFAULT_TASK_LIMITS,
         *,
         quota: StorageQuota | None = None,
         clock: Callable[[], float] = time.time,
@@ -200,11 +200,11 @@ class TaskStore:
         self._records = records
         self._feed = feed
         self.clock = clock
-        self.apply(terms)
+        self.apply(limits)
 
-    def apply(self, terms: TaskLimits) -> None:
+    def apply(self, limits: TaskLimits) -> None:
         """Apply these limits from now on."""
-        self.terms = terms
+        self.limits = limits
 
     async def create(self, tenant: str, record: TaskRecord) -> None:
         """Store a new task durably."""
@@ -289,7 +289,7 @@ class TaskStore:
             "createdAt": _iso(record.created_at),
             "lastUpdatedAt": _iso(record.updated_at),
             "ttlMs": round((record.expires_at - record.created_at) * 1000),
-            "pollIntervalMs": max(1, round(self.terms.poll_interval_s * 1000)),
+            "pollIntervalMs": max(1, round(self.limits.poll_interval_s * 1000)),
         }
 
 

@@ -1,19 +1,24 @@
-"""The arguments of a call as approvers read and edit them."""
+"""The arguments of a call: as they are sealed, and as approvers read and edit them."""
 
+import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_ssh_private_key,
 )
 
-from gatepost.policy.approvals.request import Undecidable
+from gatepost.policy.approvals.request import SealedArguments, Undecidable
+from gatepost.policy.idempotency.record import digest_of
 from gatepost.redaction import document
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.approvals import ApprovalRecord
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.secret import literals
@@ -21,6 +26,8 @@ from gatepost_authz.strict_json import StrictJsonError, constant, members
 
 MOST_ARGUMENTS = 180_000
 """Maximum size of arguments for approval, in bytes; encryption adds a third."""
+
+PURPOSE, KEYED = "approval arguments", "approval digest"
 
 MARK = "[REDACTED:"
 """The start of the placeholder for a secret."""
@@ -37,6 +44,40 @@ MOST_KEYS = 8
 _LINES = re.compile(
     r"-----BEGIN [A-Z0-9 ]+-----\n(?:[^\n]{64,76}\n)*[^\n]{1,76}\n-----END [A-Z0-9 ]+-----"
 )
+
+
+_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
+
+
+class ArgumentSealer:
+    """Encrypts the arguments of approval requests with the key ring."""
+
+    def __init__(self, keyring: KeyRing) -> None:
+        self._keyring = keyring
+
+    def digest(self, tool: Tool, arguments: bytes) -> bytes:
+        """
+        Return a digest that is the same for equal arguments, however they are written.
+
+        It is keyed for tools with secret arguments, so that a reader of the database cannot test
+        passwords against it.
+        """
+        digest = digest_of(arguments)
+        if not tool.secret_arguments:
+            return digest
+        return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
+
+    def seal(self, approval_id: str, arguments: SealedArguments) -> str:
+        """Encrypt arguments, bound to this request."""
+        payload = msgspec.msgpack.encode(arguments)
+        return self._keyring.seal(PURPOSE, payload, context=approval_id.encode())
+
+    def open(self, record: ApprovalRecord) -> SealedArguments | None:
+        """Decrypt the arguments; None if there are none or the key is gone."""
+        if record.sealed is None:
+            return None
+        opened = self._keyring.open(PURPOSE, record.sealed, context=record.id.encode())
+        return None if opened is None else _sealed(opened)
 
 
 def shown_arguments(redaction: Redaction, tenant: str, tool: Tool, arguments: bytes) -> bytes:

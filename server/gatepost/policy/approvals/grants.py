@@ -5,18 +5,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from gatepost.policy.approvals.approvers import (
-    IsRevoked,
-    is_same_person,
-    is_valid_grant,
-    none_revoked,
-)
+from gatepost.policy.approvals.conditions import BadCondition, Condition, ConditionVariables
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import (
     ApprovalGrant,
     Approver,
     DisplayedParty,
-    GrantTerms,
+    GrantScope,
     Operator,
     StoredApproval,
     Undecidable,
@@ -25,9 +20,10 @@ from gatepost.policy.approvals.request import (
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import (
     ApprovalPolicy,
-    BadCondition,
-    Condition,
-    ConditionVariables,
+    IsRevoked,
+    is_same_person,
+    is_valid_grant,
+    none_revoked,
 )
 from gatepost.storage.approvals import GrantRecord
 from gatepost.storage.records import Records
@@ -71,37 +67,37 @@ class GrantService:
         self._clock, self._is_revoked = clock, is_revoked
         self._conditions: dict[str, Condition] = {}
 
-    def check(self, approval: StoredApproval, terms: GrantTerms, edited: bytes | None) -> None:
-        """Raise Undecidable for terms that cannot be granted with this request."""
+    def check(self, approval: StoredApproval, scope: GrantScope, edited: bytes | None) -> None:
+        """Raise Undecidable for a scope that cannot be granted with this request."""
         if approval.request.needed > 1:
             raise Undecidable("Two people have to approve each such call, so no grant is possible.")
         if edited is not None:
             raise Undecidable("Edited arguments are for one call. Approve without a grant.")
-        if terms.until is None and terms.uses is None:
+        if scope.until is None and scope.uses is None:
             raise Undecidable("Say until when the grant holds, or for how many calls.")
         now = self._clock()
-        if terms.until is not None and not now < terms.until <= now + LONGEST_S:
+        if scope.until is not None and not now < scope.until <= now + LONGEST_S:
             raise Undecidable("A grant ends within 30 days from now.")
-        if terms.uses is not None and not 0 < terms.uses <= MOST_USES:
+        if scope.uses is not None and not 0 < scope.uses <= MOST_USES:
             raise Undecidable(f"A grant is for 1 to {MOST_USES} calls.")
-        if terms.when is not None:
+        if scope.when is not None:
             try:
-                Condition(terms.when)
+                Condition(scope.when)
             except BadCondition as bad:
                 raise Undecidable(f"The condition cannot be used: {bad}.") from None
 
-    async def give(self, approval: StoredApproval, terms: GrantTerms, by: Approver) -> None:
-        """Store a grant whose terms were checked."""
+    async def give(self, approval: StoredApproval, scope: GrantScope, by: Approver) -> None:
+        """Store a grant whose scope was checked."""
         request, now = approval.request, self._clock()
         grant = ApprovalGrant(
             id=secrets.token_hex(12),
             tenant=request.tenant,
             caller=request.caller,
             tool=request.tool,
-            when=terms.when,
+            when=scope.when,
             arguments=request.arguments,
-            until=terms.until if terms.until is not None else now + USUAL_S,
-            left=terms.uses,
+            until=scope.until if scope.until is not None else now + USUAL_S,
+            left=scope.uses,
             created_at=now,
             by=party_of(by),
             request=request.id,
@@ -155,7 +151,7 @@ class GrantService:
             if not operator and not need.within(party_of(caller), 1, given.by):
                 continue
             if given.grant.when is None:
-                digest = digest or self._requests.digest(tool, call.arguments)
+                digest = digest or self._requests.arguments.digest(tool, call.arguments)
                 covered = given.digest == digest
             else:
                 covered = self._condition(given.grant.when).holds(subject) is True

@@ -68,9 +68,7 @@ class ApprovalListener(Protocol):
         """Handle a change; raises StoreUnavailable."""
 
 
-def no_message(change: ApprovalChange) -> OutboxMessage | None:
-    """Return None: no outbox message."""
-    return None
+MessageOf = Callable[[ApprovalChange], OutboxMessage | None]
 
 
 class ApprovalNotifier:
@@ -78,7 +76,7 @@ class ApprovalNotifier:
     Announces each change once, from the process that made it.
 
     *audit* records a change durably before it returns. *message_of* returns the outbox message for
-    a change, which is stored together with the change.
+    a change, which is stored together with the change; None if there is no webhook.
     """
 
     def __init__(
@@ -86,14 +84,19 @@ class ApprovalNotifier:
         relay: Relay,
         *listeners: ApprovalListener,
         audit: ApprovalListener | None = None,
-        message_of: Callable[[ApprovalChange], OutboxMessage | None] = no_message,
+        message_of: MessageOf | None = None,
     ) -> None:
-        self._relay, self._listeners = relay, listeners
-        self._audit, self._message_of = audit, message_of
+        self._relay, self._audit = relay, audit
+        self.apply(*listeners, message_of=message_of)
+
+    def apply(self, *listeners: ApprovalListener, message_of: MessageOf | None = None) -> None:
+        """Announce changes to these listeners from now on."""
+        self._listeners, self._message_of = listeners, message_of
 
     def message(self, what: What, request: ApprovalRequest) -> OutboxMessage | None:
         """Return the outbox message to store together with this change, or None."""
-        return self._message_of(_of_request(what, request, None))
+        message_of = self._message_of
+        return None if message_of is None else message_of(_of_request(what, request, None))
 
     async def record(self, what: What, request: ApprovalRequest, by: Approver | None) -> None:
         """

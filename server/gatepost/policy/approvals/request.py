@@ -1,7 +1,7 @@
 """Approval requests, decisions and grants: as approvers see them, and as they are stored."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gatepost.storage.approvals import ApprovalRecord, State
 from gatepost_authz.caller import SubjectKind, TenantContext
+from gatepost_authz.config import TENANT, Beside, Resource
 
 Kind = Literal["call", "script"]
 Verdict = Literal["approved", "rejected"]
@@ -140,9 +141,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(one.verdict == "approved" for one in self.decisions)
 
 
-class GrantTerms(msgspec.Struct, frozen=True, kw_only=True):
+class GrantScope(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The terms of a grant: further calls of the same caller and tool that need no new approval.
+    The scope of a grant: further calls of the same caller and tool that need no new approval.
 
     At least one of `until` and `uses` is set; without `until` the grant ends after a day.
     """
@@ -244,7 +245,6 @@ class StoredApproval(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.msgpack.Decoder(StoredRequest).decode
-_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
 
 
 def approval_of(record: ApprovalRecord) -> StoredApproval:
@@ -255,3 +255,22 @@ def approval_of(record: ApprovalRecord) -> StoredApproval:
 def reason_sentence(reason: str) -> str:
     """Return a rejection's reason as a sentence that follows another; empty without a reason."""
     return f" Their reason: {reason}" + ("" if reason[-1:] in ".!?" else ".") if reason else ""
+
+
+Page = Callable[[str, str], str]
+"""Maps a tenant and a request's id to the URL of its page."""
+
+
+def page_of(resource: str) -> Page:
+    """Return the URL function for the dashboard of *resource*."""
+    where = Resource(resource)
+    below = f"{where.origin}{Beside(where).base}/dashboard/approvals/"
+    # A script's id has a colon, which some software does not accept in a path segment.
+    return lambda tenant, request_id: (
+        below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
+    )
+
+
+def no_page(tenant: str, request_id: str) -> str:
+    """Return an empty URL, for servers without a dashboard."""
+    return ""

@@ -1,4 +1,4 @@
-"""The store of approval requests: it creates them, seals arguments, and changes their state."""
+"""The store of approval requests: it creates them and changes their state."""
 
 import hashlib
 import secrets
@@ -8,13 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.approvers import (
-    IsRevoked,
-    caller_is_revoked,
-    revoked_approvals,
-    token_claims,
-)
-from gatepost.policy.approvals.arguments import check_readable, shown_arguments
+from gatepost.policy.approvals.arguments import ArgumentSealer, shown_arguments
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
@@ -26,8 +20,16 @@ from gatepost.policy.approvals.request import (
     approval_of,
     party_of,
 )
-from gatepost.policy.approvals.rules import ApprovalNeed, ApprovalPolicy, caller_variables
-from gatepost.policy.idempotency.stage import digest_of, may_repeat
+from gatepost.policy.approvals.rules import (
+    ApprovalNeed,
+    ApprovalPolicy,
+    IsRevoked,
+    caller_is_revoked,
+    caller_variables,
+    revoked_approvals,
+    token_claims,
+)
+from gatepost.policy.idempotency.record import may_repeat
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalRecord, ApprovalStore
 from gatepost.storage.records import Records
@@ -35,7 +37,6 @@ from gatepost.tools.api import Call, Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import TenantContext
 
-PURPOSE, KEYED = "approval arguments", "approval digest"
 DUE = 100
 OPEN = frozenset({"waiting", "approved"})
 
@@ -47,8 +48,6 @@ OF_TENANT = "Too many calls wait for approval at the moment. Call again later."
 
 Progress = Literal["running", "done", "unknown"]
 """`unknown`: the server that ran the call is gone, because its lease is over."""
-
-_sealed = msgspec.msgpack.Decoder(SealedArguments).decode
 
 
 class RequestStore:
@@ -69,7 +68,8 @@ class RequestStore:
         is_revoked: IsRevoked,
         clock: Callable[[], float],
     ) -> None:
-        self._records, self._keyring, self._redaction = records, keyring, redaction
+        self._records, self._redaction = records, redaction
+        self.arguments = ArgumentSealer(keyring)
         self._notifier, self.is_revoked, self.clock = notifier, is_revoked, clock
         self.apply(ApprovalsSettings(), {})
 
@@ -88,7 +88,7 @@ class RequestStore:
         ToolFailure if too many requests wait, or if a person could not judge the call.
         """
         approvals = self._of(call.caller.tenant_id)
-        digest = self.digest(tool, call.arguments)
+        digest = self.arguments.digest(tool, call.arguments)
         binding = _binding(call, tool, digest, policy.version)
         fresh: StoredApproval | None = None
         while True:
@@ -136,7 +136,6 @@ class RequestStore:
         self, call: Call, tool: Tool, need: ApprovalNeed, policy: str, digest: bytes
     ) -> StoredRequest:
         """Return a new request; ToolFailure if a person could not judge the call."""
-        check_readable(call.arguments)
         caller, now = call.caller, self.clock()
         party = party_of(caller)
         request = ApprovalRequest(
@@ -177,35 +176,9 @@ class RequestStore:
             # An open request is kept, however short the history.
             expires_at=request.until + 2 * details.timeout_s,
             details=msgspec.msgpack.encode(details),
-            sealed=self.seal(request.id, SealedArguments(call.arguments)),
+            sealed=self.arguments.seal(request.id, SealedArguments(call.arguments)),
         )
         return StoredApproval(record, details)
-
-    # The arguments.
-
-    def digest(self, tool: Tool, arguments: bytes) -> bytes:
-        """
-        Return a digest that is the same for equal arguments, however they are written.
-
-        It is keyed for tools with secret arguments, so that a reader of the database cannot test
-        passwords against it.
-        """
-        digest = digest_of(arguments)
-        if not tool.secret_arguments:
-            return digest
-        return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
-
-    def seal(self, approval_id: str, arguments: SealedArguments) -> str:
-        """Encrypt arguments with the key ring, bound to this request."""
-        payload = msgspec.msgpack.encode(arguments)
-        return self._keyring.seal(PURPOSE, payload, context=approval_id.encode())
-
-    def open(self, record: ApprovalRecord) -> SealedArguments | None:
-        """Decrypt the arguments; None if there are none or the key is gone."""
-        if record.sealed is None:
-            return None
-        opened = self._keyring.open(PURPOSE, record.sealed, context=record.id.encode())
-        return None if opened is None else _sealed(opened)
 
     # The state.
 
@@ -337,7 +310,7 @@ class RequestStore:
         """
         if approval.request.until <= self.clock():
             return False
-        tool, opened = self._tools.get(approval.request.tool), self.open(approval.record)
+        tool, opened = self._tools.get(approval.request.tool), self.arguments.open(approval.record)
         if tool is None or opened is None:
             return True
         try:
@@ -354,10 +327,10 @@ class RequestStore:
         left = tuple(one for one in request.decisions if one not in revoked)
         changes: dict[str, Any] = {"decisions": left}
         if any(one.edited for one in revoked):
-            opened = self.open(approval.record)
+            opened = self.arguments.open(approval.record)
             if opened is None:
                 return await self._end(approval, "withdrawn")
-            sealed = self.seal(request.id, SealedArguments(opened.arguments))
+            sealed = self.arguments.seal(request.id, SealedArguments(opened.arguments))
             changes |= {"edited": None, "sealed": sealed}
         changed = await self.change(approval, **changes)
         if changed is not None:

@@ -1,119 +1,33 @@
-"""Which calls need approval: policies of tools, and CEL conditions of a bounded cost."""
+"""
+Rules of approvals: which calls need one, who may decide, and whose decisions still count; pure.
+"""
 
 import fnmatch
 import hashlib
-import importlib
-import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec.structs import asdict
 
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
-from gatepost.policy.approvals.request import Approver, DisplayedParty, Operator
-from gatepost.policy.idempotency.stage import only_reads
+from gatepost.policy.approvals.conditions import Condition, ConditionVariables
+from gatepost.policy.approvals.request import (
+    ApprovalDecision,
+    ApprovalGrant,
+    ApprovalRequest,
+    Approver,
+    DisplayedParty,
+    Operator,
+)
+from gatepost.policy.idempotency.record import only_reads
 from gatepost.tools.api import Offer, Tool
-from gatepost.tools.json_shape import decoded
 from gatepost_authz.caller import TenantContext
 
-LIBRARY = "cel"
-"""The extra `cel`, imported by name: it is needed only if the configuration has a condition."""
-MOST_CHARACTERS = 2_000
-MOST_BYTES = 65_536
-"""Maximum size of arguments that conditions evaluate."""
-MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
-"""The same for a condition with a loop, which may try a pattern on each value."""
-MOST_LOOPS, MOST_SUMS = 3, 20
-"""In one condition: `map(x, x + x)` doubles its input, and a chain of them would fill memory."""
-MOST_PATTERN, MOST_REPEATED = 200, 100
-"""Characters of a pattern, and the product of its repetitions (`{3,20}`): its states."""
-WRAPS = b"9223372036854775808"
-"""The library negates the least integer to itself, so `-arguments.amount > 1` is false for it."""
-
-NOT_EVALUATED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What the library raises if an expression has no value for these arguments."""
-
-_ASIDE = re.compile(
-    r"""//[^\n]*"""
-    r"""|[bB]?[rR][bB]?(?:'''.*?'''|\"{3}.*?\"{3}|'[^'\n]*'|"[^"\n]*")"""
-    r"""|'''(?:\\.|[^\\])*?'''|\"{3}(?:\\.|[^\\])*?\"{3}"""
-    r"""|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""",
-    re.S,
-)
-"""A comment or a string; in a raw string (`r'…'`) a backslash is literal."""
-_LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|filter|map)\s*\(")
-_MATCHES = "matches"
-_PATTERN = re.compile(r"\.\s*matches\s*\(\s*\x00(\d+)\x00\s*\)")
-_BRACES, _DIGITS = re.compile(r"\{[^}]*"), re.compile(r"\d{1,9}")
-_DISGUISED = re.compile(r"\\[xXuU0-9]|\(\?[a-zA-Z-]*x")
-
-
-class BadCondition(Exception):
-    """A condition that cannot be used; the message says why."""
-
-
-class NoLibrary(BadCondition):
-    """The extra is not installed."""
-
-
-class ConditionVariables(msgspec.Struct, frozen=True):
-    """The variables of a condition for one call."""
-
-    arguments: bytes
-    """Raw JSON, as the call sent it."""
-    caller: Mapping[str, Any]
-    tool: Mapping[str, Any]
-
-
-class Condition:
-    """
-    A compiled CEL expression; BadCondition if it is invalid.
-
-    Callers choose the arguments, and evaluation blocks the process. So loops must not be nested,
-    and arguments that are too large are not evaluated.
-    """
-
-    __slots__ = ("_loops", "_program", "text")
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        if len(text) > MOST_CHARACTERS:
-            raise BadCondition(f"it is longer than {MOST_CHARACTERS} characters")
-        bare = _ASIDE.sub(" ", text)
-        self._loops = bool(_LOOP.search(bare)) or _MATCHES in bare
-        if (why := _costly(bare) or _hard(text)) is not None:
-            raise BadCondition(why)
-        try:
-            library = importlib.import_module(LIBRARY)
-        except ModuleNotFoundError:
-            raise NoLibrary("conditions need the extra cel: pip install 'gatepost[cel]'") from None
-        try:
-            self._program = library.compile(text)
-        except ValueError as error:
-            raise BadCondition(str(error).partition("\n")[0]) from None
-
-    def holds(self, subject: ConditionVariables) -> bool | None:
-        """Return whether the condition is true for the call; None if it cannot be evaluated."""
-        arguments = subject.arguments
-        if len(arguments) > MOST_BYTES or WRAPS in arguments:
-            return None
-        if self._loops and (
-            len(arguments) > MOST_LOOPED_BYTES or arguments.count(b",") > MOST_VALUES
-        ):
-            return None
-        try:
-            value = self._program.execute(
-                {
-                    "arguments": decoded(arguments),
-                    "caller": subject.caller,
-                    "tool": subject.tool,
-                }
-            )
-        except NOT_EVALUATED:
-            return None
-        return value if isinstance(value, bool) else None
+PACK = "pack:"
+ROLE, SUBJECT = "role:", "subject:"
+DEFAULT_APPROVERS = ("role:approver",)
+"""The approvers if no rule names any."""
 
 
 def caller_variables(caller: TenantContext) -> dict[str, Any]:
@@ -147,63 +61,6 @@ def variables_of(
             **asdict(tool.effects),
         },
     )
-
-
-def _costly(bare: str) -> str | None:
-    """Return why it could cost too much, or None; *bare* has no strings and comments."""
-    if any(mark in bare for mark in ("'", '"', "//")):
-        return "a text in it does not end as it began"
-    loops = _LOOP.findall(bare)
-    if _nested(bare):
-        return "a loop (all, exists, exists_one, filter, map) is within another"
-    if len(loops) > MOST_LOOPS or loops.count("map") > 1:
-        return f"it has more than {MOST_LOOPS} loops, or more than one of them is `map`"
-    if loops and bare.count("+") > MOST_SUMS:
-        return f"it has a loop, and adds more than {MOST_SUMS} times"
-    return None
-
-
-def _hard(text: str) -> str | None:
-    """Return why a pattern could cost too much, or None; patterns must be literals."""
-    patterns: list[str] = []
-
-    def numbered(found: re.Match[str]) -> str:
-        if found[0].startswith("//"):
-            return " "
-        patterns.append(found[0])
-        return f"\0{len(patterns) - 1}\0"
-
-    shape = _ASIDE.sub(numbered, text.replace("\0", " "))
-    written = _PATTERN.findall(shape)
-    if len(written) != shape.count(_MATCHES):
-        return "a pattern of `matches` is not written out as one text"
-    for pattern in (patterns[int(at)] for at in written):
-        repeated = [
-            max(map(int, _DIGITS.findall(one)), default=1) for one in _BRACES.findall(pattern)
-        ]
-        if len(pattern) > MOST_PATTERN or math.prod(repeated) > MOST_REPEATED:
-            return "a pattern of `matches` is too long or repeats too often"
-        if _DISGUISED.search(pattern):
-            return "a pattern of `matches` writes characters as numbers, or has the flag x"
-    return None
-
-
-def _nested(bare: str) -> bool:
-    """Return whether a loop contains another loop; *bare* has no strings."""
-    for loop in _LOOP.finditer(bare):
-        depth, at = 1, loop.end()
-        while at < len(bare) and depth:
-            depth += {"(": 1, ")": -1}.get(bare[at], 0)
-            at += 1
-        if _LOOP.search(bare, loop.end(), at):
-            return True
-    return False
-
-
-PACK = "pack:"
-ROLE, SUBJECT = "role:", "subject:"
-DEFAULT_APPROVERS = ("role:approver",)
-"""The approvers if no rule names any."""
 
 
 class ApprovalNeed(msgspec.Struct, frozen=True):
@@ -355,3 +212,156 @@ def _is(who: TenantContext, entry: str) -> bool:
         return entry.removeprefix(ROLE) in who.roles
     issuer, _, subject = entry.removeprefix(SUBJECT).partition(" ")
     return (who.issuer, who.subject) == (issuer, subject)
+
+
+WORDS = {
+    "approved": "was approved already",
+    "rejected": "was rejected already",
+    "expired": "has expired, because it was not decided in time",
+    "withdrawn": "was withdrawn",
+    "used": "was approved, and the call was made",
+}
+
+
+def objection(
+    request: ApprovalRequest,
+    who: Approver,
+    *,
+    now: float,
+    plan: Plan | None = None,
+    policy: str = "",
+) -> str | None:
+    """Return a sentence why *who* cannot decide about the request, or None."""
+    if request.state != "waiting":
+        return f"This request {WORDS[request.state]}."
+    if request.kind == "call" and request.until <= now:
+        return f"This request {WORDS['expired']}."
+    if plan is not None and (current := plan.get(request.tool)) is not None:
+        if current.version != policy:
+            return "The rules for this tool have changed. The call has to be made again."
+    elif plan is not None:
+        return "This tool no longer needs approval or is not served. The call has to be made again."
+    return ineligibility(request, who)
+
+
+def ineligibility(request: ApprovalRequest, who: Approver) -> str | None:
+    """Return a sentence why this person is not an approver of the request, or None."""
+    if isinstance(who, Operator):
+        # Operators can use any name, so only one of two approvals may come from an operator.
+        if any(one.by.kind == "operator" for one in request.decisions):
+            return "It was already approved on the command line. The second person has to sign in."
+        return None
+    if who.subject_kind != "user":
+        return "Only people can decide, and this is a machine's identity."
+    if who.actor is not None:
+        # Another party, perhaps the agent, got a token to act for them (RFC 8693 section 4.1).
+        return "Only people can decide, and another party acts for this one."
+    if is_same_person(request.caller, who):
+        return (
+            "You submitted this script, so another person has to decide."
+            if request.kind == "script"
+            else "This is your own call, so another person has to decide."
+        )
+    if request.caller.actor == who.subject:
+        return "You made this call for someone, so another person has to decide."
+    if _is_namesake(request, who):
+        return "This machine has your own id, so another person has to decide."
+    if any(is_same_person(one.by, who) for one in request.decisions):
+        return "You have already approved it. A second person has to approve."
+    if not satisfies(who, request.by):
+        return f"You cannot decide about it: it needs {required_approvers(request.by)}."
+    return None
+
+
+def is_same_person(party: DisplayedParty, who: Approver) -> bool:
+    """Return whether both are the same person: same issuer and stable id (design, decision 15)."""
+    if isinstance(who, Operator):
+        return party.kind == "operator" and party.subject == who.name
+    # Older records of scripts have no issuer; there the id decides alone.
+    issuers = {party.issuer, who.issuer} - {""}
+    return party.kind == "user" and party.subject == who.subject and len(issuers) == 1
+
+
+def _is_namesake(request: ApprovalRequest, who: TenantContext) -> bool:
+    """
+    Return whether a machine without a named approver has the person's own id at their issuer.
+
+    Then the machine may be the person's own program, so they cannot approve its calls.
+    """
+    caller = request.caller
+    ids = (caller.issuer, caller.subject) == (who.issuer, who.subject)
+    return caller.kind == "client" and request.by == (DEFAULT_APPROVERS,) and ids
+
+
+def required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
+    """Return a phrase for the required approvers."""
+    groups = (" or ".join(map(_approver_phrase, group)) for group in by)
+    return " and also ".join(groups) or "an approver that a rule names"
+
+
+def _approver_phrase(entry: str) -> str:
+    kind, _, rest = entry.partition(":")
+    return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"
+
+
+CLOCKS_S = 60.0
+"""
+If the issue time of a token is unknown, it counts as issued this long before it was used. Clocks
+differ, and a revoked token must not be taken for one that was issued later.
+"""
+
+IsRevoked = Callable[[TenantContext], bool]
+"""Returns whether a caller is revoked; the same rule as for tokens, applied to stored data."""
+
+
+def none_revoked(caller: TenantContext) -> bool:
+    """Return False: no caller is revoked."""
+    return False
+
+
+def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext | None:
+    """
+    Rebuild the claims of the token that a party used *at* that time, for the check of revocations.
+
+    Return None for an operator on the command line, who used no token.
+    """
+    if party.kind == "operator":
+        return None
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=party.issuer,
+        subject=party.subject,
+        subject_kind=party.kind,
+        client_id=party.client_id,
+        actor=party.actor,
+        issued_at=int(at - CLOCKS_S) if party.issued_at is None else party.issued_at,
+        resource="",
+        expires_at=0,
+    )
+
+
+def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:
+    """Return whether the caller of the request is revoked."""
+    return _revoked(request.caller, request.tenant, request.created_at, is_revoked)
+
+
+def revoked_approvals(
+    request: ApprovalRequest, is_revoked: IsRevoked
+) -> tuple[ApprovalDecision, ...]:
+    """Return the approvals by revoked approvers; their rejections stay valid."""
+    return tuple(
+        one
+        for one in request.decisions
+        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
+    )
+
+
+def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
+    """Return whether neither the grant's caller nor its approver is revoked."""
+    people = (grant.caller, grant.by)
+    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
+
+
+def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:
+    token = token_claims(party, tenant, at)
+    return token is not None and is_revoked(token)

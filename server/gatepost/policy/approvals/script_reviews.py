@@ -5,8 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from gatepost.policy.approvals import approvers
-from gatepost.policy.approvals.approvers import IsRevoked, caller_is_revoked, none_revoked
+from gatepost.policy.approvals import rules
 from gatepost.policy.approvals.notifications import ApprovalNotifier
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
@@ -16,6 +15,7 @@ from gatepost.policy.approvals.request import (
     Undecidable,
     party_of,
 )
+from gatepost.policy.approvals.rules import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.approvals.scripts import (
     SUBJECT,
     Rejection,
@@ -182,7 +182,7 @@ class ScriptReviews:
         request = await self.one(tenant, request_id)
         if request is None:
             raise Undecidable(GONE)
-        judged = objection if decision.verdict == "approved" else approvers.objection
+        judged = objection if decision.verdict == "approved" else rules.objection
         if (why := judged(request, by, now=decision.at)) is not None:
             raise Undecidable(why)
         if decision.verdict == "rejected":
@@ -238,7 +238,7 @@ def objection(request: ApprovalRequest, who: Approver, *, now: float) -> str | N
     if request.state == "rejected":
         # A rejection can be reversed, also by the person who rejected the script.
         request = msgspec.structs.replace(request, state="waiting", decisions=())
-    return approvers.objection(request, who, now=now)
+    return rules.objection(request, who, now=now)
 
 
 async def tenants(records: Records) -> list[str]:

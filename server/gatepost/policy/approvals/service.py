@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from gatepost.background import during
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals import script_reviews
-from gatepost.policy.approvals.approvers import IsRevoked, none_revoked, objection
 from gatepost.policy.approvals.arguments import merged, shown_arguments
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import ApprovalNotifier
@@ -23,7 +22,7 @@ from gatepost.policy.approvals.request import (
     ApprovalGrant,
     ApprovalRequest,
     Approver,
-    GrantTerms,
+    GrantScope,
     Operator,
     SealedArguments,
     StoredApproval,
@@ -32,7 +31,13 @@ from gatepost.policy.approvals.request import (
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import Plan, variables_of
+from gatepost.policy.approvals.rules import (
+    IsRevoked,
+    Plan,
+    none_revoked,
+    objection,
+    variables_of,
+)
 from gatepost.policy.approvals.script_reviews import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
@@ -147,7 +152,7 @@ class ApprovalService:
         *,
         seen: str | None = None,
         edited: bytes | None = None,
-        grant: GrantTerms | None = None,
+        grant: GrantScope | None = None,
         reason: str = "",
     ) -> ApprovalRequest:
         """
@@ -282,11 +287,12 @@ class ApprovalService:
         request = approval.request
         if request.given:
             raise Undecidable(DECIDED)
-        sealed, tool = self.requests.open(approval.record), self._tools.get(request.tool)
+        sealer, tool = self.requests.arguments, self._tools.get(request.tool)
+        sealed = sealer.open(approval.record)
         if sealed is None or tool is None:
             raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
         arguments = merged(edited, request.arguments, sealed.arguments)
-        if self.requests.digest(tool, arguments) == approval.details.digest:
+        if sealer.digest(tool, arguments) == approval.details.digest:
             return {}
         try:
             checked = tool.check(arguments)
@@ -298,7 +304,7 @@ class ApprovalService:
         need = self.plan[request.tool].need(subject)
         if need is not None and not need.within(request.caller, request.needed, request.by):
             raise Undecidable("These arguments need other approvers. Reject, and call again.")
-        both = self.requests.seal(request.id, SealedArguments(sealed.arguments, arguments))
+        both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))
         return {"sealed": both, "edited": shown}
 
     def _cleaned(self, tenant: str, reason: str) -> str:

@@ -12,17 +12,26 @@ from gatepost.policy.approvals.arguments import check_readable
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request import (
     ApprovalRequest,
+    Page,
     StoredApproval,
+    no_page,
     party_of,
     reason_sentence,
 )
 from gatepost.policy.approvals.request_store import RequestStore, key_of_use
 from gatepost.policy.approvals.rules import ApprovalPolicy, caller_variables, variables_of
 from gatepost.policy.approvals.service import ApprovalService
-from gatepost.policy.approvals.webhook import Page, no_page
-from gatepost.policy.idempotency.execution import INVITING, IdempotencyTerms, IdempotentWork
-from gatepost.policy.idempotency.outcome import LOST, UNKNOWN, CallOutcome
-from gatepost.policy.idempotency.stage import DAY_S, RunningCalls, StillRunning, may_repeat
+from gatepost.policy.idempotency.execution import RunningCalls, StillRunning
+from gatepost.policy.idempotency.record import (
+    DAY_S,
+    INVITING,
+    LOST,
+    UNKNOWN,
+    CallOutcome,
+    IdempotentWork,
+    RecordTemplate,
+    may_repeat,
+)
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, WakeUps
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
@@ -215,7 +224,7 @@ class ApprovalStage(Stage):
         Equal arguments may be written with other digits (`digest_of`), and a tool may pass them on
         as they are written.
         """
-        opened = self._requests.open(approval.record)
+        opened = self._requests.arguments.open(approval.record)
         if opened is not None and opened.edited is not None:
             return opened.edited
         if approval.request.edited is not None:
@@ -290,10 +299,10 @@ def pending(request: ApprovalRequest) -> str:
     )
 
 
-def _use_of(request_id: str) -> IdempotencyTerms:
+def _use_of(request_id: str) -> RecordTemplate:
     """Return the idempotency record of an approval's single use; it outlasts the approval."""
     key = key_of_use(request_id)
-    return IdempotencyTerms(
+    return RecordTemplate(
         key=key,
         digest=key,
         holder=secrets.token_hex(8),

@@ -19,31 +19,12 @@ import structlog
 from gatepost.background import during, reason_of
 from gatepost.config.approvals import LONGEST_S
 from gatepost.policy.approvals.notifications import ApprovalChange
+from gatepost.policy.approvals.request import Page, no_page
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.context import Outbound
-from gatepost_authz.config import TENANT, Beside, Resource
-
-Page = Callable[[str, str], str]
-"""Maps a tenant and a request's id to the URL of its page."""
-
-
-def page_of(resource: str) -> Page:
-    """Return the URL function for the dashboard of *resource*."""
-    where = Resource(resource)
-    below = f"{where.origin}{Beside(where).base}/dashboard/approvals/"
-    # A script's id has a colon, which some software does not accept in a path segment.
-    return lambda tenant, request_id: (
-        below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
-    )
-
-
-def no_page(tenant: str, request_id: str) -> str:
-    """Return an empty URL, for servers without a dashboard."""
-    return ""
-
 
 PREFIX = "whsec_"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
@@ -235,7 +216,7 @@ class OutboxSender:
 
     async def __call__(self, change: ApprovalChange) -> None:
         """Wake the sender for a change, whose message is already in the outbox."""
-        if not self._webhook.is_on or change.what not in EVENTS:
+        if change.what not in EVENTS:
             return
         request = change.request
         if request is not None and request.kind == "script":

@@ -1,6 +1,7 @@
-"""One idempotency key in one process: run the call, or wait for the process that runs it."""
+"""The calls with idempotency keys in one process: run each once, or wait for who runs it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -8,40 +9,35 @@ from typing import Any
 import msgspec
 import structlog
 
-from gatepost.policy.idempotency.outcome import (
+from gatepost.policy.idempotency.record import (
     NO_ROOM,
     NOTHING_DONE,
     OTHER_ARGUMENTS,
-    STOPPED,
     UNKNOWN,
     CallOutcome,
-    keep,
-    keep_error,
+    IdempotentWork,
+    RecordTemplate,
+    judged,
+    no_room,
     replay,
 )
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.quota import QuotaExceeded, StorageQuota
-from gatepost.storage.relay import TenantRelay, WakeUps
+from gatepost.storage.records import Records
+from gatepost.storage.relay import Relay, TenantRelay, WakeUps
 from gatepost.storage.stored_bytes import weight
-from gatepost.tools.api import (
-    Call,
-    CallContext,
-    Failure,
-    FailureKind,
-    Outcome,
-    Tool,
-    ToolFailure,
-)
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.interruption import HUNG_UP
-from gatepost.tools.redacted_call import RedactedCall
-from gatepost.tools.runner import outcome_of
-from gatepost.tools.stage import Next
-from gatepost.tools.truncation import UNENCODABLE, fit
-from gatepost_authz.errors import AuthError
+from gatepost.tools.redacted_call import remark
+from gatepost.tools.runner import GRACE_S
+from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.once")
+
+STILL_RUNNING = "The first call with this idempotency key is still running."
+COME_BACK_S = 5.0
+CLOSING_S = 5.0
 
 # Renewed twice before it expires, so that one renewal may fail.
 LEASE_S = 15.0
@@ -50,47 +46,6 @@ RENEW_S = 5.0
 POLL_S = 1.0
 # Pauses between retries of storing an outcome while the database does not answer.
 BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-
-# These outcomes say that nothing was done and that a retry may succeed. If they were stored, every
-# retry would get them for a day.
-INVITING: frozenset[FailureKind] = frozenset(
-    {"rate_limit", "upstream_unavailable", "approval_pending"}
-)
-# A tool raises these to be called again: with answers, by a more capable client, or with more
-# permissions. The last one is raised before the tool runs.
-NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
-
-
-class IdempotentWork(msgspec.Struct, frozen=True):
-    """The call that an idempotency key protects."""
-
-    call: Call
-    tool: Tool
-    arguments: Any
-    proceed: Next
-    repeatable: bool
-    """Whether the tool may run again if the outcome of the first run is unknown."""
-    limit_s: float
-    max_result_bytes: int
-    redacted: RedactedCall
-    """Redacts secrets from the outcome before it is stored."""
-
-
-class IdempotencyTerms(msgspec.Struct, frozen=True):
-    """The idempotency record that the call needs, and how long its outcome is kept, in seconds."""
-
-    key: bytes
-    digest: bytes
-    holder: str
-    running_s: float
-    kept_s: float
-    unknown_s: float | None
-    """How long after the lease an unknown outcome blocks the key; None: as long as the record."""
-    owner: bytes | None = None
-    """
-    Digest of the principal whose quota the record counts against; None: no quota applies, because
-    a person has approved the call.
-    """
 
 
 class IdempotentExecution:
@@ -103,18 +58,18 @@ class IdempotentExecution:
     def __init__(
         self,
         work: IdempotentWork,
-        terms: IdempotencyTerms,
+        template: RecordTemplate,
         *,
         quota: StorageQuota,
         relay: TenantRelay,
         clock: Callable[[], float],
         ended: Callable[[], object],
     ) -> None:
-        self._work, self._terms = work, terms
+        self._work, self._template = work, template
         self.caller = work.call.caller
         self._quota, self._relay, self._clock, self._ended = quota, relay, clock, ended
         self._store = quota.records.of(self.caller.tenant_id).idempotency
-        self._topic = f"once:{terms.key.hex()}"
+        self._topic = f"once:{template.key.hex()}"
         loop = asyncio.get_running_loop()
         self._done: asyncio.Future[CallOutcome] = loop.create_future()
         self._stopped: asyncio.Future[None] = loop.create_future()
@@ -177,7 +132,7 @@ class IdempotentExecution:
             raise no_room(full) from None
 
     def _room(self, size: int) -> AbstractAsyncContextManager[None]:
-        owner = self._terms.owner
+        owner = self._template.owner
         return (
             nullcontext() if owner is None else self._quota.room(self.caller.tenant_id, owner, size)
         )
@@ -193,14 +148,14 @@ class IdempotentExecution:
             self._ended()
 
     def _new_record(self) -> IdempotencyRecord:
-        now, terms = self._clock(), self._terms
+        now, template = self._clock(), self._template
         return IdempotencyRecord(
-            key=terms.key,
-            digest=terms.digest,
-            holder=terms.holder,
+            key=template.key,
+            digest=template.digest,
+            holder=template.holder,
             leased_until=now + LEASE_S,
-            expires_at=now + terms.running_s,
-            owner=terms.owner,
+            expires_at=now + template.running_s,
+            owner=template.owner,
         )
 
     # Another process holds the record.
@@ -210,7 +165,7 @@ class IdempotentExecution:
         if self._settled(held):
             return False
         async with self._wake_ups:
-            while (found := await self._store.get(self._terms.key)) is not None:
+            while (found := await self._store.get(self._template.key)) is not None:
                 if self._settled(found):
                     return False
                 if found.leased_until <= self._clock():
@@ -229,14 +184,14 @@ class IdempotentExecution:
     def _settled(self, held: IdempotencyRecord) -> bool:
         if held.expires_at <= self._clock():
             self._resolve(NOTHING_DONE)
-        elif held.digest != self._terms.digest:
+        elif held.digest != self._template.digest:
             self._resolve(OTHER_ARGUMENTS)
         elif held.outcome is not None:
             self._resolve(replay(held.outcome))
         return self._done.done()
 
     def _may_take_over(self, held: IdempotencyRecord) -> bool:
-        after = self._terms.unknown_s
+        after = self._template.unknown_s
         counts_no_more = after is not None and held.leased_until + after <= self._clock()
         return self._work.repeatable or counts_no_more
 
@@ -252,7 +207,9 @@ class IdempotentExecution:
             await self._attend(doing)
         finally:
             doing.cancel()  # no tool may run on without its outcome being stored
-        ending, kept = self._judge(doing)
+        ending, kept = judged(
+            self._work, doing, invoked=self._invoked, stopped=self._stopped.done()
+        )
         if kept is None:
             await self._give_up(ending)
         else:
@@ -283,45 +240,13 @@ class IdempotentExecution:
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
         return await work.redacted.told(await work.proceed(work.call, tool, work.arguments))
 
-    def _judge(self, doing: "asyncio.Task[Outcome]") -> tuple[CallOutcome, bytes | None]:
-        """Return the outcome, and its stored form: only what an invoked tool returned is stored."""
-        work = self._work
-        if doing.cancelled() and self._stopped.done():
-            if not self._invoked or work.repeatable:
-                return NOTHING_DONE, None
-            return replay(STOPPED), STOPPED
-        error = asyncio.CancelledError() if doing.cancelled() else doing.exception()
-        if not self._invoked or isinstance(error, NOT_AN_OUTCOME):
-            outcome = doing.result() if error is None else None
-            return CallOutcome(outcome, error, shared=False), None
-        if isinstance(error, StoreUnavailable):
-            return CallOutcome(error=error), None if work.repeatable else STOPPED
-        try:
-            if isinstance(error, ProtocolError):
-                told = work.redacted.protocol_error(error)
-                return CallOutcome(error=told), keep_error(told)
-            return self._judge_outcome(doing.result() if error is None else self._failed(error))
-        except UNENCODABLE as bad:
-            return self._judge_outcome(self._failed(bad))
-
-    def _judge_outcome(self, outcome: Outcome) -> tuple[CallOutcome, bytes | None]:
-        if outcome.failure is not None:
-            outcome = self._work.redacted.outcome(outcome)
-        if outcome.failure is not None and outcome.failure.kind in INVITING:
-            return CallOutcome(outcome), None
-        fitted = fit(outcome, self._work.tool, self._work.max_result_bytes)
-        return CallOutcome(fitted), keep(fitted)
-
-    def _failed(self, error: BaseException) -> Outcome:
-        return outcome_of(error, self._work.call, self._work.limit_s)
-
     async def _renew(self) -> None:
         try:
             until = self._clock() + LEASE_S
-            if await self._store.renew(self._terms.key, self._terms.holder, until):
+            if await self._store.renew(self._template.key, self._template.holder, until):
                 return
-            held = await self._store.get(self._terms.key)
-            if held is not None and held.holder != self._terms.holder:
+            held = await self._store.get(self._template.key)
+            if held is not None and held.holder != self._template.holder:
                 # The database was unreachable for so long that another process took over the key
                 # and may run the same call.
                 self.stop()
@@ -329,24 +254,24 @@ class IdempotentExecution:
             log.warning("lease_not_renewed", request_id=self._work.call.request_id)
 
     async def _finish(self, ending: CallOutcome, kept: bytes) -> None:
-        expires_at = self._clock() + self._terms.kept_s
-        terms = self._terms
+        expires_at = self._clock() + self._template.kept_s
+        template = self._template
 
         async def finish() -> None:
             try:
                 async with self._room(len(kept)):
-                    await self._store.finish(terms.key, terms.holder, kept, expires_at)
+                    await self._store.finish(template.key, template.holder, kept, expires_at)
             except QuotaExceeded as full:
                 # Store at least that the call was carried out, so that a retry does not run it
                 # again. There is room, because the record of the key reserved as much.
                 log.warning("outcome_not_kept", tenant=self.caller.tenant_id, limit=full.limit)
-                await self._store.finish(terms.key, terms.holder, NO_ROOM, expires_at)
+                await self._store.finish(template.key, template.holder, NO_ROOM, expires_at)
 
         await self._keep_trying(finish, ending)
 
     async def _give_up(self, ending: CallOutcome) -> None:
-        terms = self._terms
-        await self._keep_trying(lambda: self._store.release(terms.key, terms.holder), ending)
+        template = self._template
+        await self._keep_trying(lambda: self._store.release(template.key, template.holder), ending)
 
     async def _keep_trying(self, change: Callable[[], Any], ending: CallOutcome) -> None:
         """Change the record, then release the callers; during an outage, release them first."""
@@ -367,9 +292,74 @@ class IdempotentExecution:
             log.debug("wake_up_not_sent")
 
 
-def no_room(full: QuotaExceeded) -> ToolFailure:
-    """Return the refusal of a call whose idempotency key the quota has no room for."""
-    message = f"{full} The call was not carried out: send it without an idempotency key, or later."
-    refusal = ToolFailure("rate_limit", message)
-    refusal.failure = Failure("rate_limit", message, retry_after=full.wait_s, limit=full.limit)
-    return refusal
+class RunningCalls:
+    """The running and waiting calls with idempotency keys in this process; survives a reload."""
+
+    def __init__(
+        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._relay, self._clock = relay, clock
+        self.quota = StorageQuota(records, clock=clock)
+        self._open: dict[tuple[bytes, bytes], IdempotentExecution] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self, work: IdempotentWork, template: RecordTemplate) -> Outcome:
+        """Run the call or return its stored outcome; ToolFailure if it still runs."""
+        caller, loop = work.call.caller, asyncio.get_running_loop()
+        # A waiting call must not outlast its token; a task may.
+        allowed_s = max(caller.expires_at - self._clock(), 0.0) + GRACE_S
+        until = loop.time() + (work.limit_s if work.call.lasting else min(work.limit_s, allowed_s))
+        while True:
+            place = (template.key, template.digest)
+            run = self._open.get(place)
+            own = run is None
+            if run is None:
+                run = self._begin(work, template)
+            ending = await run.wait(until, own=own)
+            if ending is None:
+                raise StillRunning
+            if not (ending.shared or own):
+                continue
+            if not (own and run.leads) and not ending.refuses:
+                remark("replayed", "yes")
+            if (outcome := ending.answer()) is not None:
+                return outcome
+
+    def _begin(self, work: IdempotentWork, template: RecordTemplate) -> IdempotentExecution:
+        tenant, place = work.call.caller.tenant_id, (template.key, template.digest)
+        run = IdempotentExecution(
+            work,
+            template,
+            relay=self._relay.of(tenant),
+            quota=self.quota,
+            clock=self._clock,
+            ended=lambda: self._open.pop(place, None),
+        )
+        self._open[place] = run
+        self._tasks.add(run.task)
+        run.task.add_done_callback(self._tasks.discard)
+        return run
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Stop the running and waiting calls of these callers, even if no client waits."""
+        for run in tuple(self._open.values()):
+            if which(run.caller):
+                run.stop()
+
+    async def aclose(self) -> None:
+        """Wait a while for running calls; then stop them, and store that they were stopped."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_S)
+        for run in tuple(self._open.values()):
+            run.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSING_S)
+        for task in tuple(self._tasks):
+            task.cancel()
+
+
+class StillRunning(ToolFailure):
+    """The first call of a key takes longer than the second may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("conflict", STILL_RUNNING, retry_after=COME_BACK_S)

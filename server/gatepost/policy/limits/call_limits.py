@@ -6,7 +6,7 @@ import msgspec
 
 from gatepost.policy.limits.admission_queue import AdmissionQueue, ConcurrencyCounter
 from gatepost.policy.limits.rules import Bound, Kind, LimitRules, Principal, named
-from gatepost.storage.rate_limits import PLACE_WAIT_S, Bucket, ConcurrencySlot, Spending
+from gatepost.storage.rate_limits import SLOT_WAIT_S, Bucket, ConcurrencySlot, Spending
 from gatepost.storage.relay import TenantRelay
 
 LEAST_S = 1e-5
@@ -32,12 +32,12 @@ class QuotaRow(msgspec.Struct, frozen=True):
         return self.here, 0.0, self.room_s
 
 
-def quota_rows(terms: LimitRules, principal: Principal) -> list[QuotaRow]:
+def quota_rows(rules: LimitRules, principal: Principal) -> list[QuotaRow]:
     """Return the quotas that apply to a caller."""
     name = f"audit {named(principal)}"
     rows: list[tuple[Kind, str, tuple[str, ...], Bound]] = [
-        ("caller_audit", name, ("audit", *principal), terms.caller_audit),
-        ("tenant_audit", "audit tenant", ("audit", principal[0], "tenant"), terms.tenant_audit),
+        ("caller_audit", name, ("audit", *principal), rules.caller_audit),
+        ("tenant_audit", "audit tenant", ("audit", principal[0], "tenant"), rules.tenant_audit),
     ]
     return [
         QuotaRow(kind, shared, here, 1 / bound.rate, bound.burst / bound.rate)
@@ -167,8 +167,8 @@ class CallLimits(msgspec.Struct):
         waits = [bucket.wait_s(now) for bucket in self.buckets]
         longest = max(waits, default=0.0)
         full = [counter.kind for counter in self.concurrency if counter.taken >= counter.most]
-        if full and longest <= PLACE_WAIT_S:
-            return full[-1], PLACE_WAIT_S
+        if full and longest <= SLOT_WAIT_S:
+            return full[-1], SLOT_WAIT_S
         return self.kinds[waits.index(longest)], longest
 
     def hold(self) -> None:

@@ -43,13 +43,13 @@ class LocalCounters:
         self.audited.clear()
 
     def audit(
-        self, principal: Principal, terms: LimitRules, now: float, relay: Relay | None
+        self, principal: Principal, rules: LimitRules, now: float, relay: Relay | None
     ) -> CallLimits:
         """Return a caller's quotas of audit records; `take` on them only checks for room."""
         known = self.audited.get(principal)
         if known is not None:
             return known
-        rows = quota_rows(terms, principal)
+        rows = quota_rows(rules, principal)
         found = self.buckets.these([row.bucket for row in rows], now)
         if len(self.audited) >= MOST_CALL_LIMITS:
             self.audited.clear()
@@ -64,11 +64,11 @@ class LocalCounters:
         )
         return made
 
-    def limits_of(self, key: Key, terms: LimitRules, now: float, relay: Relay | None) -> CallLimits:
+    def limits_of(self, key: Key, rules: LimitRules, now: float, relay: Relay | None) -> CallLimits:
         """Return the limits of calls with this key under these rules."""
         principal, tool, inner = key[:4], key[4], key[5]
         tenant = principal[0]
-        rows = rows_of(terms, tenant, (tool,) if tool else (), (principal,))
+        rows = rows_of(rules, tenant, (tool,) if tool else (), (principal,))
         rated = [row for row in rows if row.bound.rate]
         # A tenant's calls are counted even without a limit: the admission queue needs the number.
         placed = [
@@ -78,7 +78,7 @@ class LocalCounters:
             or (row.kind == "tool" and row.bound.most != ANY)
         ]
         bounded = [row for row in placed if row.bound.most != ANY]
-        quotas = [] if tool is None else quota_rows(terms, principal)
+        quotas = [] if tool is None else quota_rows(rules, principal)
         buckets = self.buckets.these(
             [
                 *(

@@ -32,11 +32,11 @@ class CallerRequests:
     def spend_message(self, caller: TenantContext) -> Outcome | None:
         """Count a notification or a response, in this process only."""
         limits = self._limits
-        terms = limits.terms.caller
-        if not terms.rate:
+        bound = limits.rules.caller
+        if not bound.rate:
             return None
         name, now = ("message", *caller.principal_key), limits.monotonic()
-        wait = limits.counters.buckets.spend(name, now, rate=terms.rate, burst=terms.burst)
+        wait = limits.counters.buckets.spend(name, now, rate=bound.rate, burst=bound.burst)
         return self._told(refusal_by("caller", wait) if wait > 0 else None)
 
     async def take(self, caller: TenantContext) -> Outcome | None:

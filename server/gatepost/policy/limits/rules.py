@@ -65,7 +65,7 @@ class LimitRules(msgspec.Struct, frozen=True):
     """Bytes of audit records, a second and in a full bucket."""
 
 
-def terms_of(settings: LimitSettings) -> LimitRules:
+def rules_of(settings: LimitSettings) -> LimitRules:
     """Return the limits that these settings define."""
     tool = settings.tool
     named = {
@@ -116,16 +116,16 @@ class BoundKey(msgspec.Struct, frozen=True):
 
 
 def rows_of(
-    terms: LimitRules, tenant: str, tools: Iterable[str], principals: Iterable[Principal]
+    rules: LimitRules, tenant: str, tools: Iterable[str], principals: Iterable[Principal]
 ) -> list[BoundKey]:
     """Return the keys of these callers of a tenant, of the tenant and of these tools."""
     rows = [
-        BoundKey("caller", principal[3], named(principal), principal, terms.caller)
+        BoundKey("caller", principal[3], named(principal), principal, rules.caller)
         for principal in principals
     ]
-    rows.append(BoundKey("tenant", "", "tenant", tenant, terms.tenant))
+    rows.append(BoundKey("tenant", "", "tenant", tenant, rules.tenant))
     rows += [
-        BoundKey("tool", tool, f"tool {tool}", (tenant, tool), terms.tools.get(tool, terms.tool))
+        BoundKey("tool", tool, f"tool {tool}", (tenant, tool), rules.tools.get(tool, rules.tool))
         for tool in tools
     ]
     return rows

@@ -73,7 +73,7 @@ class LimitStage(Stage):
         self.apply(LimitRules())
 
     def apply(
-        self, terms: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
+        self, rules: LimitRules, *, most: int = 0, each: int = 100, within_s: float = 5.0
     ) -> None:
         """
         Apply these limits from now on; running calls keep their slots.
@@ -81,7 +81,7 @@ class LimitStage(Stage):
         In this process *most* calls run at once (0: unlimited). At most *each* calls of a tenant
         wait for a slot, for *within_s* seconds.
         """
-        self.terms = terms
+        self.rules = rules
         self.counters.forget()
         queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
@@ -126,13 +126,13 @@ class LimitStage(Stage):
     def limits_of(self, key: Key) -> CallLimits:
         """Return the limits of calls with this key."""
         known = self._call_limits.get(key)
-        return known or self.counters.limits_of(key, self.terms, self.monotonic(), self.relay)
+        return known or self.counters.limits_of(key, self.rules, self.monotonic(), self.relay)
 
     def audited(self, caller: TenantContext) -> CallLimits:
         """Return the quotas of audit records of a caller."""
         principal = caller.principal_key
         known = self.counters.audited.get(principal)
-        return known or self.counters.audit(principal, self.terms, self.monotonic(), self.relay)
+        return known or self.counters.audit(principal, self.rules, self.monotonic(), self.relay)
 
     def recorded(self, caller: TenantContext, size: int) -> None:
         """Charge an audit record of *size* bytes to *caller* and its tenant."""
@@ -196,10 +196,10 @@ class LimitStage(Stage):
     @property
     def limits_nothing(self) -> bool:
         """Return whether no limit is configured."""
-        terms = self.terms
+        rules = self.rules
         bounds = (
-            *(terms.caller, terms.tenant, terms.tool, *terms.tools.values()),
-            *(terms.caller_audit, terms.tenant_audit),
+            *(rules.caller, rules.tenant, rules.tool, *rules.tools.values()),
+            *(rules.caller_audit, rules.tenant_audit),
         )
         return self.queue.most == ANY and all(bound == Bound() for bound in bounds)
 
@@ -212,7 +212,7 @@ class LimitStage(Stage):
         It takes nothing from the limits. Tools and callers without a limit are left out.
         """
         principals = [caller.principal_key for caller in callers]
-        rows = rows_of(self.terms, tenant, tools, principals)
+        rows = rows_of(self.rules, tenant, tools, principals)
         return await levels(self.counters, self.relay, tenant, rows, now=self.monotonic())
 
 

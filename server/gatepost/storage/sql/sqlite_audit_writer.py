@@ -85,7 +85,7 @@ class SqliteAuditStore(SqlAuditStore):
     def __init__(self, database: Database, path: str) -> None:
         super().__init__(database)
         self._writer = SqliteWriter(path)
-        self._jobs: SimpleQueue[WriterJob | None] = SimpleQueue()
+        self._queue: SimpleQueue[QueuedWrite | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -107,7 +107,7 @@ class SqliteAuditStore(SqlAuditStore):
         with contextlib.suppress(StoreUnavailable):
             await self._done(self._writer.close)
         self._closed = True
-        self._jobs.put(None)
+        self._queue.put(None)
 
     async def _done(self, work: Callable[[], Any]) -> Any:
         """Run *work* in the thread; raises StoreUnavailable if that takes too long."""
@@ -118,25 +118,25 @@ class SqliteAuditStore(SqlAuditStore):
             self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        job = WriterJob(work, loop.create_future())
-        late = loop.call_later(ANSWER_S, job.tell, None, StoreUnavailable(LATE))
-        self._jobs.put(job)
+        queued = QueuedWrite(work, loop.create_future())
+        late = loop.call_later(ANSWER_S, queued.tell, None, StoreUnavailable(LATE))
+        self._queue.put(queued)
         try:
-            return await job.answer
+            return await queued.answer
         finally:
             late.cancel()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if not job.answer.done():  # otherwise it was late before it began, and is tried again
-                with job:
-                    job.found = job.work()
-            del job  # holds a batch
+        while (queued := self._queue.get()) is not None:
+            if not queued.answer.done():  # else it was late before it began, and is tried again
+                with queued:
+                    queued.found = queued.work()
+            del queued  # holds a batch
             if self._writer.uncopied >= COPIED_BYTES:
                 self._writer.copy_log()
 
 
-class WriterJob(msgspec.Struct, eq=False):
+class QueuedWrite(msgspec.Struct, eq=False):
     """Work for the thread; as a context manager, it hands the result or the error to the loop."""
 
     work: Callable[[], Any]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from gatepost.storage.rate_limits import LEASE_S, PLACE_WAIT_S, Denial
+from gatepost.storage.rate_limits import LEASE_S, SLOT_WAIT_S, Denial
 from gatepost.storage.valkey.rate_limits import Bucket, Place, RateLimitRequest, ValkeyRateLimits
 
 RENEW_S = LEASE_S / 3
@@ -50,8 +50,8 @@ for w = 1, wishes do
   end
   for s = 1, slots do
     local slot, most = tonumber(ARGV[at + 2 * s - 2]), tonumber(ARGV[at + 2 * s - 1])
-    if used[slot] >= most and longest < {PLACE_WAIT_S} then
-      longest, who = {PLACE_WAIT_S}, buckets + s - 1
+    if used[slot] >= most and longest < {SLOT_WAIT_S} then
+      longest, who = {SLOT_WAIT_S}, buckets + s - 1
     end
   end
   if who then

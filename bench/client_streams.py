@@ -30,7 +30,7 @@ def room_for(streams: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-class Crowd:
+class ClientStreams:
     """Open streams to one server, all read by one loop."""
 
     def __init__(self, port: int) -> None:
@@ -38,7 +38,7 @@ class Crowd:
         self._selector = selectors.DefaultSelector()
         self._sockets: list[socket.socket] = []
 
-    def __enter__(self) -> "Crowd":
+    def __enter__(self) -> "ClientStreams":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,97 @@
+"""Requests for input in the form of each protocol revision."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gatepost.mcp.revisions import MODERN
+from gatepost.tools.client import FORMS, InputRequest, MissingCapability
+from gatepost.tools.sampling import blocks
+
+WITH_URLS = "2025-11-25"
+"""The revision that added URL elicitation, all defaults, titled choices and sampling tools."""
+WITHOUT_ELICITATION = "2025-03-26"
+
+Shown = dict[str, Any]
+
+# The keywords that 2025-06-18 allows for each type of field (its PrimitiveSchemaDefinition).
+OLD_FIELDS: Mapping[str, set[str]] = {
+    "string": {
+        *("type", "title", "description", "minLength", "maxLength", "format"),
+        *("enum", "enumNames"),
+    },
+    "number": {"type", "title", "description", "minimum", "maximum"},
+    "integer": {"type", "title", "description", "minimum", "maximum"},
+    "boolean": {"type", "title", "description", "default"},
+}
+
+
+def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> Shown:
+    """
+    Return the parameters of *request* in the form of *revision* (E-01 to E-05, SA-01).
+
+    *elicitation_id* identifies a URL elicitation in 2025-11-25. Raises MissingCapability if the
+    revision has no form for the request, because then its client cannot support it.
+    """
+    params = dict(request.params)
+    if request.method == "elicitation/create":
+        return _elicitation(params, revision, elicitation_id)
+    if request.method == "sampling/createMessage":
+        return _sampling(params, revision)
+    return params
+
+
+def _elicitation(params: Shown, revision: str, elicitation_id: str) -> Shown:
+    if revision == WITHOUT_ELICITATION:
+        raise MissingCapability({"elicitation": {}})
+    if params.get("mode") == "url":
+        if revision == MODERN:
+            return params
+        if revision != WITH_URLS:
+            raise MissingCapability({"elicitation": {"url": {}}})
+        return {**params, "elicitationId": elicitation_id}
+    if revision in (MODERN, WITH_URLS):
+        return params
+    return {
+        "message": params["message"],
+        "requestedSchema": _old_form(params["requestedSchema"]),
+    }
+
+
+def _old_form(schema: Mapping[str, Any]) -> Shown:
+    required = schema.get("required", ())
+    fields = {}
+    for name, field in schema["properties"].items():
+        if field["type"] in OLD_FIELDS:
+            fields[name] = _old_field(field)
+        elif name in required:
+            # The revision has no multiple choice. Without a required field no answer is valid.
+            raise MissingCapability({"elicitation": FORMS})
+    if not fields:
+        raise MissingCapability({"elicitation": FORMS})
+    shown: Shown = {"type": "object", "properties": fields}
+    if required:
+        shown["required"] = list(required)
+    return shown
+
+
+def _old_field(field: Mapping[str, Any]) -> Shown:
+    shown = dict(field)
+    if titled := shown.get("oneOf"):
+        shown["enum"] = [choice["const"] for choice in titled]
+        shown["enumNames"] = [choice["title"] for choice in titled]
+    known = OLD_FIELDS[field["type"]]
+    return {word: value for word, value in shown.items() if word in known}
+
+
+def _sampling(params: Shown, revision: str) -> Shown:
+    if revision in (MODERN, WITH_URLS):
+        return params
+    if params.get("tools"):
+        raise MissingCapability({"sampling": {"tools": {}}})
+    params["messages"] = [
+        # Older revisions allow one content block per message.
+        {**message, "content": block}
+        for message in params["messages"]
+        for block in blocks(message["content"])
+    ]
+    return params
