@@ -144,11 +144,7 @@ BROKEN: dict[str, tuple[Change, str, str]] = {
     "a redirect": (put("/mcp", 307), "redirects", "MCP server"),
     "a host not allowed": (put("/mcp", 403), "not allowed", "MCP server"),
     "an outage": (put("/mcp", 500), "500 with JSON", "MCP server"),
-    "no challenge": (
-        lambda servers: servers.challenge.clear(),
-        "no WWW-Authenticate",
-        "MCP server",
-    ),
+    "no challenge": (lambda its: its.challenge.clear(), "no WWW-Authenticate", "MCP server"),
     "another spelling": (challenge(f"bearer {METADATA}"), "VS Code", "MCP server"),
     "only Basic": (challenge('Basic realm="x"'), "offers only `Basic`", "MCP server"),
     "DPoP first": (

@@ -28,7 +28,7 @@ by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
 by_rest = pytest.mark.parametrize("agent", ["rest"], indirect=True)
 """
 For tables of cases whose protocol makes no difference: both get the same outcome of a tool, and
-`tests/mcp` and `tests/rest` show how each writes it (for example `rest/test_projection.py`). REST
+`tests/mcp` and `tests/rest` show how each writes it (for example `rest/test_responses.py`). REST
 tells the kind of a failure as well. Every tool still has tests by both.
 """
 

@@ -10,7 +10,7 @@ from gatepost.storage.revocations import RevocationRecord
 from gatepost_authz.caller import TenantContext
 from tests.policy.replicas import ACME, CAROL
 from tests.policy.revocation.test_orders import AGENT, BOB, ROBOT, order
-from tests.policy.revocation.test_withdrawn_approvals import RULES, RevocableDeployment
+from tests.policy.revocation.test_withdrawn_approvals import RULES, Revocable
 
 pytestmark = pytest.mark.requirement("CO2")
 
@@ -31,7 +31,7 @@ async def test_all_of_them_and_nobody_else(
     records: Records, cut: RevocationRecord, reached: set[TenantContext]
 ) -> None:
     """However many there are: requests, approvals, and more grants than are read at once."""
-    deployment = RevocableDeployment(records=records, rules=RULES)
+    deployment = Revocable(records=records, rules=RULES)
     here, there = deployment.replicas
     tenant = records.of(ACME)
     for caller in CALLERS:

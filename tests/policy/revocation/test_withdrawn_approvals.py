@@ -44,7 +44,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "POLL_S", 0.02)
 
 
-class RevocableDeployment(ApprovalDeployment):
+class Revocable(ApprovalDeployment):
     """Two replicas that know of the same cut-offs."""
 
     def __init__(self, **settings: object) -> None:
@@ -67,14 +67,12 @@ class RevocableDeployment(ApprovalDeployment):
 
 
 @pytest.fixture
-def deployment() -> RevocableDeployment:
-    return RevocableDeployment()
+def deployment() -> Revocable:
+    return Revocable()
 
 
 @pytest.mark.parametrize("case", range(len(REACHED)))
-async def test_what_is_withdrawn_is_what_is_refused(
-    deployment: RevocableDeployment, case: int
-) -> None:
+async def test_what_is_withdrawn_is_what_is_refused(deployment: Revocable, case: int) -> None:
     """
     Of the same callers whose tokens are: of who acts for somebody, and of a program that calls for
     itself, whose token names no client. Waiting, approved or granted, and each of it once.
@@ -95,9 +93,7 @@ async def test_what_is_withdrawn_is_what_is_refused(
 
 
 @pytest.mark.parametrize("case", range(len(REACHED)))
-async def test_scripts_wait_no_more_for_whom_is_refused(
-    deployment: RevocableDeployment, case: int
-) -> None:
+async def test_scripts_wait_no_more_for_whom_is_refused(deployment: Revocable, case: int) -> None:
     """They stand in the same inbox; called by somebody else, they wait again."""
     selectors, caller, reached = REACHED[case]
     here, there = deployment.replicas
@@ -134,7 +130,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(
 
 
 async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
-    deployment: RevocableDeployment,
+    deployment: Revocable,
 ) -> None:
     """Which issuer's it was nobody knows: an order that names one leaves it to an administrator."""
     approvals = ScriptApprovals(
@@ -146,9 +142,7 @@ async def test_an_older_versions_script_goes_with_the_id_that_it_kept(
     assert await deployment.shut(order(subject="bob")) == 1
 
 
-async def test_who_has_signed_in_since_keeps_what_they_ask_for(
-    deployment: RevocableDeployment,
-) -> None:
+async def test_who_has_signed_in_since_keeps_what_they_ask_for(deployment: Revocable) -> None:
     """Whenever a server acts on it, also in the very second, and when it starts an hour later."""
     here, there = deployment.replicas
     old = await here.asked(caller=ALICE, what="old")
@@ -163,7 +157,7 @@ async def test_who_has_signed_in_since_keeps_what_they_ask_for(
     assert (await state_of(there, old)) == "withdrawn"
 
 
-def asked_for(deployment: RevocableDeployment) -> Callable[[], Awaitable[bool]]:
+def asked_for(deployment: Revocable) -> Callable[[], Awaitable[bool]]:
     """Tells whether the first request of all is there."""
 
     async def is_there() -> bool:
@@ -173,7 +167,7 @@ def asked_for(deployment: RevocableDeployment) -> Callable[[], Awaitable[bool]]:
 
 
 async def begun(
-    deployment: RevocableDeployment, by: TenantContext
+    deployment: Revocable, by: TenantContext
 ) -> tuple[ApprovalRequest, "asyncio.Task[Outcome]"]:
     """A call of Alice's that runs by that person's approval, until the deployment's gate opens."""
     here, _ = deployment.replicas
@@ -207,7 +201,7 @@ AGES = {"of before": (0.0, True), "of about then": (30.0, True), "of later": (10
 
 @pytest.mark.parametrize(("later_s", "reached"), AGES.values(), ids=AGES)
 async def test_what_an_older_version_kept_is_judged_by_its_own_age(
-    deployment: RevocableDeployment, later_s: float, reached: bool
+    deployment: Revocable, later_s: float, reached: bool
 ) -> None:
     """As far as clocks may differ what came at about the same time goes with the rest."""
     here, there = deployment.replicas
@@ -232,7 +226,7 @@ async def test_what_an_older_version_kept_is_judged_by_its_own_age(
     assert len(await there.service.grants(ACME)) == (0 if reached else 1)
 
 
-async def test_an_approval_does_not_outlive_who_gave_it(deployment: RevocableDeployment) -> None:
+async def test_an_approval_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
     """Not used yet, it is withdrawn, at both replicas; the call is asked about anew."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
@@ -246,7 +240,7 @@ async def test_an_approval_does_not_outlive_who_gave_it(deployment: RevocableDep
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
-async def test_a_grant_does_not_outlive_who_gave_it(deployment: RevocableDeployment) -> None:
+async def test_a_grant_does_not_outlive_who_gave_it(deployment: Revocable) -> None:
     """From the moment on that a replica knows, whether or not anybody has removed it yet."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
@@ -262,9 +256,7 @@ async def test_a_grant_does_not_outlive_who_gave_it(deployment: RevocableDeploym
     assert await deployment.records.of(ACME).grants.page("", 9) == []
 
 
-async def test_a_call_that_runs_by_an_approval_comes_to_its_end(
-    deployment: RevocableDeployment,
-) -> None:
+async def test_a_call_that_runs_by_an_approval_comes_to_its_end(deployment: Revocable) -> None:
     """It was used before its giver was shut out; it is not asked about, nor run, a second time."""
     _, there = deployment.replicas
     deployment.gate = asyncio.Event()
@@ -276,9 +268,7 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(
     assert await state_of(there, request) == "used"
 
 
-async def test_a_call_that_was_stopped_is_not_asked_about_anew(
-    deployment: RevocableDeployment,
-) -> None:
+async def test_a_call_that_was_stopped_is_not_asked_about_anew(deployment: Revocable) -> None:
     """Who signs in again and makes it again hears that part of it may be done."""
     _, there = deployment.replicas
     deployment.gate = asyncio.Event()
@@ -299,7 +289,7 @@ async def test_a_call_that_was_stopped_is_not_asked_about_anew(
 @pytest.mark.parametrize("edits", [False, True])
 async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> None:
     """The request waits on as it came, and needs two others; what they made of it is gone too."""
-    deployment = RevocableDeployment(rules=TWO)
+    deployment = Revocable(rules=TWO)
     here, there = deployment.replicas
     asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
     await run_until(asked_for(deployment))
@@ -318,7 +308,7 @@ async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> 
     assert [one.what for one in deployment.changes].count("void") == 1
 
 
-async def test_a_rejection_outlives_who_gave_it(deployment: RevocableDeployment) -> None:
+async def test_a_rejection_outlives_who_gave_it(deployment: Revocable) -> None:
     """To shut somebody out lets nothing pass that was refused."""
     here, there = deployment.replicas
     request = await here.asked(caller=ALICE, what="a")
@@ -328,9 +318,7 @@ async def test_a_rejection_outlives_who_gave_it(deployment: RevocableDeployment)
     assert "Never." in text_of(await there.call(caller=ALICE, what="a"))
 
 
-async def test_the_command_line_is_nobody_whom_a_cut_off_names(
-    deployment: RevocableDeployment,
-) -> None:
+async def test_the_command_line_is_nobody_whom_a_cut_off_names(deployment: Revocable) -> None:
     """Names on a machine are no subjects of an issuer."""
     here, _ = deployment.replicas
     for what, terms in (("a", None), ("b", GrantScope(uses=3))):
@@ -341,7 +329,7 @@ async def test_the_command_line_is_nobody_whom_a_cut_off_names(
     assert text_of(await here.call(caller=ALICE, what="a")) == "a 0 1"
 
 
-async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: RevocableDeployment) -> None:
+async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: Revocable) -> None:
     """A held call of somebody else's is answered, where who would have decided does not matter."""
     here, there = deployment.replicas
     asked = asyncio.create_task(here.call(caller=ALICE, what="a", client=WaitingClient()))
@@ -356,7 +344,7 @@ async def test_whoever_waits_hears_that_it_is_withdrawn(deployment: RevocableDep
 
 
 async def test_an_outage_only_delays_it(
-    deployment: RevocableDeployment, monkeypatch: pytest.MonkeyPatch
+    deployment: Revocable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the database is away, what was shut out ends when it is back."""
     here, there = deployment.replicas
@@ -384,9 +372,7 @@ async def test_an_outage_only_delays_it(
     assert [one.state for one in await here.service.history(ACME)] == ["withdrawn"]
 
 
-async def test_who_is_suspended_by_configuration_loses_the_same(
-    deployment: RevocableDeployment,
-) -> None:
+async def test_who_is_suspended_by_configuration_loses_the_same(deployment: Revocable) -> None:
     """At a start and at a reload, as by command; a tenant that is suspended already, nothing."""
     told: list[RevocationRecord] = []
     cutoffs = Revocations(deployment.records, MemoryRelay(), ended=told.extend, clock=lambda: NOW)

@@ -19,7 +19,7 @@ def _silent(logger: object, method: str, event: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(idp: object, elsewhere: Path) -> Iterator[Server]:
+def server(idp: object, working_directory: Path) -> Iterator[Server]:
     """The tools of the soak, with limits, audit and approvals as in production."""
     with pytest.MonkeyPatch.context() as patch:
         # asyncio's own loop keeps a cancelled timer until the time that it was set for.
@@ -32,7 +32,7 @@ def server(idp: object, elsewhere: Path) -> Iterator[Server]:
             [issuer_settings(idp)],  # type: ignore[arg-type]
             tools={"load": [str(Path(soak_tools.__file__))]},
             tenancy={"create_on_first_use": True},
-            storage={"database": f"sqlite:///{elsewhere}/gatepost.db"},
+            storage={"database": f"sqlite:///{working_directory}/gatepost.db"},
             approvals={"max_waiting_per_caller": 1000, "max_waiting_per_tenant": 1000},
         ) as running:
             yield running
@@ -55,8 +55,3 @@ def no_collector() -> Iterator[None]:
     finally:
         gc.enable()
         gc.collect()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def in_working_directory(working_directory: Path) -> None:
-    """Servers keep their state where they are started."""
