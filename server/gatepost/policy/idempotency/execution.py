@@ -1,4 +1,4 @@
-"""The calls with idempotency keys in one process: run each once, or wait for who runs it."""
+"""The calls with idempotency keys in one process: run each once, or wait for another process."""
 
 import asyncio
 import time

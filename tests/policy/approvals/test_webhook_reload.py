@@ -1,0 +1,67 @@
+"""The webhook of a running server: a reload turns it on and off."""
+
+import base64
+from contextlib import aclosing
+
+import pytest
+from msgspec.structs import replace
+
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.approvals import ApprovalsSettings, WebhookSettings
+from gatepost.config.audit import AuditSettings
+from gatepost.config.settings import Config
+from gatepost.outbound.client import OutboundClient
+from gatepost.policy.idempotency.execution import RunningCalls
+from gatepost.runtime.approvals import ApprovalServices
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.relay import MemoryRelay
+from gatepost.tools.api import Call
+from gatepost.tools.client import NOBODY
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Network
+from gatepost_authz.fetch import Fetcher
+from tests.policy.replicas import ACME, ALICE, ApprovalDeployment, context, failure_kind
+
+SECRET = f"whsec_{base64.b64encode(bytes(32)).decode()}"
+OFF = Config(resource="https://mcp.example.com/mcp", issuers=[])
+HOOK = WebhookSettings(url="https://hooks.example.com/x", secret="env:HOOK_SECRET")
+ON = replace(OFF, approvals=ApprovalsSettings(webhook=HOOK))
+LIMITS = {"timeout_s": 30.0, "max_result_bytes": 1_000_000}
+
+
+async def denied(caller: TenantContext) -> None:
+    """No call is denied here."""
+
+
+async def test_a_reload_turns_the_webhook_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message is kept for requests that are made while the webhook is on."""
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    records, relay, keyring = MemoryRecords(), MemoryRelay(), KeyRing.ephemeral()
+    redaction, tools = Redaction(), ApprovalDeployment().pack.tools
+    outbound = OutboundClient(Network(), tls=Fetcher(development=True).tls)
+    kept = []
+    async with (
+        aclosing(outbound),
+        aclosing(AuditWriter(records, keyring, redaction, AuditSettings())) as writer,
+    ):
+        services = ApprovalServices(records, relay, keyring, redaction, writer, outbound)
+        for number, config in enumerate((OFF, ON, OFF)):
+            services.apply(config, tools.values())
+            runner = Runner(
+                Registry(tools.values()),
+                context_for=context,
+                stages=services.stages(config, RunningCalls(records, relay), denied),
+                **LIMITS,
+            )
+            arguments = b'{"amount":%d}' % number
+            call = Call(
+                caller=ALICE, name="sign", arguments=arguments, request_id="r", client=NOBODY
+            )
+            assert failure_kind(await runner.run(call)) == "approval_pending"
+            kept.append((await records.tenant_data.count(ACME)).get("outbox_messages", 0))
+
+    assert kept == [0, 1, 1]
