@@ -14,12 +14,15 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
+from gatepost.cli import erasure
 from gatepost.cli.main import main
+from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
 from tests.support.commands import toml
 from tests.support.processes import Process, python_environment
 
 WITHIN_S = 60
+WITHOUT_SERVERS = "without-servers"
 
 
 class CommandResult(NamedTuple):
@@ -31,10 +34,17 @@ class CommandResult(NamedTuple):
 
 
 class CommandProcess(Process):
-    """Runs commands in a folder, one after the other."""
+    """
+    Runs commands in a folder, one after the other.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__([sys.executable, "-m", __name__], env=python_environment(), cwd=folder)
+    *without_servers*: no server uses the folder's stores, so an erasure waits for none.
+    """
+
+    def __init__(self, folder: Path, *, without_servers: bool = False) -> None:
+        command = [sys.executable, "-m", __name__]
+        if without_servers:
+            command.append(WITHOUT_SERVERS)
+        super().__init__(command, env=python_environment(), cwd=folder)
 
     def run(self, *arguments: str, typed: str = "") -> CommandResult:
         """Run `gatepost ARGUMENTS…` with this on its standard input."""
@@ -116,4 +126,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
+    if WITHOUT_SERVERS in sys.argv[1:]:
+        erasure.SETTLE_S = tenant_erasure.PAUSE_S = 0.0
     serve()
