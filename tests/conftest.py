@@ -30,9 +30,11 @@ LONGEST = """
 clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/stdio/test_clients.py
 mcp/test_official_suite.py runtime/memory/test_left.py runtime/replicas/test_replicas.py
 rest/test_document.py http/test_encrypted.py dashboard/test_replicas.py audit/test_tampering.py
-http/test_unread.py dashboard/test_show.py tenancy/test_sessions.py telemetry/test_readers.py
+http/test_unread.py dashboard/test_show.py tenancy/test_sessions.py packs/scripts/test_limits.py
+runtime/test_serve.py runtime/test_stop.py http/test_descriptors.py packs/test_swapped.py
+policy/revocation/test_erasure.py outbound/test_hostile.py telemetry/test_metrics_server.py
 """
-"""The files that take longest: one that began last would leave the other process idle."""
+"""The files that take longest: one that began last would leave the other processes idle."""
 
 SLOW_S = 600
 """How long a test may take that takes minutes; a busy machine gives it less time."""
