@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What pip does for packages that it copies. Where PYTHONDONTWRITEBYTECODE is set, as in many
 # containers, every start would compile 300 files anew, for as long as all the rest takes.
 COMPILE := $(BIN)/python -m compileall -q server authz keys
-# Both processes of the tests compile 800 files, and every server that they start 300 of them again.
+# Each process of the tests compiles 800 files, and every server that it starts 300 of them again.
 TESTED := env -u PYTHONDONTWRITEBYTECODE
 
 .PHONY: dev test lint bench lock clean
@@ -15,7 +15,7 @@ dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 
 test: .venv/dev tests/node/node_modules/.installed-from ## every test but those that take minutes (ARGS=--slow)
 	@$(COMPILE)
-	$(TESTED) $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(TESTED) $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/dev ## format, lint, types
 	$(BIN)/ruff format --check .

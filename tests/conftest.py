@@ -33,9 +33,11 @@ clients/test_inspector.py storage/test_outages.py packs/chat/test_tools.py mcp/s
 mcp/test_official_suite.py runtime/memory/test_leaks.py runtime/replicas/test_replicas.py
 rest/test_document.py http/test_tls.py dashboard/test_replicas.py audit/test_tampering.py
 http/test_slow_readers.py dashboard/test_approvals_in_a_browser.py tenancy/test_sessions.py
+packs/scripts/test_limits.py runtime/test_serve.py runtime/test_stop.py http/test_descriptors.py
+workspace/test_link_races.py policy/revocation/test_erasure.py outbound/test_ssrf.py
 telemetry/test_metrics_server.py
 """
-"""The files that take longest: one that began last would leave the other process idle."""
+"""The files that take longest: one that began last would leave the other processes idle."""
 
 SLOW_S = 600
 """How long a test may take that takes minutes; a busy machine gives it less time."""

@@ -16,6 +16,12 @@ from bench.workload import WORKLOADS, Place, Workload
 
 WARM = WORKLOADS[0]
 UNPINNED = Cores(None, None)
+SHORT = {"warm", "garbage"}
+"""An answer and a refusal; each run takes a second of both cores, so the others are slow tests."""
+SELECTED = [
+    pytest.param(one, id=one.name, marks=[] if one.name in SHORT else [pytest.mark.slow])
+    for one in WORKLOADS
+]
 OUTPUT = """\
 Running 1s test @ http://127.0.0.1:8000
   1 threads and 32 connections
@@ -62,7 +68,7 @@ def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.name)
+@pytest.mark.parametrize("workload", SELECTED)
 def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Path) -> None:
     """The generated Lua is valid, every answer has the expected status, and CPU was counted."""
     floor = next(each for each in CONTESTANTS if each.name == "floor")

@@ -4,6 +4,7 @@ import json
 import socket
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from gatepost.cli.main import COMMANDS, main
 from tests.support.cases import each
-from tests.support.commands import run
+from tests.support.commands import CommandProcess, run
 from tests.support.processes import Process, python_environment
 
 FIVE_MISTAKES = """
@@ -87,17 +88,26 @@ WRONG_USE: list[tuple[list[str], int, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def command_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandProcess]:
+    """One process for the commands that are used wrongly, in a folder with a broken file."""
+    folder = tmp_path_factory.mktemp("wrong")
+    (folder / "broken.toml").write_text("a = = b")
+    process = CommandProcess(folder)
+    yield process
+    process.kill()
+
+
 @pytest.mark.parametrize(("arguments", "code", "says"), WRONG_USE, ids=lambda value: str(value))
 def test_wrong_use_is_a_sentence(
-    arguments: list[str], code: int, says: str, tmp_path: Path
+    command_process: CommandProcess, arguments: list[str], code: int, says: str
 ) -> None:
     """2 for wrong use, 1 for problems found; never a traceback."""
-    (tmp_path / "broken.toml").write_text("a = = b")
-    done = finished(run(*arguments, cwd=tmp_path))
+    done = command_process.run(*arguments)
 
-    assert says in done.output
-    assert "Traceback" not in done.output
-    assert code_of(done) == code
+    assert says in done.out + done.err
+    assert "Traceback" not in done.out + done.err
+    assert done.code == code
 
 
 def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:

@@ -11,6 +11,15 @@ from tests.support import commands
 from tests.support.commands import Gatepost
 
 FIXTURES = sorted((ROOT / "tests/mcp").glob("fixture_*.py"))
+SHORT_POLLS = """
+from gatepost import Pack
+from gatepost.runtime import services
+
+pack = Pack("short_polls")
+made = services.TaskLimits
+services.TaskLimits = lambda **limits: made(**{**limits, "poll_interval_s": 0.1})
+"""
+"""In the server alone: it asks clients to poll a task ten times a second."""
 
 
 class Stage(NamedTuple):
@@ -36,6 +45,8 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
 @pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("stage")
-    tools = [argument for file in FIXTURES for argument in ("--tools", str(file))]
+    (folder / "short_polls.py").write_text(SHORT_POLLS, encoding="utf-8")
+    files = (*FIXTURES, folder / "short_polls.py")
+    tools = [argument for file in files for argument in ("--tools", str(file))]
     with commands.dev(folder, *tools) as running:
         yield Stage(running.url, commands.token(folder, "--tenant", "acme"), folder)

@@ -74,15 +74,15 @@ server.HARD_END_S = 3
 serve.END_S = 1.0
 ToolDeadline.abandon_s = 0.3
 made = composition.Listen
-composition.Listen = lambda **settings: made(**{**settings, "drain_s": 1})
+composition.Listen = lambda **settings: made(**{**settings, "drain_s": 0.3})
 main(prog_name="gatepost")
 """
-"""`gatepost` whose `dev` drains for one second and ends three seconds later."""
+"""`gatepost` whose `dev` drains for 0.3 seconds and ends three seconds later."""
 
 
 @contextlib.contextmanager
 def short_deadlines(folder: Path) -> Iterator[Gatepost]:
-    """`gatepost dev` with these tools, a drain of one second and one more to close."""
+    """`gatepost dev` with these tools, a drain of 0.3 seconds and one second to close."""
     (folder / "stuck.py").write_text(TOOLS)
     (folder / "short_deadlines.py").write_text(SHORT_DEADLINES)
     options = ["--port", str(free_port()), "--state", str(folder / "state")]

@@ -13,6 +13,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from gatepost import CallContext, Pack
+from gatepost.http.deadlines import Deadlines
 from gatepost.runtime import watchdog
 from gatepost.tools.interruption import ToolDeadline
 from tests.support.cases import each
@@ -167,6 +168,8 @@ def server(idp: Any, logged: list[Any]) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watchdog, "EVERY_S", 0.02)
         patch.setattr(ToolDeadline, "abandon_s", 0.05)
+        # Some tools never end, so the stop waits for as long as it may.
+        patch.setattr("tests.support.server.Deadlines", lambda drain_s: Deadlines(drain_s=0.5))
         load = [__name__]  # by its name: a file would be loaded a second time
         with running_server(
             idp, [issuer_settings(idp)], tools={"load": load}, tenancy={"create_on_first_use": True}

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
+from gatepost.cli import erasure
 from gatepost.cli.main import main
+from gatepost.runtime import erasure as tenant_erasure
 from gatepost.secrets.keyring import create, rotate
 from gatepost.workspace.ownership import LEDGER, PRIVATE
 from tests.support.client import Client, RawAnswer, result
@@ -32,6 +34,7 @@ from tests.support.tokens import TokenFactory
 
 HURRIED = {"GATEPOST_LIMITS__REQUESTS_PER_SECOND": "200", "GATEPOST_LIMITS__BURST": "400"}
 """What lets `gatepost dev` answer one caller as fast as tests ask."""
+WITHOUT_SERVERS = "without-servers"
 READY = r"Gatepost is ready at (?P<url>http\S+)"
 
 
@@ -247,10 +250,17 @@ class CommandResult(NamedTuple):
 
 
 class CommandProcess(Process):
-    """Runs commands in a folder, one after the other."""
+    """
+    Runs commands in a folder, one after the other.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__([sys.executable, "-m", __name__], env=python_environment(), cwd=folder)
+    *without_servers*: no server uses the folder's stores, so an erasure waits for none.
+    """
+
+    def __init__(self, folder: Path, *, without_servers: bool = False) -> None:
+        command = [sys.executable, "-m", __name__]
+        if without_servers:
+            command.append(WITHOUT_SERVERS)
+        super().__init__(command, env=python_environment(), cwd=folder)
 
     def run(self, *arguments: str, typed: str = "") -> CommandResult:
         """Run `gatepost ARGUMENTS…` with this on its standard input."""
@@ -332,4 +342,6 @@ def run_commands() -> None:
 
 
 if __name__ == "__main__":
+    if WITHOUT_SERVERS in sys.argv[1:]:
+        erasure.SETTLE_S = tenant_erasure.PAUSE_S = 0.0
     run_commands()

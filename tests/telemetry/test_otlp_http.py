@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.config.telemetry import TelemetrySettings
+from gatepost.telemetry import otlp
 from gatepost.telemetry.otlp import OtlpExporter
 from gatepost.telemetry.otlp_http import RareErrors
 from tests.support.measuring import eventually
@@ -97,6 +98,7 @@ def test_a_ca_of_the_environment_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the CAs of `[network]` are trusted; the span is counted as dropped."""
+    monkeypatch.setattr(otlp, "CLOSING_S", 0.3)
     company = CertificateAuthority(tmp_path)
     for name in ("OTEL_EXPORTER_OTLP_CERTIFICATE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.setenv(name, str(company.bundle))
@@ -131,8 +133,10 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
     assert exporter.dropped == (0, 0)
 
 
-def test_a_stop_waits_three_seconds_for_a_collector() -> None:
-    """Three seconds, whatever the collector does; the SDK alone would wait for ten or more."""
+def test_a_stop_waits_three_seconds_for_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as `CLOSING_S`, whatever the collector does; the SDK alone waits ten or more."""
+    assert otlp.CLOSING_S == 3
+    monkeypatch.setattr(otlp, "CLOSING_S", 0.3)
     with Collector() as collector:
         collector.answers.clear()
         with exporting(collector.url) as exporter:

@@ -34,7 +34,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and not for long."""
     folder = tmp_path_factory.mktemp("hasty")
-    low = {"exec": "free", "timeout_s": 4.0, "cpu_s": 1}
+    low = {"exec": "free", "timeout_s": 2.5, "cpu_s": 1}
     with open_script_server(folder, **low) as shop:
         yield shop
 

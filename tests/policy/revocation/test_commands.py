@@ -40,7 +40,7 @@ class CommandFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process = CommandProcess(folder)
+        self.process = CommandProcess(folder, without_servers=True)
 
     def begin(self, **changes: Any) -> None:
         """Nothing was done yet."""
