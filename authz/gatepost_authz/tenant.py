@@ -110,20 +110,14 @@ def caller_from(
     """
     Return the caller that accepted *claims* speak for.
 
-    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
-    unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
-    that the token does not tell; or the policy admits this caller no more. Refused as 401: another
-    token may do better.
+    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is not this
+    caller's to name, a role cannot be decided, or the policy admits this caller no more.
     """
-    issuer = str(claims["iss"])
     client = client_rule(accepted, rules.settings)
     scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
-    # A tenant that the operator writes down for one client is no claim of the issuer.
-    written = client.tenant if names_no_tenant(claims, rules) else ""
-    if written:
-        tenant, named = written, None
-    else:
-        tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    # A tenant that the operator wrote down for one client is no claim of the issuer.
+    written = client.tenant if client.tenant and names_no_tenant(claims, rules) else ""
+    tenant, named = (written, None) if written else tenant_of(claims, rules, captured)
     try:
         if not written:
             check_tenant(tenant, rules, policy.tenancy)
@@ -131,7 +125,7 @@ def caller_from(
             raise InvalidToken("tenant_of_another_resource")
         caller = TenantContext(
             tenant_id=tenant,
-            issuer=issuer,
+            issuer=str(claims["iss"]),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
@@ -166,7 +160,7 @@ def name_tenant(
 ) -> None:
     """Add the tenant to the error if verified *claims* name a tenant of the issuer."""
     with suppress(AuthError):
-        tenant, _ = tenant_of(claims, rules, issuer=str(claims.get("iss")), captured=captured)
+        tenant, _ = tenant_of(claims, rules, captured)
         check_tenant(tenant, rules, tenancy)
         refusal.about(tenant=tenant)
 
@@ -192,11 +186,7 @@ def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
 
 
 def tenant_of(
-    claims: Mapping[str, object],
-    rules: TenantRules,
-    *,
-    issuer: str,
-    captured: str | None,
+    claims: Mapping[str, object], rules: TenantRules, captured: str | None
 ) -> tuple[str, str | None]:
     """
     Return the tenant id that the token names by the issuer's rule, and the value that the token has
@@ -214,7 +204,7 @@ def tenant_of(
         if value not in settings.tenants:
             raise InvalidToken("unknown_tenant")
         return settings.tenants[value], value
-    return tenant_id(issuer, value), value
+    return tenant_id(str(claims.get("iss")), value), value
 
 
 def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
