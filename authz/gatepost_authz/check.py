@@ -339,6 +339,6 @@ def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
     for scope in scopes:
         if not SCOPE_TOKEN.fullmatch(scope):
             yield _found("authz.E027", setting, f"{scope!r} is not a scope")
-        elif scope == "offline_access":
+        elif scope == "offline_access" and setting != "scopes.request":
             # Clients request it when they need it; a resource must not demand it of every client.
             yield _found("authz.E027", setting, "`offline_access` is not a scope of a resource")

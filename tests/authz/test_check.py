@@ -324,6 +324,7 @@ def test_every_id_has_a_case() -> None:
         {"issuers": [issuer(algorithms=("RS256", "EdDSA", "Ed25519", "ES384"))]},
         {"issuers": [issuer(introspection=introspection(), preset="oidc-provider")]},
         {"scopes": {"scopes.baseline": ["mcp:read"]}},
+        {"scopes": {"scopes.request": ["openid", "offline_access"]}},
         {"issuers": [issuer(tokens=TokenRules(
             types=("jwt",), must_equal={"token_use": "access"},
             machine=(CallerMark(no_subject=True), CallerMark(claim="gty", value="cc")),

@@ -39,6 +39,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     obtainable = config.scopes.obtainable
     scopes = {
         "scopes.baseline": config.scopes.baseline,
+        "scopes.request": config.scopes.request,
         "scopes.obtainable": () if obtainable is None else obtainable,
         **{f"scopes.implied.{name}": (name, *more) for name, more in config.scopes.implied.items()},
     }
