@@ -10,15 +10,16 @@ from types import MappingProxyType
 import msgspec
 
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.claim_values import MISSING, lookup
 from gatepost_authz.claims import MAX_TEXT, Accepted
-from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target
+from gatepost_authz.config import TENANT_ID, ClientRule, Issuer, RoleRule, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.presets import Preset
 from gatepost_authz.scopes import Implications
 
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
 MAX_DISPLAY = 256
-MISSING = object()
+NO_CLIENT_RULE = ClientRule()
 NOBODY: frozenset[str] = frozenset()
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -74,10 +75,20 @@ def tenant_id(issuer: str, value: str) -> str:
     return "t-" + base64.b32encode(digest)[:26].decode("ascii").lower()
 
 
+def client_tenants(settings: Issuer) -> frozenset[str]:
+    """Return the tenants of machines whose tokens name none."""
+    return frozenset(rule.tenant for rule in settings.clients.values() if rule.tenant)
+
+
+def reaches(tenant: str, rules: TenantRules) -> bool:
+    """Return whether callers of an issuer can have *tenant*: by a claim, or by their client."""
+    return tenant not in rules.foreign or tenant in client_tenants(rules.settings)
+
+
 def closed_set(settings: Issuer) -> frozenset[str] | None:
     """Return the only tenants that *settings* allow an issuer to name, or None."""
     if settings.tenants:
-        return frozenset(settings.tenants.values())
+        return frozenset(settings.tenants.values()) | client_tenants(settings)
     if settings.tenant.value:
         return frozenset({settings.tenant.value})
     if settings.tenant.issuer and "{" not in settings.issuer:
@@ -104,20 +115,20 @@ def caller_from(
     """
     Return the caller that accepted *claims* speak for.
 
-    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
-    unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
-    that the token does not tell; or the policy admits this caller no more. Refused as 401: another
-    token may do better.
+    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is not this
+    caller's to name, a role cannot be decided, or the policy admits this caller no more.
     """
-    issuer = str(claims["iss"])
-    tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    client = client_rule(accepted, rules.settings)
+    scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
+    tenant, named, claimed = tenant_for(claims, rules, client, captured)
     try:
-        check_tenant(tenant, rules, policy.tenancy)
+        if claimed:
+            check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
         caller = TenantContext(
             tenant_id=tenant,
-            issuer=issuer,
+            issuer=str(claims["iss"]),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
@@ -126,7 +137,7 @@ def caller_from(
             tenant_claim=named,
             client_id=accepted.client_id,
             actor=accepted.actor,
-            scopes=policy.implications.expand(accepted.scopes),
+            scopes=policy.implications.expand(scopes),
             roles=roles_of(claims, rules.settings.roles),
             acr=accepted.acr,
             auth_time=accepted.auth_time,
@@ -170,6 +181,27 @@ def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
         raise InvalidToken("unknown_tenant")
 
 
+def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
+    """Return the rule of the machine that speaks for itself, or an empty one."""
+    if accepted.subject_kind != "client" or accepted.client_id is None:
+        return NO_CLIENT_RULE
+    return settings.clients.get(accepted.client_id, NO_CLIENT_RULE)
+
+
+def tenant_for(
+    claims: Mapping[str, object], rules: TenantRules, client: ClientRule, captured: str | None
+) -> tuple[str, str | None, bool]:
+    """
+    Return the tenant, the value that the token has for it, and whether the issuer names it.
+
+    A tenant that the operator wrote down for one client is no claim of the issuer.
+    """
+    if client.tenant and names_no_tenant(claims, rules):
+        return client.tenant, None, False
+    tenant, named = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
+    return tenant, named, True
+
+
 def tenant_of(
     claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
 ) -> tuple[str, str | None]:
@@ -192,6 +224,17 @@ def tenant_of(
     return tenant_id(issuer, value), value
 
 
+def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
+    """
+    Return whether a token of an issuer that names tenants by a claim does not have the claim.
+
+    Issuers of a template sign for themselves: each could issue a token with that client id.
+    """
+    settings = rules.settings
+    claim = settings.tenant.claim or ("" if settings.tenant.issuer else rules.preset.tenant_claim)
+    return bool(claim) and "{" not in settings.issuer and lookup(claims, claim) is MISSING
+
+
 def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
     settings = rules.settings
     if settings.tenant.issuer:
@@ -205,7 +248,7 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
         # claim, and so name its neighbour's tenant.
         raise InvalidToken("tenant_not_exclusive")
     value = lookup(claims, claim)
-    if claim == rules.preset.tenant_claim:
+    if settings.tenant.only_entry or claim == rules.preset.tenant_claim:
         value = only_entry(value)
     if value is MISSING:
         raise InvalidToken("no_tenant").about(claim=claim)
@@ -216,7 +259,7 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
 
 def only_entry(value: object) -> object:
     """
-    Return the only entry of a provider's organisation claim, if it has exactly one.
+    Return the only entry of an organisation claim that is a list or an object.
 
     Keycloak's ``organization`` lists every organisation of the user, as names or as an object
     keyed by name; with two of them the token does not say for which one it speaks.
@@ -224,25 +267,6 @@ def only_entry(value: object) -> object:
     if isinstance(value, dict | list) and len(value) == 1:
         return next(iter(value))
     return value
-
-
-def lookup(claims: object, path: str) -> object:
-    """
-    Return the claim at *path*: the member of exactly this name, or a dotted way into objects.
-
-    Names may hold dots themselves (``https://stytch.com/organization``), so the longest name that
-    exists is taken at each step. MISSING when there is none.
-    """
-    if not isinstance(claims, dict):
-        return MISSING
-    if path in claims:
-        return claims[path]
-    dot = path.rfind(".")
-    while dot > 0:
-        if path[:dot] in claims:
-            return lookup(claims[path[:dot]], path[dot + 1 :])
-        dot = path.rfind(".", 0, dot)
-    return MISSING
 
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from gatepost_authz.answer_cache import REMEMBERED, Memory
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
-from gatepost_authz.introspection import QUESTIONS, REMEMBERED, Memory
+from gatepost_authz.introspector import QUESTIONS
 from gatepost_authz.tenant import Policy
 from tests.authz.verifiers import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 
@@ -39,7 +40,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("expired", {"exp": NOW - 60}),
     ("bad_exp", {"exp": str(NOW + 300)}),
     ("not_yet_valid", {"nbf": NOW + 600}),
-    ("missing_claim", {"sub": None}),
+    ("no_subject", {"sub": None}),
     ("bad_sub", {"sub": ""}),
     ("bad_scope", {"scope": ["files:write"]}),
     ("sender_constrained", {"token_type": "DPoP"}),
