@@ -125,17 +125,26 @@ class Discovery:
             self._known.popitem(last=False)
 
     async def _search(self, place: DiscoveryLocation) -> IssuerMetadata:
-        failure = FetchError("metadata")
-        for location in locations(place.issuer, place.extra_paths):
-            try:
-                document = await self._fetcher.get_json(location, allow_private=place.allow_private)
-                return metadata_of(place, location, document.data)
-            except FetchError as error:
-                # A mismatch tells the operator more than the 404 of the next location.
-                failure = failure if failure.reason == "issuer" else error
-                if not (error.answered or error.reason in {"issuer", "metadata"}):
-                    break  # down or out of reach: the next location is on the same host
-        raise failure
+        return (await find_document(self._fetcher, place))[0]
+
+
+async def find_document(
+    fetcher: Fetcher, place: DiscoveryLocation
+) -> tuple[IssuerMetadata, Mapping[str, object]]:
+    """
+    Return the metadata of *place*, and the whole document; raise FetchError if there is none.
+    """
+    failure = FetchError("metadata")
+    for location in locations(place.issuer, place.extra_paths):
+        try:
+            document = await fetcher.get_json(location, allow_private=place.allow_private)
+            return metadata_of(place, location, document.data), document.data
+        except FetchError as error:
+            # A mismatch tells the operator more than the 404 of the next location.
+            failure = failure if failure.reason == "issuer" else error
+            if not (error.answered or error.reason in {"issuer", "metadata"}):
+                break  # down or out of reach: the next location is on the same host
+    raise failure
 
 
 def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:

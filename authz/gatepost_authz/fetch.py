@@ -27,17 +27,55 @@ MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re
 FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
 
 
+FETCH_FAILURES: Mapping[str, str] = {
+    "url": "its address is not an http(s) URL",
+    "address": "its address is in a private network",
+    "connect": "the connection failed",
+    "certificate": "neither the system nor `network.ca_bundle` has the CA of its certificate",
+    "certificate_expired": "its certificate has expired",
+    "certificate_name": "its certificate is for another host",
+    "tls": "the file in `network.ca_bundle` has no certificates that can be read",
+    "proxy": "the proxy refused the connection",
+    "protocol": "its response is not valid HTTP",
+    "timeout": "it took too long",
+    "slow": "it took too long",
+    "status": "it answered with an error status",
+    "redirect": "it answered with a redirect, which Gatepost never follows",
+    "encoding": "it answered in an unknown encoding",
+    "content_type": "it did not answer with JSON",
+    "json": "it did not answer with JSON",
+    "too_large": "its response is too large",
+    "metadata": "its metadata were not found or lack the endpoint",
+    "elsewhere": "its metadata name an endpoint on another host",
+    "issuer": "its metadata name another issuer",
+    "key_set": "its key set cannot be used",
+    "no_usable_key": "its key set has no key for an accepted algorithm",
+    "token_type": "its response is malformed",
+    "tokens": "its response is malformed",
+    "failed": "fetching failed",
+    "closed": "the server is stopping",
+}
+"""What each reason of a `FetchError` says about the issuer."""
+
+
+# X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH of OpenSSL.
+CERTIFICATE_PROBLEMS = {
+    10: "certificate_expired",
+    62: "certificate_name",
+    64: "certificate_name",
+}
+
+
 class FetchError(Exception):
     """
-    Raised when a document cannot be fetched; *reason* is one of a fixed set of words.
+    Raised when a document cannot be fetched; *reason* is a key of `FETCH_FAILURES`.
 
-    ``url``, ``tls``, ``address``, ``connect``, ``timeout``, ``protocol``, ``proxy``, ``redirect``,
-    ``status``, ``encoding``, ``content_type``, ``too_large``, ``json``. Nothing of the answer is in
-    it but, for ``status`` and ``redirect``, the status.
+    The text has nothing of the answer but the status.
     """
 
     def __init__(self, reason: str, *, status: int | None = None) -> None:
-        super().__init__(reason if status is None else f"{reason} {status}")
+        word = reason if status is None else f"{reason} {status}"
+        super().__init__(f"{FETCH_FAILURES[reason]} ({word})")
         self.reason = reason
         self.status = status
 
@@ -225,6 +263,8 @@ async def exchange(
 
 def reason_of(error: httpx2.TransportError) -> str:
     """Return the reason word for a failed exchange."""
+    if problem := certificate_problem(error):
+        return problem
     if isinstance(error, AddressRefused):
         return "address"
     if isinstance(error, httpx2.UnsupportedProtocol):
@@ -232,6 +272,16 @@ def reason_of(error: httpx2.TransportError) -> str:
     if isinstance(error, httpx2.ProxyError):
         return "proxy"
     return "protocol" if isinstance(error, httpx2.ProtocolError) else "connect"
+
+
+def certificate_problem(error: BaseException) -> str:
+    """Return the reason word if *error* was caused by the server's certificate, or ""."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return ""
+    return CERTIFICATE_PROBLEMS.get(cause.verify_code, "certificate")
 
 
 def check_head(answer: httpx2.Response, limit_bytes: int) -> None:

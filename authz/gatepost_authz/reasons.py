@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gatepost_authz.claims import Registered
+from gatepost_authz.fetch import FETCH_FAILURES
 from gatepost_authz.presets import CLAIM_NAMES
 
 
@@ -21,32 +22,13 @@ class RefusalReason(msgspec.Struct, frozen=True):
     """The setting that changes the rule, or an empty string."""
 
 
-FETCHES: Mapping[str, str] = {
-    "url": "its address is not an http(s) URL",
-    "address": "its address is in a private network",
-    "connect": "the connection failed",
-    "tls": "its certificate is not trusted",
-    "proxy": "the proxy refused the connection",
-    "protocol": "its response is not valid HTTP",
-    "timeout": "it took too long",
-    "slow": "it took too long",
-    "status": "it answered with an error status",
-    "redirect": "it answered with a redirect, which Gatepost never follows",
-    "encoding": "it answered in an unknown encoding",
-    "content_type": "it did not answer with JSON",
-    "json": "it did not answer with JSON",
-    "too_large": "its response is too large",
-    "metadata": "its metadata were not found or lack the endpoint",
-    "elsewhere": "its metadata name an endpoint on another host",
-    "issuer": "its metadata name another issuer",
-    "key_set": "its key set cannot be used",
-    "no_usable_key": "its key set has no key for an accepted algorithm",
-    "token_type": "its response is malformed",
-    "tokens": "its response is malformed",
-    "failed": "fetching failed",
-    "closed": "the server is stopping",
+TLS_ADVICE = {
+    "certificate": "Add the CA that issued the certificate to the file in `network.ca_bundle`.",
+    "certificate_expired": "Renew the issuer's certificate.",
+    "certificate_name": "Give the issuer a certificate for the host in its URL.",
+    "tls": "Put CA certificates in PEM format into the file in `network.ca_bundle`.",
 }
-"""The explanation for each reason of `FetchError`."""
+"""What to do about a TLS failure, by its reason."""
 
 _WRITES = "Configure the issuer to write the claim with the required type"
 _AUDIENCE = "Let clients send `resource` when they request a token, or add the issuer's audience."
@@ -343,16 +325,18 @@ def _rules() -> dict[str, RefusalReason]:
     for claim in sorted(claims):
         rule = f"`{claim}` must have the type and the form of its definition."
         rules[f"bad_{claim}"] = RefusalReason(rule, f"{_WRITES}.", claim)
-    for word, why in FETCHES.items():
+    for word, why in FETCH_FAILURES.items():
+        tls = TLS_ADVICE.get(word, "")
+        bundle = "network.ca_bundle" if word in {"certificate", "tls"} else ""
         rules[f"keys_{word}"] = RefusalReason(
             f"The issuer's keys must be available: {why}.",
-            "Allow connections to the issuer, and run `gatepost check`.",
-            setting="issuers.jwks_uri",
+            tls or "Allow connections to the issuer, and run `gatepost check`.",
+            setting=bundle or "issuers.jwks_uri",
         )
         rules[f"introspection_{word}"] = RefusalReason(
             f"The issuer's introspection must be available: {why}.",
-            "Check the endpoint and the client's credentials.",
-            setting="issuers.introspection",
+            tls or "Check the endpoint and the client's credentials.",
+            setting=bundle or "issuers.introspection",
         )
     return rules
 

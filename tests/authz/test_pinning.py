@@ -148,10 +148,29 @@ async def test_a_certificate_counts_only_with_its_company_and_for_its_name(
     stranger = fetcher(company, names, ca=False)
     other = fetcher(company, names)
 
-    for fetch, host in [(stranger, NAME), (other, "other.company.test")]:
-        with pytest.raises(FetchError, match="connect"):
+    for fetch, host, reason in [
+        (stranger, NAME, "certificate"),
+        (other, "other.company.test", "certificate_name"),
+    ]:
+        with pytest.raises(FetchError) as failure:
             await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK)
+        assert failure.value.reason == reason
         await fetch.aclose()
+
+
+async def test_an_expired_certificate_is_named(company: CertificateAuthority) -> None:
+    """A new CA bundle would not help."""
+    certificate, key = company.certify(NAME, hours=-1)
+    server = AsgiServer(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
+    fetch = fetcher(company, Names(["127.0.0.1"]))
+    try:
+        with pytest.raises(FetchError) as failure:
+            await fetch.get_json(f"https://{NAME}:{server.port}/", allow_private=LOOPBACK)
+    finally:
+        await fetch.aclose()
+        server.stop()
+
+    assert failure.value.reason == "certificate_expired"
 
 
 async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from gatepost_authz import errors
 from gatepost_authz.claims import Registered
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.presets import PRESETS
-from gatepost_authz.reasons import FETCHES, LABEL_OF, LABELS, RULES
+from gatepost_authz.reasons import FETCH_FAILURES, LABEL_OF, LABELS, RULES
 from tests.architecture.source import source_files
 
 KINDS = {
@@ -22,8 +22,8 @@ FAMILIES = {
         *(name for one in PRESETS.values() for name in one.subject_claims),
         *(name for one in PRESETS.values() for name in one.token_id_claims),
     },
-    "keys_{}": set(FETCHES),
-    "introspection_{}": set(FETCHES),
+    "keys_{}": set(FETCH_FAILURES),
+    "introspection_{}": set(FETCH_FAILURES),
 }
 
 
@@ -81,7 +81,7 @@ def test_every_word_of_a_failed_fetch_is_explained() -> None:
             if called == FetchError.__name__ and isinstance(node, ast.Call):
                 found |= written(node.args[0])
 
-    assert found <= set(FETCHES)
+    assert found <= set(FETCH_FAILURES)
 
 
 def test_every_rule_is_a_sentence_with_advice() -> None:

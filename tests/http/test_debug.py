@@ -1,12 +1,17 @@
 """What `log.level = "debug"` tells of requests, and what it never does."""
 
 import json
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from gatepost.storage.backends import open_records
+from gatepost.telemetry.logs import OWN_LOGGERS, configure
 from tests.rest.clients import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -82,3 +87,36 @@ def test_nobody_else_pays_for_it() -> None:
 
     told = {"request_received", "response_made", "call_completed"}
     assert [one for one in events if one["event"] in told] == []
+
+
+@contextmanager
+def levels_restored() -> Iterator[None]:
+    """Put the handlers and levels back that the test's process had."""
+    loggers = [logging.getLogger(name) for name in (None, *OWN_LOGGERS)]
+    before = [(one, one.level, one.handlers) for one in loggers]
+    try:
+        yield
+    finally:
+        for one, level, handlers in before:
+            one.setLevel(level)
+            one.handlers = handlers
+
+
+async def test_debug_shows_no_statement_of_the_database_driver(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A statement's parameters are the tenants' data."""
+    with levels_restored():
+        configure(level="debug", form="json")
+        records = await open_records(f"sqlite:///{tmp_path / 'gatepost.db'}")
+        try:
+            await records.of("acme").approvals.get(PRIVATE)
+        finally:
+            await records.aclose()
+        logging.getLogger("gatepost.tools").debug("own_event")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+
+    assert "own_event" in [line["event"] for line in lines]
+    strangers = [line for line in lines if line["logger"].partition(".")[0] not in OWN_LOGGERS]
+    assert [line for line in strangers if line["level"] == "debug"] == []
+    assert PRIVATE not in json.dumps(lines)

@@ -202,12 +202,12 @@ class CertificateAuthority:
         self.bundle = folder / "company.pem"
         self.bundle.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def certify(self, host: str) -> tuple[str, str]:
-        """Paths of a certificate for *host* and of its key."""
+    def certify(self, host: str, *, hours: float = 1) -> tuple[str, str]:
+        """Paths of a certificate for *host* that is valid for so many hours, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         certificate = (
-            self._builder(subject, key)
+            self._builder(subject, key, hours=hours)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
             .add_extension(usage(digital_signature=True), critical=True)
             .add_extension(
@@ -228,7 +228,7 @@ class CertificateAuthority:
         return str(paths[0]), str(paths[1])
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, hours: float = 1
     ) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
         return (
@@ -237,8 +237,8 @@ class CertificateAuthority:
             .issuer_name(self.name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(hours=1))
+            .not_valid_before(now - timedelta(hours=2))
+            .not_valid_after(now + timedelta(hours=hours))
         )
 
 

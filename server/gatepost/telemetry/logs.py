@@ -25,6 +25,9 @@ _SECRETS = re.compile(
 )
 _ENCODER = msgspec.json.Encoder()
 
+OWN_LOGGERS = ("gatepost", "gatepost_authz", "gatepost_keys")
+"""The loggers that log below `info`."""
+
 UNSEEN = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
@@ -138,7 +141,11 @@ def configure(*, level: LogLevel, form: LogFormat) -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else ConsoleFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    # At debug, database drivers log every statement with its parameters, and HTTP clients every
+    # header: both carry what belongs to tenants.
+    root.setLevel("INFO" if level == "debug" else level.upper())
+    for name in OWN_LOGGERS:
+        logging.getLogger(name).setLevel(level.upper())
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
         logger_factory=structlog.stdlib.LoggerFactory(),

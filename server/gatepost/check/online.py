@@ -1,0 +1,219 @@
+"""Ask each issuer for what the configuration expects of it, for `gatepost check --online`."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import Literal
+
+import msgspec
+
+from gatepost.config.references import resolve
+from gatepost.config.settings import Config
+from gatepost_authz.config import UNSAFE, DashboardClient, Problem
+from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, locations
+from gatepost_authz.errors import AuthError, InvalidToken
+from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.introspector import Introspectors, credentials
+from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwks import KeyLocation, asks, place_of
+from gatepost_authz.reasons import RULES
+
+CA_BUNDLE = "set network.ca_bundle to a file with the certificate of the CA that issued it"
+HINTS = {"certificate": CA_BUNDLE, "address": "add the network to the issuer's allow_private"}
+"""What to do about a failed fetch, by its reason."""
+
+
+class OnlineResult(msgspec.Struct, frozen=True):
+    """What the issuers answered: a line for each one that works as configured, and the problems."""
+
+    lines: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+async def check_issuers(config: Config, scopes: Iterable[str]) -> OnlineResult:
+    """
+    Ask every enabled issuer for its metadata and its keys, and whether it knows our clients.
+
+    *scopes* are those that callers request. Nothing is changed at an issuer: to introspection the
+    check sends a token that does not exist, and to the token endpoint such a code.
+    """
+    lines: list[str] = []
+    found: list[Problem] = []
+    async with AsyncExitStack() as closing:
+        fetcher = Fetcher(development=config.development, network=config.network)
+        closing.push_async_callback(fetcher.aclose)
+        discovery = Discovery(fetcher)
+        closing.push_async_callback(discovery.aclose)
+        introspectors = Introspectors(fetcher, discovery, secret_of=resolve)
+        closing.push_async_callback(introspectors.aclose)
+        numbers = {issuer.issuer: number for number, issuer in enumerate(config.issuers)}
+        for trusted in IssuerRegistry(config.issuers).issuers:
+            setting = f"issuers[{numbers[trusted.settings.issuer]}]"
+            one = IssuerCheck(trusted, setting, fetcher, discovery, introspectors)
+            line = await one.run(frozenset(scopes))
+            found += one.problems
+            if line:
+                lines.append(line)
+    return OnlineResult(tuple(lines), tuple(found))
+
+
+class IssuerCheck:
+    """The check of one issuer; ``problems`` are those found so far."""
+
+    def __init__(
+        self,
+        trusted: TrustedIssuer,
+        setting: str,
+        fetcher: Fetcher,
+        discovery: Discovery,
+        introspectors: Introspectors,
+    ) -> None:
+        self.problems: list[Problem] = []
+        self._trusted = trusted
+        self._issuer = trusted.settings.issuer
+        self._setting = setting
+        self._fetcher = fetcher
+        self._discovery = discovery
+        self._introspectors = introspectors
+
+    async def run(self, scopes: frozenset[str]) -> str:
+        """Ask the issuer; return the line for one without errors, else an empty string."""
+        if self._trusted.template is not None:
+            return f"{self._issuer}: not asked, because tokens fill in the issuer"
+        facts: list[str] = []
+        document = await self._metadata()
+        if document is not None:
+            facts += self._judge(document[1], scopes)
+        if document is not None or self._trusted.settings.jwks_uri:
+            facts.append(await self._key_set())
+        facts.append(await self._introspection())
+        if document is not None:
+            facts.append(await self._sign_in(document[0]))
+        if any(problem.level == "error" for problem in self.problems):
+            return ""
+        return f"{self._issuer}: {', '.join(fact for fact in facts if fact)}"
+
+    def _add(self, id: str, message: str, hint: str, setting: str) -> None:
+        level: Literal["error", "warning"] = "error" if ".E" in id else "warning"
+        where = f"{self._setting}.{setting}"
+        self.problems.append(Problem(id, f"{self._issuer}: {message}", hint, level, where))
+
+    async def _metadata(self) -> tuple[IssuerMetadata, Mapping[str, object]] | None:
+        try:
+            return await find_document(self._fetcher, place_of(self._issuer, self._trusted))
+        except FetchError as error:
+            if self._trusted.settings.jwks_uri and error.reason in {"metadata", "status"}:
+                return None  # the keys have an address of their own, and need no metadata
+            named = await self._named_issuer() if error.reason == "issuer" else ""
+            hint = HINTS.get(error.reason, "correct the address, or allow connections to it")
+            if named:
+                hint = f'write issuer = "{named}", exactly as the metadata spell it'
+            self._add("config.E130", str(error), hint, "issuer")
+            return None
+
+    async def _named_issuer(self) -> str:
+        """Return the issuer that the documents at this address name, or an empty string."""
+        place = place_of(self._issuer, self._trusted)
+        for location in locations(place.issuer, place.extra_paths):
+            with suppress(FetchError):
+                document = await self._fetcher.get_json(location, allow_private=place.allow_private)
+                named = document.data.get("issuer")
+                if isinstance(named, str) and not UNSAFE.search(named):
+                    return named
+        return ""
+
+    def _judge(self, document: Mapping[str, object], scopes: frozenset[str]) -> Iterator[str]:
+        """Yield what clients find in the metadata, and add what stops them."""
+        yield "metadata found"
+        methods = document.get("code_challenge_methods_supported")
+        if not isinstance(methods, list) or "S256" not in methods:
+            self._add(
+                "config.W130",
+                "its metadata do not list S256 in code_challenge_methods_supported",
+                "MCP clients refuse to sign in without it; enable PKCE at the issuer",
+                "issuer",
+            )
+        offered = document.get("scopes_supported")
+        missing = sorted(scopes.difference(offered)) if isinstance(offered, list) else []
+        if missing:
+            self._add(
+                "config.W131",
+                f"its metadata do not list the scopes {', '.join(missing)}",
+                "create them at the issuer, or its tokens will not carry them",
+                "issuer",
+            )
+        by_url = document.get("client_id_metadata_document_supported") is True
+        if isinstance(document.get("registration_endpoint"), str):
+            yield "clients register themselves"
+        else:
+            yield "clients name a metadata document" if by_url else "clients are registered by hand"
+
+    async def _key_set(self) -> str:
+        if asks(self._trusted) and not self._trusted.settings.jwks_uri:
+            return ""
+        source = KeyLocation(self._issuer, self._trusted, self._fetcher, self._discovery)
+        try:
+            keys = (await source.load()).keys
+        except FetchError as error:
+            hint = HINTS.get(error.reason, "check the address of the keys, and the algorithms")
+            self._add("config.E131", f"its keys cannot be used: {error}", hint, "jwks_uri")
+            return ""
+        names = sorted({name for key in keys for name in key.algorithms})
+        return f"{len(keys)} usable key{'s' * (len(keys) != 1)} ({', '.join(names)})"
+
+    async def _introspection(self) -> str:
+        if not asks(self._trusted):
+            return ""
+        try:
+            await self._introspectors.of(self._trusted).ask(secrets.token_urlsafe(32))
+        except InvalidToken:
+            return "introspection answers"
+        except AuthError as error:
+            rule = RULES[error.reason]
+            self._add("config.E132", rule.rule, rule.advice, "introspection")
+            return ""
+        self._add(
+            "config.E132",
+            "its introspection endpoint calls a random text an active token",
+            "correct the endpoint; this one accepts everything",
+            "introspection.endpoint",
+        )
+        return ""
+
+    async def _sign_in(self, metadata: IssuerMetadata) -> str:
+        client = self._trusted.settings.dashboard
+        if client is None:
+            return ""
+        try:
+            endpoint = client.token_endpoint or metadata.endpoint("token_endpoint")
+            await self._redeem_nothing(endpoint, client)
+        except FetchError as error:
+            if error.status == 400:
+                return "the dashboard's client is known"
+            self._add(
+                "config.E133",
+                f"its token endpoint refuses the dashboard's client: {error}",
+                "check client_id, client_secret and method of the issuer's `dashboard` table",
+                "dashboard",
+            )
+            return ""
+        return "the dashboard's client is known"
+
+    async def _redeem_nothing(self, endpoint: str, client: DashboardClient) -> None:
+        """Redeem a code that was never issued: 400 says that the client itself is accepted."""
+        headers, form = credentials(client, resolve(client.client_secret))
+        place = place_of(self._issuer, self._trusted)
+        transport = self._fetcher.transport(
+            allow_private=place.allow_private, secure=not endpoint.startswith("http://")
+        )
+        asked = {
+            "grant_type": "authorization_code",
+            "code": secrets.token_urlsafe(32),
+            "redirect_uri": "https://gatepost.invalid/callback",
+            "code_verifier": secrets.token_urlsafe(48),
+            **form,
+        }
+        try:
+            await self._fetcher.post_form(endpoint, asked, headers=headers, transport=transport)
+        finally:
+            await transport.aclose()

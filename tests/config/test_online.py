@@ -1,0 +1,171 @@
+"""`gatepost check --online`: every issuer is asked for what the configuration expects of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from gatepost.check.online import OnlineResult, check_issuers
+from gatepost.cli.main import main
+from gatepost.config.settings import Config
+from tests.support.cases import each
+from tests.support.issuers import Answer, Idp, answer
+from tests.support.processes import free_port
+from tests.support.server import configuration, issuer_settings
+from tests.support.tokens import CertificateAuthority
+
+METADATA = "/.well-known/oauth-authorization-server/main"
+Settings = dict[str, Any]
+Change = Callable[[Idp], Settings]
+"""A change at the issuer; returns settings of its table."""
+
+
+async def check(issuer: Settings, *, scopes: tuple[str, ...] = (), **more: Any) -> OnlineResult:
+    config = msgspec.convert(configuration(8000, [issuer], **more), Config)
+    return await check_issuers(config, scopes)
+
+
+def document(idp: Idp, **members: Any) -> None:
+    """Add members to the metadata of the issuer."""
+    idp.replace(METADATA, None)
+    metadata = idp._document(METADATA) or {}
+    idp.replace(METADATA, answer(body=json.dumps(metadata | members).encode()))
+
+
+def with_metadata(**members: Any) -> Change:
+    def change(idp: Idp) -> Settings:
+        document(idp, **members)
+        return {}
+
+    return change
+
+
+def with_introspection(given: Answer) -> Change:
+    def change(idp: Idp) -> Settings:
+        idp.replace("/main/introspect", given)
+        document(idp, introspection_endpoint=f"{idp.base}/main/introspect")
+        client = {"client_id": "gatepost", "client_secret": "env:GATEPOST_TEST_SECRET"}
+        return {"introspection": client}
+
+    return change
+
+
+def with_dashboard(given: Answer) -> Change:
+    def change(idp: Idp) -> Settings:
+        idp.replace("/main/token", given)
+        client = {"client_id": "dashboard", "client_secret": "env:GATEPOST_TEST_SECRET"}
+        return {"dashboard": client}
+
+    return change
+
+
+def without_keys(idp: Idp) -> Settings:
+    idp.replace("/main/jwks", answer(body=b'{"keys":[]}'))
+    return {}
+
+
+def at_another_port(idp: Idp) -> Settings:
+    return {"issuer": f"http://127.0.0.1:{free_port()}/main"}
+
+
+INACTIVE, ACTIVE = answer(body=b'{"active":false}'), answer(body=b'{"active":true}')
+INVALID_CLIENT = answer(401, b'{"error":"invalid_client"}')
+INVALID_GRANT = answer(400, b'{"error":"invalid_grant"}')
+DIFFERENT = with_metadata(issuer="https://id.example.com/")
+
+PROBLEMS: dict[str, tuple[Change, str, str]] = {
+    # name: (what is different, the problem's id, what message or hint say)
+    "another issuer": (DIFFERENT, "config.E130", 'write issuer = "https://id.example.com/"'),
+    "not there": (at_another_port, "config.E130", "the connection failed"),
+    "no key": (without_keys, "config.E131", "its key set cannot be used"),
+    "no PKCE": (with_metadata(code_challenge_methods_supported=["plain"]), "config.W130", "S256"),
+    "no such scope": (with_metadata(scopes_supported=["openid"]), "config.W131", "files:write"),
+    "a secret that is wrong": (with_introspection(INVALID_CLIENT), "config.E132", "credentials"),
+    "everything is active": (with_introspection(ACTIVE), "config.E132", "accepts everything"),
+    "an unknown dashboard": (with_dashboard(INVALID_CLIENT), "config.E133", "client_secret"),
+}
+
+
+@each("case", PROBLEMS)
+async def test_what_the_issuer_does_not_do_is_a_problem_with_its_setting(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found before the first client meets it; a warning does not hide what works."""
+    monkeypatch.setenv("GATEPOST_TEST_SECRET", "s3cret")
+    change, id, says = PROBLEMS[case]
+    with Idp() as idp:
+        issuer = issuer_settings(idp)
+        result = await check(issuer | change(idp), scopes=("files:write",))
+
+    [problem] = result.problems
+    assert problem.id == id
+    assert says in f"{problem.message} {problem.hint}"
+    assert problem.setting.startswith("issuers[0].")
+    assert bool(result.lines) is (problem.level == "warning")
+    assert "s3cret" not in str(result)
+
+
+GOOD: dict[str, tuple[Change, str]] = {
+    "an issuer of signed tokens": (lambda idp: {}, "1 usable key (PS256, RS256)"),
+    "registration": (
+        with_metadata(registration_endpoint="https://id.example.com/register"),
+        "clients register themselves",
+    ),
+    "introspection": (with_introspection(INACTIVE), "introspection answers"),
+    "a dashboard": (with_dashboard(INVALID_GRANT), "the dashboard's client is known"),
+    "keys without metadata": (
+        lambda idp: {"issuer": f"{idp.base}/other", "jwks_uri": f"{idp.base}/main/jwks"},
+        "1 usable key",
+    ),
+}
+
+
+@each("case", GOOD)
+async def test_an_issuer_that_works_is_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line says what was found."""
+    monkeypatch.setenv("GATEPOST_TEST_SECRET", "s3cret")
+    change, says = GOOD[case]
+    with Idp() as idp:
+        issuer = issuer_settings(idp)
+        result = await check(issuer | change(idp))
+
+    assert result.problems == ()
+    assert says in result.lines[0]
+
+
+async def test_a_certificate_of_a_private_authority_leads_to_the_setting(tmp_path: Path) -> None:
+    """With the CA in `network.ca_bundle` the same issuer is fine."""
+    authority = CertificateAuthority(tmp_path)
+    certificate, key = authority.certify("localhost")
+    with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
+        idp.name = f"https://localhost:{idp.server.port}"
+        issuer = issuer_settings(idp)
+        refused = await check(issuer)
+        trusted = await check(issuer, network={"ca_bundle": str(authority.bundle)})
+
+    [problem] = refused.problems
+    assert problem.id == "config.E130"
+    assert "network.ca_bundle" in problem.hint
+    assert trusted.problems == ()
+
+
+def test_the_command_asks_only_when_told(tmp_path: Path) -> None:
+    """Without `--online` nothing leaves the machine; with it a problem is exit code 1."""
+    with Idp() as idp:
+        issuer = idp.issuer("main")  # without keys, so that it has no metadata either
+        file = tmp_path / "gatepost.toml"
+        file.write_text(
+            'resource = "http://127.0.0.1:8000/mcp"\nmode = "development"\n'
+            f'issuers = [{{ issuer = "{issuer}", tenant = {{ value = "acme" }} }}]\n'
+        )
+        offline = CliRunner().invoke(main, ["check", "--config", str(file)])
+        asked = sum(idp.hits.values())
+        online = CliRunner().invoke(main, ["check", "--config", str(file), "--online"])
+
+    assert (offline.exit_code, asked) == (0, 0)
+    assert online.exit_code == 1
+    assert "config.E130 [issuers[0].issuer]" in online.stderr
