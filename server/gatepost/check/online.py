@@ -9,11 +9,12 @@ import msgspec
 
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
+from gatepost_authz.client_authentication import credentials
 from gatepost_authz.config import UNSAFE, DashboardClient, Problem
 from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, locations
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
-from gatepost_authz.introspector import Introspectors, credentials
+from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import KeyLocation, asks, place_of
 from gatepost_authz.reasons import RULES
