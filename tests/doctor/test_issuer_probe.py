@@ -1,8 +1,11 @@
 """`gatepost issuer probe`: the printed table works as it stands, or the command says why not."""
 
 import asyncio
+import itertools
+import json
 import time
 import tomllib
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,13 @@ from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
 from gatepost.doctor.issuer_proposal import preset_of
 from tests.authz.test_presets import RECORDED
 from tests.support.cases import each
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, answer, respond
 from tests.support.server import running_server
 from tests.support.tokens import ABSENT, CertificateAuthority, TokenFactory, jwk, rsa_key, signer
 
 HOUR = 3600
 NOW = int(time.time())
+METADATA = "/.well-known/oauth-authorization-server/main"
 RESOURCE = "http://127.0.0.1:8000/mcp"
 Claims = dict[str, Any]
 
@@ -110,9 +114,12 @@ def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
     assert table.items() >= expected.items()
     if case != "much at once" and "tokens" not in expected:
         assert "tokens" not in table
-    lines = [line for line in result.table.splitlines() if " = " in line and line[0] != "#"]
-    reasons = [line for line in result.table.splitlines() if line.startswith("# ")]
-    assert len(reasons) == len(lines)
+    lines = result.table.splitlines()
+    assert all(
+        before.startswith("# ")
+        for before, line in itertools.pairwise(lines)
+        if line and line[0] not in "#["
+    )
 
 
 @each("case", FITTED)
@@ -155,6 +162,120 @@ def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
         assert "types" not in table_of(result).get("tokens", {})
     else:
         assert table_of(result)["tenant"] == {"value": "acme"}
+
+
+OPAQUE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # name: (what introspection answers beside `active`, what the table has)
+    "all members": ({}, {"tenant": {"claim": "org_id"}}),
+    "a user name, as django-oauth-toolkit": (
+        {"sub": ABSENT, "username": "alice", "token_type": ABSENT, "iat": ABSENT, "iss": ABSENT},
+        {"tokens": {"subject_claims": ["username"]}},
+    ),
+    "a machine": (
+        {"sub": ABSENT},
+        {"tokens": {"machine": [{"no_subject": True}, {"subject_is_client": True}]}},
+    ),
+    "another audience": ({"aud": "api://crm"}, {"audiences": ["api://crm"]}),
+    "no audience": (
+        {"aud": ABSENT},
+        {"audiences": ["agent"], "tokens": {"client_as_audience": True}},
+    ),
+}
+
+
+def introspecting(idp: Idp, basic: str, answered: dict[str, Any]) -> None:
+    """Let the issuer answer about the token `opaque`, to a client with these credentials."""
+    form = b"client_id=gatepost"
+
+    async def introspect(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive()).get("body", b"")
+        headers = dict(scope["headers"])
+        sent = headers.get(b"authorization", b"").decode()
+        known = sent == basic if basic else not sent and form in body
+        known_token = b"token=opaque" in body
+        reply = {"active": True, **answered} if known_token else {"active": False}
+        await respond(send, 200 if known else 401, json.dumps(reply).encode())
+
+    idp.replace("/main/introspect", introspect)
+    metadata = idp._document(METADATA) or {}
+    metadata |= {"introspection_endpoint": f"{idp.issuer('main')}/introspect"}
+    idp.replace(METADATA, answer(body=json.dumps(metadata).encode()))
+
+
+def basic(client_id: str, secret: str) -> str:
+    return f"Basic {b64encode(f'{client_id}:{secret}'.encode()).decode()}"
+
+
+def answered_by(idp: Idp, changes: dict[str, Any]) -> dict[str, Any]:
+    members = {
+        "iss": idp.issuer("main"),
+        "aud": RESOURCE,
+        "sub": "alice",
+        "client_id": "agent",
+        "scope": "files:read",
+        "token_type": "Bearer",
+        "iat": NOW,
+        "exp": NOW + HOUR,
+        "org_id": "acme",
+    }
+    return {name: value for name, value in (members | changes).items() if value is not ABSENT}
+
+
+def probe_opaque(idp: Idp, secret: str) -> ProbeResult:
+    return asyncio.run(
+        probe_issuer(
+            ProbeRequest(
+                url=idp.issuer("main"),
+                resource=RESOURCE,
+                token="opaque",
+                client_id="gatepost",
+                client_secret=secret,
+            )
+        )
+    )
+
+
+@each("case", OPAQUE)
+def test_an_opaque_token_is_introspected(case: str) -> None:
+    """RFC 7662 makes nearly every member optional; the table says what this issuer leaves out."""
+    changes, expected = OPAQUE[case]
+    with Idp() as idp:
+        idp.issuer("main", [jwk(rsa_key())])
+        introspecting(idp, basic("gatepost", "s"), answered_by(idp, changes))
+        result = probe_opaque(idp, "s")
+
+    assert result.works, result.findings
+    assert table_of(result).items() >= expected.items()
+
+
+@each(
+    ("sent", "expected"),
+    [
+        (basic("gatepost", "s%25%3A"), {"method": "client_secret_basic"}),
+        (basic("gatepost", "s%:"), {"method": "client_secret_basic", "encoding": "raw"}),
+        ("", {"method": "client_secret_post"}),
+    ],
+)
+def test_the_table_names_how_the_client_authenticates(sent: str, expected: dict[str, str]) -> None:
+    """Tried in the order of the standards; the secret itself is a reference."""
+    with Idp() as idp:
+        idp.issuer("main", [jwk(rsa_key())])
+        introspecting(idp, sent, answered_by(idp, {}))
+        result = probe_opaque(idp, "s%:")
+    introspection = table_of(result)["introspection"]
+
+    assert result.works, result.findings
+    assert introspection.items() >= expected.items()
+    assert introspection["client_secret"].startswith("env:")
+    assert "s%" not in str(result)
+
+
+def test_an_opaque_token_needs_a_client(idp: Idp) -> None:
+    """Without one, the command says which options are missing."""
+    done = run(idp.issuer("main"), GATEPOST_PROBE_TOKEN="opaque")
+
+    assert done.exit_code == 1
+    assert "--client-id" in done.stderr
 
 
 def test_a_forged_token_changes_nothing(idp: Idp) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from gatepost_authz.config import TENANT_ID, UNSAFE, Issuer
 from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.subjects import PERSONAL
 from gatepost_authz.tenant import only_entry
+from gatepost_authz.token_rules import TokenRules
 
 HOSTS: Mapping[str, str] = {
     "auth0": r"[a-z0-9-]+\.(?:[a-z]{2}\.)?auth0\.com",
@@ -156,9 +158,10 @@ class Proposal:
 
     def text(self) -> str:
         """Return the table as TOML, with the reason of each line above it."""
-        written = ["[[issuers]]", *_written(self._lines)]
+        written = ["[[issuers]]", *_written(self._lines, Issuer.__struct_fields__)]
         if self._token_rules:
-            written += ["", "[issuers.tokens]", *_written(self._token_rules)]
+            rules = _written(self._token_rules, TokenRules.__struct_fields__)
+            written += ["", "[issuers.tokens]", *rules]
         return "\n".join(written)
 
 
@@ -168,10 +171,12 @@ def _put(lines: dict[str, Line], name: str, line: Line) -> bool:
     return before is None or before.value != line.value
 
 
-def _written(lines: Mapping[str, Line]) -> Iterator[str]:
-    for name, line in lines.items():
-        yield f"# {shown(line.reason)}"
-        yield f"{name} = {as_toml(line.value)}"
+def _written(lines: Mapping[str, Line], order: Sequence[str]) -> Iterator[str]:
+    for name in sorted(lines, key=order.index):
+        yield from textwrap.wrap(
+            shown(lines[name].reason), 98, initial_indent="# ", subsequent_indent="# "
+        )
+        yield f"{name} = {as_toml(lines[name].value)}"
 
 
 def preset_of(issuer: str, metadata: Mapping[str, object]) -> tuple[str, str]:
@@ -311,7 +316,7 @@ def _lifetime(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     expires, issued = evidence.claims.get("exp"), evidence.claims.get("iat")
     if not isinstance(expires, int | float) or not isinstance(issued, int | float):
         return False
-    why = "The token is valid for so many seconds. Shorter is safer."
+    why = "The lifetime of the token in seconds. Shorter is safer."
     return proposal.set("max_lifetime_s", int(expires - issued), why)
 
 
