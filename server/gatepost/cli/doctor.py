@@ -2,14 +2,16 @@
 
 import asyncio
 import importlib
+import ssl
 import sys
 from pathlib import Path
 
 import click
+import httpx2
 
 from gatepost.cli.configuration import examine as read_configuration
-from gatepost.cli.configuration import show
-from gatepost.doctor import DoctorCredentials, examine
+from gatepost.cli.configuration import show, visible
+from gatepost.doctor import DoctorCredentials, Report, examine
 
 STDIN = "-"
 LONGEST_TOKEN = 65_536
@@ -38,9 +40,13 @@ LONGEST_TOKEN = 65_536
     help="Client secret. Better set GATEPOST_DOCTOR_CLIENT_SECRET instead.",
 )
 @click.option("--scopes", default="", help="Scopes to request, separated by spaces.")
-def command(
-    url: str, path: Path | None, token: str, client_id: str, client_secret: str, scopes: str
-) -> None:
+@click.option(
+    "--ca-bundle",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="A file with CA certificates (PEM) that count beside the system's.",
+)
+def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -> None:
     """
     Connect to the MCP server at URL as a client would, and diagnose problems.
 
@@ -51,22 +57,37 @@ def command(
     that refuses the token and the setting that changes the rule. If each tenant has its own
     resource, URL is the one that the client calls. Exit code 1 means that the token is refused.
     """
-    if token == STDIN:
-        token = sys.stdin.read(LONGEST_TOKEN).strip()
+    if given["token"] == STDIN:
+        given["token"] = sys.stdin.read(LONGEST_TOKEN).strip()
+    credentials = DoctorCredentials(**given)
+    token = credentials.token
     if path is not None:
         _judge(path, token, url)
     if not url:
         raise click.UsageError("Missing argument 'URL'.")
     if not (token.isascii() and token.isprintable()):
         raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
-    credentials = DoctorCredentials(
-        token=token, client_id=client_id, client_secret=client_secret, scopes=scopes
-    )
-    report = asyncio.run(examine(url, credentials=credentials))
+    report = asyncio.run(_examined(url, credentials, _tls(ca_bundle)))
     for step in report.steps:
         click.echo(f"{step.level:<5}{step.name}: {step.detail}")
     click.echo(report.sentence)
     sys.exit(0 if report.healthy else 1)
+
+
+async def _examined(url: str, credentials: DoctorCredentials, tls: ssl.SSLContext) -> Report:
+    async with httpx2.AsyncClient(verify=tls) as client:
+        return await examine(url, credentials=credentials, client=client)
+
+
+def _tls(ca_bundle: Path | None) -> ssl.SSLContext:
+    tls = httpx2.create_ssl_context()
+    if ca_bundle is not None:
+        try:
+            tls.load_verify_locations(cafile=ca_bundle)
+        except OSError as error:
+            message = f"{visible(str(ca_bundle))} has no certificates that can be read: {error}"
+            raise click.BadParameter(message, param_hint="--ca-bundle") from error
+    return tls
 
 
 def _judge(path: Path, token: str, url: str) -> None:

@@ -44,6 +44,9 @@ COMMANDS = {
         "gatepost.cli.doctor:command",
         "Diagnose why a client cannot connect or a token is refused.",
     ),
+    "issuer": CommandEntry(
+        "gatepost.cli.issuer:issuer", "Read an identity provider and print its settings."
+    ),
     "migrate": CommandEntry(
         "gatepost.cli.migrate:migrate", "Migrate the database to the schema of this version."
     ),

@@ -59,7 +59,8 @@ async def knock(wire: HttpProbe, url: str, findings: Findings) -> HttpAnswer | N
             "connect",
             f"{url} cannot be reached ({unreachable})",
             where=SERVER,
-            fix="start the server, allow connections to it, or correct the URL",
+            fix=unreachable.advice
+            or "start the server, allow connections to it, or correct the URL",
         )
         return None
     findings.ok("connect", f"{url} answers")
@@ -99,8 +100,12 @@ def _not_refused(url: str, answer: HttpAnswer) -> tuple[str, str]:
     )
 
 
-async def call(wire: HttpProbe, url: str, token: str, findings: Findings) -> None:
-    """Make the first call with a token, in the newer era, else in the older one."""
+async def call(wire: HttpProbe, url: str, token: str, findings: Findings) -> bool:
+    """
+    Make the first call with a token, in the newer era, else in the older one.
+
+    Return whether the server gave a result.
+    """
     try:
         answer = await discover(wire, url, token)
         if not _has_result(answer) and answer.status not in {401, 403, 503}:
@@ -112,11 +117,12 @@ async def call(wire: HttpProbe, url: str, token: str, findings: Findings) -> Non
             where=SERVER,
             fix="check its log for the reason",
         )
-        return
+        return False
     if _has_result(answer):
         findings.ok(NAME, _summary(answer))
-        return
+        return True
     _judge_refusal(answer, findings)
+    return False
 
 
 def _judge_refusal(answer: HttpAnswer, findings: Findings) -> None:

@@ -10,7 +10,7 @@ from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
 from gatepost.doctor.issuer import ExaminedIssuer
 from gatepost.doctor.report import SERVER, Findings, Report
 from gatepost.doctor.resource import INSPECTOR, ResourceDocuments, issuers_of
-from gatepost.doctor.token import DoctorCredentials, judge_token, request_token
+from gatepost.doctor.token import DoctorCredentials, TokenUse, judge_token, request_token
 
 WANTED_HEADERS = "authorization, content-type, mcp-protocol-version"
 
@@ -94,5 +94,7 @@ async def _enter(
     )
     if not token:
         return
-    judge_token(token, issuer, resource, time.time(), findings)
-    await call(wire, url, token, findings)
+    first_call = Findings()
+    works = await call(wire, url, token, first_call)
+    judge_token(token, TokenUse(issuer, resource, works), time.time(), findings)
+    findings.steps += first_call.steps

@@ -9,13 +9,29 @@ from urllib.parse import urlsplit
 import httpx2
 import msgspec
 
+from gatepost_authz.fetch import certificate_problem
+
 LIMIT_BYTES = 1_000_000
 TIMEOUT_S = 10.0
+CERTIFICATES = {
+    "certificate": "no known CA issued its certificate",
+    "certificate_expired": "its certificate has expired",
+    "certificate_name": "its certificate is for another host",
+}
+ADVICE = {
+    "certificate": "use a certificate of a public CA; for a private CA, give the doctor its "
+    "certificate with --ca-bundle, and Gatepost with network.ca_bundle",
+    "certificate_name": "use the host that the certificate names, or get one for this host",
+}
 FIRST_EVENT = re.compile(rb"^data:[^\r\n]*\S.*?(?:\r\n\r\n|\n\n|\r\r)", re.MULTILINE | re.DOTALL)
 
 
 class Unreachable(Exception):
-    """There was no HTTP answer; the text has the reason."""
+    """There was no HTTP answer; the text has the reason, and ``advice`` what to do, if known."""
+
+    def __init__(self, reason: str, *, advice: str = "") -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
@@ -79,7 +95,6 @@ class HttpProbe:
         *,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        auth: tuple[str, str] | None = None,
     ) -> HttpAnswer:
         """Send one request, limited to ten seconds and one megabyte; raises Unreachable."""
         try:
@@ -91,7 +106,6 @@ class HttpProbe:
                     url,
                     headers=dict(headers or {}),
                     content=body,
-                    auth=auth if auth is not None else httpx2.USE_CLIENT_DEFAULT,
                     timeout=TIMEOUT_S,
                     follow_redirects=False,
                 ) as response,
@@ -103,7 +117,7 @@ class HttpProbe:
                     await _body_of(response),
                 )
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-            raise Unreachable(_reason(error)) from error
+            raise _unreachable(error) from error
 
     async def get(self, url: str, *, origin: str = "") -> HttpAnswer:
         """Get a JSON document, as a web page of *origin* would."""
@@ -122,13 +136,13 @@ async def _body_of(response: httpx2.Response) -> bytes:
     return body[:LIMIT_BYTES]
 
 
-def _reason(error: Exception) -> str:
+def _unreachable(error: Exception) -> Unreachable:
     if isinstance(error, httpx2.TimeoutException | TimeoutError):
-        return f"no answer within {TIMEOUT_S:g} seconds"
-    text = str(error) or type(error).__name__
-    if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
-        return f"its TLS certificate is not trusted ({text})"
-    return text
+        return Unreachable(f"no answer within {TIMEOUT_S:g} seconds")
+    problem = certificate_problem(error)
+    if problem:
+        return Unreachable(CERTIFICATES[problem], advice=ADVICE.get(problem, "renew it"))
+    return Unreachable(str(error) or type(error).__name__)
 
 
 def is_loopback(url: str) -> bool:

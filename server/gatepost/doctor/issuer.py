@@ -63,7 +63,7 @@ class ExaminedIssuer:
             try:
                 answer = await self.wire.get(url)
             except Unreachable as unreachable:
-                self._unreachable(str(unreachable))
+                self._unreachable(unreachable)
                 return {}
             document = answer.json_object() if answer.status == 200 else None
             if document is not None:
@@ -80,12 +80,13 @@ class ExaminedIssuer:
         )
         return {}
 
-    def _unreachable(self, reason: str) -> None:
+    def _unreachable(self, reason: Unreachable) -> None:
         self.findings.fail(
             METADATA,
             f"the authorization server {self.issuer} cannot be reached ({reason})",
             where=ISSUER,
-            fix="start it, allow connections to it, or correct the issuer in the server's metadata",
+            fix=reason.advice
+            or "start it, allow connections to it, or correct the issuer in the server's metadata",
         )
 
     def _judge_name(self, document: dict[str, object]) -> None:

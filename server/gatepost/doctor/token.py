@@ -1,7 +1,8 @@
 """Get a token from the authorization server, and check whether it fits this resource."""
 
-from base64 import urlsafe_b64decode
-from urllib.parse import urlencode
+from base64 import b64encode, urlsafe_b64decode
+from typing import NamedTuple
+from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
@@ -39,20 +40,21 @@ async def request_token(
     methods = issuer.get("token_endpoint_auth_methods_supported")
     # RFC 8414 section 2: without the list, the server accepts client_secret_basic.
     basic = not isinstance(methods, list) or "client_secret_basic" in methods
-    auth = (credentials.client_id, credentials.client_secret) if basic else None
-    if not basic:
-        form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+    if basic:
+        # RFC 6749 section 2.3.1: both halves are form-encoded first.
+        pair = f"{quote_plus(credentials.client_id)}:{quote_plus(credentials.client_secret)}"
+        headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    else:
+        form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
     try:
-        answer = await wire.send(
-            "POST", endpoint, headers=headers, body=urlencode(form).encode(), auth=auth
-        )
+        answer = await wire.send("POST", endpoint, headers=headers, body=urlencode(form).encode())
     except Unreachable as unreachable:
         findings.fail(
             NAME,
             f"the token endpoint {endpoint} cannot be reached ({unreachable})",
             where=ISSUER,
-            fix="allow connections to it",
+            fix=unreachable.advice or "allow connections to it",
         )
         return ""
     return _granted(answer, credentials, findings)
@@ -80,30 +82,45 @@ def _granted(answer: HttpAnswer, credentials: DoctorCredentials, findings: Findi
     return ""
 
 
-def judge_token(token: str, issuer: str, resource: str, now: float, findings: Findings) -> None:
-    """Check issuer, audience and expiry of a token; opaque tokens cannot be checked."""
+class TokenUse(NamedTuple):
+    """Where a token was used: the issuer and resource that the server names, and its answer."""
+
+    issuer: str
+    resource: str
+    accepted: bool
+
+
+def judge_token(token: str, used: TokenUse, now: float, findings: Findings) -> None:
+    """
+    Check issuer, audience and expiry of a token; opaque tokens cannot be checked.
+
+    A server may accept other issuers and audiences by its configuration, so they are failures only
+    if it refused the token.
+    """
     claims = _claims_of(token)
     if claims is None:
         findings.note(NAME, "opaque: the MCP server has to introspect it at the issuer")
         return
-    if claims.get("iss") != issuer:
-        findings.fail(
+    tell = findings.warn if used.accepted else findings.fail
+    but = ", but the server accepts it" if used.accepted else ""
+    if claims.get("iss") != used.issuer:
+        tell(
             NAME,
-            f"the token was issued by {claims.get('iss')!r}, not by {issuer!r}",
+            f"the token was issued by {claims.get('iss')!r}, not by {used.issuer!r}{but}",
             where=CLIENT,
             fix="use a token of the authorization server that the MCP server names",
         )
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
-    if resource not in audiences:
-        findings.fail(
+    if used.resource not in audiences:
+        tell(
             NAME,
-            f"the token's audience is {audience!r}, not {resource!r}",
+            f"the token's audience is {audience!r}, not {used.resource!r}{but}",
             where=ISSUER,
             fix="support the `resource` parameter (RFC 8707), or add this URL to the audience",
         )
     else:
-        findings.ok(NAME, f"audience is {resource}")
+        findings.ok(NAME, f"audience is {used.resource}")
     expires = claims.get("exp")
     if not isinstance(expires, int | float) or expires <= now:
         findings.fail(

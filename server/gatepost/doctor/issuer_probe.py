@@ -1,0 +1,317 @@
+"""Read a provider's metadata, and a token if there is one, and propose its `[[issuers]]` table."""
+
+import asyncio
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost.doctor.issuer_proposal import Evidence, Proposal
+from gatepost.doctor.report import shown
+from gatepost_authz import signature
+from gatepost_authz.addresses import networks_of
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.check import problems
+from gatepost_authz.config import Issuer, Network, Resource
+from gatepost_authz.discovery import Discovery, DiscoveryLocation, find_document, locations
+from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
+from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.introspection import IntrospectionVerifier
+from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuers import IssuerRegistry, is_loopback
+from gatepost_authz.jwks import IssuerKeySets
+from gatepost_authz.reasons import NO_RULE, RULES
+from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.verifier import JwtVerifier, VerdictCache, looks_like_jwt
+
+Verify = Callable[[Issuer], Awaitable[TenantContext | None]]
+
+REPAIRS_AT_MOST = 20
+REFERENCE = "env:GATEPOST_INTROSPECTION_SECRET"
+METHODS = (
+    {"method": "client_secret_basic"},
+    {"method": "client_secret_post"},
+    {"method": "client_secret_basic", "encoding": "raw"},
+)
+"""How a client may authenticate at introspection, in the order in which the probe tries it."""
+
+
+class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to probe: the issuer's URL, and what the operator has for it."""
+
+    url: str
+    resource: str = "https://mcp.example.com/mcp"
+    token: str = ""
+    client_id: str = ""
+    """This server's client at the issuer, for introspection."""
+    client_secret: str = ""
+    ca_bundle: str = ""
+
+
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The proposed table, and what a person has to know about it."""
+
+    table: str
+    """TOML; empty if the issuer has no metadata."""
+    findings: tuple[str, ...]
+    works: bool
+    """Whether the gate accepts the token with this table, or no token was given."""
+
+
+class IssuerProbe:
+    """The probe of one issuer."""
+
+    def __init__(self, asked: ProbeRequest, fetcher: Fetcher) -> None:
+        self._asked = asked
+        self._fetcher = fetcher
+        self._private: tuple[str, ...] = ()
+        self.findings: list[str] = []
+        self.works = True
+
+    async def run(self) -> ProbeResult:
+        """Return the proposal; FetchError if the issuer has no metadata that can be read."""
+        issuer, source, metadata = await self._metadata()
+        proposal = Proposal(issuer, metadata, source)
+        if self._private:
+            why = "The issuer's host has these private addresses."
+            proposal.set("allow_private", list(self._private), why)
+        if self._asked.token and looks_like_jwt(self._asked.token):
+            await self._fit_signed(proposal)
+        elif self._asked.token:
+            await self._fit_opaque(proposal, metadata)
+        else:
+            proposal.complete()
+            self.findings.append(
+                "No token was given, so the table rests on the metadata alone. Add --token."
+            )
+        self._judge(proposal)
+        return ProbeResult(table=proposal.text(), findings=tuple(self.findings), works=self.works)
+
+    async def _metadata(self) -> tuple[str, str, Mapping[str, object]]:
+        """Return the issuer as its metadata spell it, where they are, and the document."""
+        url = re.sub(r"/\.well-known/[a-z-]+", "", self._asked.url)
+        try:
+            named = await self._named_by(url)
+        except FetchError as error:
+            if error.reason != "address":
+                raise
+            self._private = await private_addresses(url)
+            named = await self._named_by(url)
+        if "{" in named:
+            # Entra's document for all organisations names none; the token does.
+            named = self._issuer_of_token() or url
+        if named != url:
+            self.findings.append(f"The metadata spell the issuer {named}; so do its tokens.")
+        found, document = await find_document(self._fetcher, self._location(named))
+        return named, found.location, document
+
+    async def _named_by(self, url: str) -> str:
+        """Return the issuer that the documents at *url* name; FetchError if there are none."""
+        failure = FetchError("metadata")
+        for location in locations(url):
+            try:
+                document = await self._fetcher.get_json(
+                    location, allow_private=self._location(url).allow_private
+                )
+            except FetchError as error:
+                failure = error
+                if not error.answered:
+                    break
+                continue
+            named = document.data.get("issuer")
+            if isinstance(named, str):
+                return named
+        raise failure
+
+    def _location(self, issuer: str) -> DiscoveryLocation:
+        return DiscoveryLocation(issuer=issuer, allow_private=tuple(networks_of(self._private)))
+
+    def _issuer_of_token(self) -> str:
+        with suppress(InvalidToken):
+            issuer = signature.split(self._asked.token).unverified.get("iss")
+            return issuer if isinstance(issuer, str) else ""
+        return ""
+
+    async def _fit_signed(self, proposal: Proposal) -> None:
+        try:
+            parts = signature.split(self._asked.token)
+        except InvalidToken as refusal:
+            self._give_up(refusal)
+            return
+        claims = parts.unverified
+        evidence = Evidence(
+            claims=claims,
+            resource=self._asked.resource,
+            type=parts.header.type,
+            algorithm=parts.header.algorithm,
+        )
+        now, expires = time.time(), claims.get("exp")
+        if isinstance(expires, int | float) and 0 < expires <= now:
+            now = expires - 1
+            self.findings.append("The token has expired. It was checked as of a second before.")
+        keys = IssuerKeySets(self._fetcher)
+        try:
+
+            async def verify(issuer: Issuer) -> TenantContext | None:
+                verifier = JwtVerifier(
+                    IssuerRegistry([issuer]),
+                    keys,
+                    VerdictCache(),
+                    policy=self._policy(),
+                    clock=lambda: now,
+                )
+                target = Resource(self._asked.resource).of_tenant("")
+                return await verifier.verify(self._asked.token, target)
+
+            await self._fit(proposal, evidence, verify)
+        finally:
+            await keys.aclose()
+
+    async def _fit_opaque(self, proposal: Proposal, metadata: Mapping[str, object]) -> None:
+        if not self._asked.client_id:
+            self.works = False
+            self.findings.append(
+                "The token is opaque, so the issuer must be asked about it. "
+                "Add --client-id and --client-secret of a client that may introspect."
+            )
+            proposal.complete()
+            return
+        discovery = Discovery(self._fetcher)
+        introspectors = Introspectors(
+            self._fetcher, discovery, secret_of=lambda reference: self._asked.client_secret
+        )
+        try:
+            answer = await self._introspected(proposal, introspectors)
+            if answer is None:
+                proposal.complete()
+                return
+
+            async def verify(issuer: Issuer) -> TenantContext | None:
+                registry = IssuerRegistry([issuer])
+                verifier = IntrospectionVerifier(registry, introspectors, policy=self._policy())
+                target = Resource(self._asked.resource).of_tenant("")
+                return await verifier.verify(self._asked.token, target)
+
+            evidence = Evidence(claims=answer, resource=self._asked.resource)
+            await self._fit(proposal, evidence, verify)
+        finally:
+            await introspectors.aclose()
+            await discovery.aclose()
+
+    async def _introspected(
+        self, proposal: Proposal, introspectors: Introspectors
+    ) -> Mapping[str, object] | None:
+        """Return the answer about the token, and add how the client authenticates; None: no."""
+        refusal: AuthError | None = None
+        for method in METHODS:
+            settings = {"client_id": self._asked.client_id, "client_secret": REFERENCE, **method}
+            why = "The token is opaque. The issuer accepted this client and this method."
+            proposal.set("introspection", settings, why)
+            [trusted] = IssuerRegistry([proposal.settings]).issuers
+            try:
+                return await introspectors.of(trusted).ask(self._asked.token)
+            except IssuerUnavailable as error:
+                refusal = refusal or error
+            except AuthError as error:
+                refusal = error
+                break
+        if refusal is not None:
+            self._give_up(refusal)
+        return None
+
+    async def _fit(self, proposal: Proposal, evidence: Evidence, verify: Verify) -> None:
+        """Change the table until the gate accepts the token, or no setting may help."""
+        proposal.find_scopes(evidence)
+        for _ in range(REPAIRS_AT_MOST):
+            try:
+                caller = await verify(proposal.settings)
+            except AuthError as refusal:
+                if proposal.fix(refusal.reason, refusal.claim or "", evidence):
+                    continue
+                self._give_up(refusal)
+                proposal.forget_token()
+                return
+            if caller is not None and proposal.tells_id_tokens(evidence):
+                self.findings.append(accepted(caller))
+                return
+            break
+        proposal.forget_token()
+        self.works = False
+        self.findings.append(
+            "Nothing tells this token from an ID token. Let the provider write `typ` at+jwt, a "
+            "scope or a client_id into its access tokens."
+        )
+
+    def _policy(self) -> Policy:
+        return Policy(tenancy=Tenancy(create_on_first_use=True), development=self._development)
+
+    @property
+    def _development(self) -> bool:
+        return is_loopback(urlsplit(self._asked.url).hostname or "")
+
+    def _give_up(self, refusal: AuthError) -> None:
+        self.works = False
+        rule = RULES.get(refusal.reason, NO_RULE)
+        claim = f" ({refusal.claim})" if refusal.claim else ""
+        self.findings.append(
+            f"No setting makes Gatepost accept this token. {rule.rule}{claim} {rule.advice}"
+        )
+
+    def _judge(self, proposal: Proposal) -> None:
+        """Add what `gatepost check` says about the table."""
+        for problem in problems(
+            resource=self._asked.resource,
+            issuers=[proposal.settings],
+            development=self._development,
+            create_on_first_use=True,
+        ):
+            if problem.setting.startswith("issuers"):
+                self.works = self.works and problem.level != "error"
+                hint = f" ({problem.hint})" if problem.hint else ""
+                self.findings.append(f"{problem.level} {problem.id}: {problem.message}{hint}")
+
+
+async def probe_issuer(asked: ProbeRequest) -> ProbeResult:
+    """Return the table for the issuer at a URL; FetchError if it has no readable metadata."""
+    async with fetching(asked) as fetcher:
+        result = await IssuerProbe(asked, fetcher).run()
+    return msgspec.structs.replace(
+        result, findings=tuple(shown(finding) for finding in result.findings)
+    )
+
+
+@asynccontextmanager
+async def fetching(asked: ProbeRequest) -> AsyncIterator[Fetcher]:
+    """Yield a fetcher that accepts an issuer on this machine if the URL names one."""
+    development = is_loopback(urlsplit(asked.url).hostname or "")
+    fetcher = Fetcher(development=development, network=Network(ca_bundle=asked.ca_bundle))
+    try:
+        yield fetcher
+    finally:
+        await fetcher.aclose()
+
+
+async def private_addresses(url: str) -> tuple[str, ...]:
+    """Return the addresses of the URL's host as networks; the operator named this host."""
+    parts = urlsplit(url)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            parts.hostname, parts.port or 443, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise FetchError("connect") from error
+    hosts = sorted({str(address[0]) for *_, address in found})
+    return tuple(f"{host}/{128 if ':' in host else 32}" for host in hosts)
+
+
+def accepted(caller: TenantContext) -> str:
+    """Return the caller that the token proves, in one line."""
+    scopes = " ".join(sorted(caller.scopes)) or "none"
+    return (
+        f"The token is accepted: tenant {caller.tenant_id}, {caller.subject_kind} "
+        f"{caller.subject}, client {caller.client_id or 'none'}, scopes {scopes}."
+    )

@@ -1,0 +1,349 @@
+"""Propose the `[[issuers]]` table of a provider from its metadata and one of its tokens."""
+
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost.doctor.report import shown
+from gatepost_authz.config import TENANT_ID, UNSAFE, Issuer
+from gatepost_authz.presets import PRESETS, Preset, adjusted
+from gatepost_authz.subjects import PERSONAL
+from gatepost_authz.tenant import only_entry
+from gatepost_authz.token_rules import TokenRules
+
+HOSTS: Mapping[str, str] = {
+    "auth0": r"[a-z0-9-]+\.(?:[a-z]{2}\.)?auth0\.com",
+    "okta": r"[a-z0-9-]+\.okta(?:preview|-emea)?\.com",
+    "cognito": r"cognito-idp\.[a-z0-9-]+\.amazonaws\.com",
+    "google": r"accounts\.google\.com",
+    "pingone": r"auth\.pingone\.[a-z.]+",
+    "workos": r"(?:[a-z0-9-]+\.authkit\.app|api\.workos\.com)",
+    "descope": r"api(?:\.[a-z0-9]+)?\.descope\.com",
+    "stytch": r"[a-z0-9.-]+\.stytch\.(?:com|dev)",
+    "zitadel": r"[a-z0-9.-]+\.zitadel\.cloud",
+    "logto": r"[a-z0-9-]+\.logto\.app",
+}
+"""Preset = the hosts of a provider that runs as a service."""
+
+PATHS: Mapping[str, str] = {
+    "keycloak": r"(?:/auth)?/realms/[^/]+",
+    "authentik": r"/application/o/[^/]+/",
+}
+"""Preset = the paths of the issuers of a provider that runs anywhere."""
+
+CLIENTS = ("client_id", "azp", "cid", "appid")
+SUBJECTS = ("sub", "uid", "oid", "user_id", "username")
+TOKEN_IDS = ("jti", "uti")
+SCOPES = ("scope", "scp", "scopes", "permissions")
+ACCESS_MARKS = ("client_id", "cid", *SCOPES)
+"""Claims that ID tokens do not have (OpenID Connect Core 1.0, section 2)."""
+TENANTS = (
+    *("org_id", "organization_id", "organization", "org", "tid", "tenant_id", "tenant"),
+    *("https://stytch.com/organization.organization_id", "urn:zitadel:iam:user:resourceowner:id"),
+)
+"""Claims that providers use, the most telling first."""
+
+OF_METADATA = frozenset({"issuer", "preset", "allow_private", "introspection"})
+"""The lines that rest on the issuer's answers alone."""
+
+Value = str | int | Sequence[str] | Sequence[Mapping[str, bool]] | Mapping[str, str | bool]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the table: the value, and the reason as a sentence."""
+
+    value: Value
+    reason: str
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a token says: the members of its payload, or of the answer of introspection."""
+
+    claims: Mapping[str, object]
+    resource: str
+    type: str = ""
+    """``typ`` in lower case."""
+    algorithm: str = ""
+    """Empty for an answer of introspection."""
+
+    def first(self, names: Sequence[str]) -> str:
+        """Return the first of *names* that is a claim with a text, or an empty string."""
+        return next((name for name in names if isinstance(self.claims.get(name), str)), "")
+
+
+class Proposal:
+    """The lines of one issuer's table; ``fix`` adds those that a refusal calls for."""
+
+    def __init__(self, issuer: str, metadata: Mapping[str, object], source: str) -> None:
+        preset, why = preset_of(issuer, metadata)
+        self._lines = {
+            "issuer": Line(issuer, f"The metadata at {source} name this issuer."),
+            "preset": Line(preset, why),
+        }
+        self._token_rules: dict[str, Line] = {}
+
+    @property
+    def preset(self) -> Preset:
+        """The preset with the settings of this proposal."""
+        return adjusted(PRESETS[self.settings.preset], self.settings.tokens)
+
+    @property
+    def settings(self) -> Issuer:
+        """The table as the configuration reads it."""
+        rules = {name: line.value for name, line in self._token_rules.items()}
+        table = {name: line.value for name, line in self._lines.items()}
+        return msgspec.convert({**table, "tokens": rules}, Issuer)
+
+    def set(self, name: str, value: Value, reason: str) -> bool:
+        """Add or replace a line of the table; return whether its value is new."""
+        return _put(self._lines, name, Line(value, reason))
+
+    def set_rule(self, name: str, value: Value, reason: str) -> bool:
+        """Add or replace a line of ``[issuers.tokens]``; return whether its value is new."""
+        return _put(self._token_rules, name, Line(value, reason))
+
+    def fix(self, reason: str, claim: str, evidence: Evidence) -> bool:
+        """Change the setting that makes the gate refuse a token for *reason*; False if none may."""
+        repair = REPAIRS.get(reason)
+        return repair is not None and repair(self, claim, evidence)
+
+    def find_scopes(self, evidence: Evidence) -> None:
+        """Add the claim with the scopes if the preset names another; no refusal asks for it."""
+        if any(name in evidence.claims for name in self.preset.scope_claims):
+            return
+        other = next((name for name in SCOPES if name in evidence.claims), "")
+        if other:
+            self.set_rule("scope_claims", [other], f"The token's scopes are in `{other}`.")
+
+    def tells_id_tokens(self, evidence: Evidence) -> bool:
+        """
+        Require a claim that only access tokens have, if `typ` does not tell; False if none has.
+
+        ID tokens are signed with the same keys, and must never open a resource.
+        """
+        preset = self.preset
+        if not evidence.algorithm:
+            return True  # the issuer itself was asked about the token
+        if preset.types.isdisjoint({"", "jwt"}) or preset.must_equal or preset.access_marks:
+            return True
+        if not preset.required.isdisjoint(ACCESS_MARKS):
+            return True
+        mark = next((name for name in ACCESS_MARKS if name in evidence.claims), "")
+        if not mark:
+            return False
+        kept = preset.required.intersection(evidence.claims)
+        why = f"`typ` does not tell access tokens from ID tokens here, but `{mark}` does."
+        self.set_rule("required_claims", sorted({*kept, mark}), why)
+        return True
+
+    def forget_token(self) -> None:
+        """Remove what a refused token proposed: it may be another kind of token."""
+        self._token_rules.clear()
+        for name in self._lines.keys() - OF_METADATA:
+            del self._lines[name]
+        self.complete()
+
+    def complete(self) -> None:
+        """Add a tenant if neither the preset nor a token says how tokens name theirs."""
+        if "tenant" not in self._lines and not self._has_tenant:
+            _one_tenant(self)
+
+    @property
+    def _has_tenant(self) -> bool:
+        return bool(self.preset.tenant_claim or self.preset.segment_claim)
+
+    def text(self) -> str:
+        """Return the table as TOML, with the reason of each line above it."""
+        written = ["[[issuers]]", *_written(self._lines, Issuer.__struct_fields__)]
+        if self._token_rules:
+            rules = _written(self._token_rules, TokenRules.__struct_fields__)
+            written += ["", "[issuers.tokens]", *rules]
+        return "\n".join(written)
+
+
+def _put(lines: dict[str, Line], name: str, line: Line) -> bool:
+    before = lines.get(name)
+    lines[name] = line
+    return before is None or before.value != line.value
+
+
+def _written(lines: Mapping[str, Line], order: Sequence[str]) -> Iterator[str]:
+    for name in sorted(lines, key=order.index):
+        yield from textwrap.wrap(
+            shown(lines[name].reason), 98, initial_indent="# ", subsequent_indent="# "
+        )
+        yield f"{name} = {as_toml(lines[name].value)}"
+
+
+def preset_of(issuer: str, metadata: Mapping[str, object]) -> tuple[str, str]:
+    """Return the preset that fits the issuer, and why."""
+    parts = urlsplit(issuer)
+    for name, preset in PRESETS.items():
+        if preset.issuer_pattern:
+            before, _, after = preset.issuer_pattern.partition("{tid}")
+            if issuer.startswith(before) and issuer.endswith(after):
+                return name, f"Issuers of {name} have this form."
+    for name, host in HOSTS.items():
+        if re.fullmatch(host, parts.hostname or "", re.ASCII):
+            return name, f"The host is one of {name}."
+    for name, path in PATHS.items():
+        if re.fullmatch(path, parts.path, re.ASCII):
+            return name, f"Issuers of {name} have such a path."
+    if any(name.startswith("credentials_endpoint_draft") for name in metadata):
+        return "hydra", "Only Ory Hydra has such members in its metadata."
+    return "generic", "Nothing tells which provider this is, so RFC 9068 applies."
+
+
+def as_toml(value: object) -> str:
+    """Return a value in TOML; texts are printable here, so JSON's spelling is TOML's."""
+    if isinstance(value, dict):
+        pairs = (f"{as_key(key)} = {as_toml(entry)}" for key, entry in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(as_toml(entry) for entry in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def as_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+# What changes a setting so that the gate accepts the token. Never the signature, the expiry, or a
+# mark of another kind of token: for those reasons there is no repair.
+
+
+def _type(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    known = sorted({*proposal.preset.types, evidence.type})
+    word = f"`typ` {evidence.type}" if evidence.type else "no `typ`"
+    return proposal.set_rule("types", known, f"The token has {word}.")
+
+
+def _missing(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    preset = proposal.preset
+    for claims, names, setting, what in (
+        (preset.client_claims, CLIENTS, "client_claims", "client id"),
+        (preset.token_id_claims, TOKEN_IDS, "token_id_claims", "token's id"),
+        (preset.subject_claims, SUBJECTS, "subject_claims", "subject"),
+    ):
+        other = evidence.first(names)
+        if claim in claims and other and other not in claims:
+            why = f"The token has no `{claim}`; its {what} is in `{other}`."
+            return proposal.set_rule(setting, [other], why)
+    if claim == "aud":
+        return _no_audience(proposal, claim, evidence)
+    if claim in preset.subject_claims:
+        return _subject(proposal, claim, evidence)
+    if claim in {"iss", "exp"} or claim in preset.access_marks:
+        return False
+    kept = sorted((preset.required - {claim}).intersection(evidence.claims))
+    why = f"The token has no `{claim}`; it has the other claims of the preset."
+    return proposal.set_rule("required_claims", kept, why)
+
+
+def _audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    value = evidence.claims.get("aud")
+    names = [name for name in (value if isinstance(value, list) else [value]) if is_text(name)]
+    if not names:
+        return False
+    why = (
+        f"The token's audience is this, not {evidence.resource}. All APIs with this audience "
+        "accept each other's tokens; better let the provider write the resource."
+    )
+    return proposal.set("audiences", [str(names[0])], why)
+
+
+def _no_audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    client = evidence.first(proposal.preset.client_claims)
+    if not client or not is_text(evidence.claims[client]):
+        return False
+    why = f"The token has no audience. Its `{client}` is this client; name all that may call."
+    changed = proposal.set("audiences", [str(evidence.claims[client])], why)
+    why = "The token has no audience, so the clients in `audiences` decide."
+    return proposal.set_rule("client_as_audience", True, why) or changed
+
+
+def _subject(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    if PERSONAL.isdisjoint(evidence.claims) and "sub" not in evidence.claims:
+        why = "The token has no subject and says nothing of a person: the client is the caller."
+        marks = [{"no_subject": True}, {"subject_is_client": True}]
+        return proposal.set_rule("machine", marks, why)
+    other = evidence.first(SUBJECTS)
+    if not other:
+        return False
+    why = f"People are identified by `{other}`: make sure that it is never given to another person."
+    return proposal.set_rule("subject_claims", [other], why)
+
+
+def _tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    for name in TENANTS:
+        value = evidence.claims.get(name)
+        entry = only_entry(value)
+        if _map_tenant(proposal, entry):
+            rule: dict[str, str | bool] = {"claim": name}
+            if entry is not value:
+                rule["only_entry"] = True
+            return proposal.set("tenant", rule, f"The token names its organisation in `{name}`.")
+    return _one_tenant(proposal)
+
+
+def _map_tenant(proposal: Proposal, value: object) -> bool:
+    if not is_text(value):
+        return False
+    tenant = str(value) if TENANT_ID.fullmatch(str(value)) else "acme"
+    why = "Organisation = tenant id; no other organisation is accepted."
+    return proposal.set("tenants", {str(value): tenant}, why)
+
+
+def _one_tenant(proposal: Proposal) -> bool:
+    why = "No claim names an organisation, so all tokens of this issuer belong to one tenant."
+    return proposal.set("tenant", {"value": "acme"}, why)
+
+
+def _unknown_tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    name = proposal.settings.tenant.claim or proposal.preset.tenant_claim
+    return _map_tenant(proposal, only_entry(evidence.claims.get(name)))
+
+
+def _algorithm(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    return proposal.set("algorithms", [evidence.algorithm], "The token is signed with it.")
+
+
+def _lifetime(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    expires, issued = evidence.claims.get("exp"), evidence.claims.get("iat")
+    if not isinstance(expires, int | float) or not isinstance(issued, int | float):
+        return False
+    why = "The lifetime of the token in seconds. Shorter is safer."
+    return proposal.set("max_lifetime_s", int(expires - issued), why)
+
+
+def _scope_list(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    if not isinstance(evidence.claims.get("scope"), list):
+        return False
+    return proposal.set_rule("scope_list", True, "The token's `scope` is a list.")
+
+
+def is_text(value: object) -> bool:
+    """Return whether a value of a token can stand in the table."""
+    return isinstance(value, str) and bool(value) and not UNSAFE.search(value)
+
+
+Repair = Callable[[Proposal, str, Evidence], bool]
+
+REPAIRS: Mapping[str, Repair] = {
+    "wrong_type": _type,
+    "algorithm_not_allowed": _algorithm,
+    "missing_claim": _missing,
+    "wrong_audience": _audience,
+    "no_audience": _no_audience,
+    "lives_too_long": _lifetime,
+    "no_subject": _subject,
+    "bad_scope": _scope_list,
+    "no_tenant_rule": _tenant,
+    "no_tenant": _tenant,
+    "unknown_tenant": _unknown_tenant,
+}
+"""Refusal reason = what changes the setting that decides it."""

@@ -1,0 +1,360 @@
+"""`gatepost issuer probe`: the printed table works as it stands, or the command says why not."""
+
+import asyncio
+import itertools
+import json
+import time
+import tomllib
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gatepost.cli.main import main
+from gatepost.doctor.issuer_probe import ProbeRequest, ProbeResult, probe_issuer
+from gatepost.doctor.issuer_proposal import preset_of
+from tests.authz.test_presets import RECORDED
+from tests.support.cases import each
+from tests.support.issuers import Idp, answer, respond
+from tests.support.server import running_server
+from tests.support.tokens import ABSENT, CertificateAuthority, TokenFactory, jwk, rsa_key, signer
+
+HOUR = 3600
+NOW = int(time.time())
+METADATA = "/.well-known/oauth-authorization-server/main"
+RESOURCE = "http://127.0.0.1:8000/mcp"
+Claims = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        idp.issuer("main", [jwk(rsa_key())])
+        yield idp
+
+
+def probe(idp: Idp, resource: str = RESOURCE, *, typ: Any = "at+jwt", **claims: Any) -> ProbeResult:
+    """The probe's result for a token that differs from RFC 9068 in these claims and `typ`."""
+    factory = TokenFactory(idp.issuer("main"), resource)
+    token = factory.token(header={"typ": typ}, **claims)
+    asked = ProbeRequest(url=idp.issuer("main"), resource=resource, token=token)
+    return asyncio.run(probe_issuer(asked))
+
+
+def table_of(result: ProbeResult) -> dict[str, Any]:
+    [table] = tomllib.loads(result.table)["issuers"]
+    return dict(table)
+
+
+FITTED: dict[str, tuple[Claims, dict[str, Any]]] = {
+    # name: (how the token differs from RFC 9068, what the table has beside issuer and preset)
+    "the standard": ({}, {"tenant": {"claim": "org_id"}, "tenants": {"acme": "acme"}}),
+    "no organisation": ({"org_id": ABSENT}, {"tenant": {"value": "acme"}}),
+    "a list of organisations": (
+        {"org_id": ABSENT, "organization": ["acme"]},
+        {"tenant": {"claim": "organization", "only_entry": True}, "tenants": {"acme": "acme"}},
+    ),
+    "another type": ({"typ": "JWT"}, {"tokens": {"types": ["at+jwt", "jwt"]}}),
+    "no type": ({"typ": ABSENT}, {"tokens": {"types": ["", "at+jwt"]}}),
+    "the client in azp": (
+        {"client_id": ABSENT, "azp": "app"},
+        {"tokens": {"client_claims": ["azp"]}},
+    ),
+    "no id": (
+        {"jti": ABSENT},
+        {"tokens": {"required_claims": ["aud", "client_id", "exp", "iat", "iss", "sub"]}},
+    ),
+    "another audience": ({"aud": "api://crm"}, {"audiences": ["api://crm"]}),
+    "no audience": (
+        {"aud": ABSENT},
+        {"audiences": ["client-1"], "tokens": {"client_as_audience": True}},
+    ),
+    "scopes as a list": (
+        {"scope": ABSENT, "scp": ["files:read"]},
+        {"tokens": {"scope_claims": ["scp"]}},
+    ),
+    "scope itself a list": ({"scope": ["files:read"]}, {"tokens": {"scope_list": True}}),
+    "a week": ({"exp": NOW + 168 * HOUR}, {"max_lifetime_s": 168 * HOUR + 60}),
+    "a user name": (
+        {"sub": ABSENT, "username": "alice"},
+        {"tokens": {"subject_claims": ["username"]}},
+    ),
+    "a machine without subject": (
+        {"sub": ABSENT},
+        {"tokens": {"machine": [{"no_subject": True}, {"subject_is_client": True}]}},
+    ),
+    "much at once": (
+        {"typ": "JWT", "aud": "api", "client_id": ABSENT, "cid": "app", "jti": ABSENT},
+        {"audiences": ["api"]},
+    ),
+    "a type and a client that ID tokens have too": (
+        {"typ": "JWT", "client_id": ABSENT, "azp": "app", "scope": "files:read"},
+        {
+            "tokens": {
+                "types": ["at+jwt", "jwt"],
+                "client_claims": ["azp"],
+                "required_claims": ["aud", "azp", "exp", "iat", "iss", "jti", "scope", "sub"],
+            }
+        },
+    ),
+}
+
+
+@each("case", FITTED)
+def test_the_table_is_what_the_token_needs(case: str, idp: Idp) -> None:
+    """Nothing is widened that the token does not need, and each line has its reason."""
+    claims, expected = FITTED[case]
+    result = probe(idp, iat=NOW - 60, **claims)
+    table = table_of(result)
+
+    assert result.works, result.findings
+    assert table.items() >= expected.items()
+    if case != "much at once" and "tokens" not in expected:
+        assert "tokens" not in table
+    lines = result.table.splitlines()
+    assert all(
+        before.startswith("# ")
+        for before, line in itertools.pairwise(lines)
+        if line and line[0] not in "#["
+    )
+
+
+@each("case", FITTED)
+def test_the_table_works_as_it_stands(case: str, idp: Idp) -> None:
+    """Pasted into a configuration, the same token opens the server."""
+    claims, _ = FITTED[case]
+    changes = {"iat": NOW - 60} | claims
+    typ = changes.pop("typ", "at+jwt")
+    table = table_of(probe(idp, typ=typ, **changes))
+    with running_server(idp, [table], tenancy={"create_on_first_use": True}) as server:
+        factory = TokenFactory(idp.issuer("main"), server.client.resource)
+        answer = server.client.call(factory.token(header={"typ": typ}, **changes))
+
+    assert answer.status == 200, answer
+
+
+REFUSED: dict[str, tuple[Claims, str]] = {
+    "what may be an ID token": (
+        {"typ": "JWT", "client_id": ABSENT, "azp": "app", "scope": ABSENT},
+        "Nothing tells this token from an ID token",
+    ),
+    "an ID token": ({"typ": "JWT", "nonce": "n", "at_hash": "h"}, "not an access token"),
+    "bound to a key": ({"cnf": {"jkt": "x"}}, "must not be bound to a key"),
+    "of another issuer": ({"iss": "https://id.example.com"}, "byte for byte"),
+    "a logout token": ({"typ": "logout+jwt"}, "must be that of an access token"),
+    "two organisations": ({"org_id": ["acme", "globex"]}, ""),
+    "no expiry": ({"exp": ABSENT}, "every claim"),
+}
+
+
+@each("case", REFUSED)
+def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
+    """The probe never proposes to accept another kind of token."""
+    claims, says = REFUSED[case]
+    result = probe(idp, **claims)
+
+    if says:
+        assert not result.works
+        assert says in " ".join(result.findings)
+        assert "types" not in table_of(result).get("tokens", {})
+    else:
+        assert table_of(result)["tenant"] == {"value": "acme"}
+
+
+OPAQUE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # name: (what introspection answers beside `active`, what the table has)
+    "all members": ({}, {"tenant": {"claim": "org_id"}}),
+    "a user name, as django-oauth-toolkit": (
+        {"sub": ABSENT, "username": "alice", "token_type": ABSENT, "iat": ABSENT, "iss": ABSENT},
+        {"tokens": {"subject_claims": ["username"]}},
+    ),
+    "a machine": (
+        {"sub": ABSENT},
+        {"tokens": {"machine": [{"no_subject": True}, {"subject_is_client": True}]}},
+    ),
+    "another audience": ({"aud": "api://crm"}, {"audiences": ["api://crm"]}),
+    "no audience": (
+        {"aud": ABSENT},
+        {"audiences": ["agent"], "tokens": {"client_as_audience": True}},
+    ),
+}
+
+
+def introspecting(idp: Idp, basic: str, answered: dict[str, Any]) -> None:
+    """Let the issuer answer about the token `opaque`, to a client with these credentials."""
+    form = b"client_id=gatepost"
+
+    async def introspect(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive()).get("body", b"")
+        headers = dict(scope["headers"])
+        sent = headers.get(b"authorization", b"").decode()
+        known = sent == basic if basic else not sent and form in body
+        known_token = b"token=opaque" in body
+        reply = {"active": True, **answered} if known_token else {"active": False}
+        await respond(send, 200 if known else 401, json.dumps(reply).encode())
+
+    idp.replace("/main/introspect", introspect)
+    metadata = idp._document(METADATA) or {}
+    metadata |= {"introspection_endpoint": f"{idp.issuer('main')}/introspect"}
+    idp.replace(METADATA, answer(body=json.dumps(metadata).encode()))
+
+
+def basic(client_id: str, secret: str) -> str:
+    return f"Basic {b64encode(f'{client_id}:{secret}'.encode()).decode()}"
+
+
+def answered_by(idp: Idp, changes: dict[str, Any]) -> dict[str, Any]:
+    members = {
+        "iss": idp.issuer("main"),
+        "aud": RESOURCE,
+        "sub": "alice",
+        "client_id": "agent",
+        "scope": "files:read",
+        "token_type": "Bearer",
+        "iat": NOW,
+        "exp": NOW + HOUR,
+        "org_id": "acme",
+    }
+    return {name: value for name, value in (members | changes).items() if value is not ABSENT}
+
+
+def probe_opaque(idp: Idp, secret: str) -> ProbeResult:
+    return asyncio.run(
+        probe_issuer(
+            ProbeRequest(
+                url=idp.issuer("main"),
+                resource=RESOURCE,
+                token="opaque",
+                client_id="gatepost",
+                client_secret=secret,
+            )
+        )
+    )
+
+
+@each("case", OPAQUE)
+def test_an_opaque_token_is_introspected(case: str) -> None:
+    """RFC 7662 makes nearly every member optional; the table says what this issuer leaves out."""
+    changes, expected = OPAQUE[case]
+    with Idp() as idp:
+        idp.issuer("main", [jwk(rsa_key())])
+        introspecting(idp, basic("gatepost", "s"), answered_by(idp, changes))
+        result = probe_opaque(idp, "s")
+
+    assert result.works, result.findings
+    assert table_of(result).items() >= expected.items()
+
+
+@each(
+    ("sent", "expected"),
+    [
+        (basic("gatepost", "s%25%3A"), {"method": "client_secret_basic"}),
+        (basic("gatepost", "s%:"), {"method": "client_secret_basic", "encoding": "raw"}),
+        ("", {"method": "client_secret_post"}),
+    ],
+)
+def test_the_table_names_how_the_client_authenticates(sent: str, expected: dict[str, str]) -> None:
+    """Tried in the order of the standards; the secret itself is a reference."""
+    with Idp() as idp:
+        idp.issuer("main", [jwk(rsa_key())])
+        introspecting(idp, sent, answered_by(idp, {}))
+        result = probe_opaque(idp, "s%:")
+    introspection = table_of(result)["introspection"]
+
+    assert result.works, result.findings
+    assert introspection.items() >= expected.items()
+    assert introspection["client_secret"].startswith("env:")
+    assert "s%" not in str(result)
+
+
+def test_an_opaque_token_needs_a_client(idp: Idp) -> None:
+    """Without one, the command says which options are missing."""
+    done = run(idp.issuer("main"), GATEPOST_PROBE_TOKEN="opaque")
+
+    assert done.exit_code == 1
+    assert "--client-id" in done.stderr
+
+
+def test_a_forged_token_changes_nothing(idp: Idp) -> None:
+    """Its claims are proposals of a stranger."""
+    factory = TokenFactory(idp.issuer("main"), RESOURCE)
+    token = factory.token(sign=signer(rsa_key("stranger"), "RS256"))
+    asked = ProbeRequest(url=idp.issuer("main"), resource=RESOURCE, token=token)
+    result = asyncio.run(probe_issuer(asked))
+
+    assert not result.works
+    assert "The signature must match" in " ".join(result.findings)
+
+
+def test_an_expired_token_still_tells_what_it_needs(idp: Idp) -> None:
+    """Tokens live for minutes; the person who probes has one from before lunch."""
+    now = int(time.time())
+    result = probe(idp, iat=now - 2 * HOUR, exp=now - HOUR, aud="api://crm")
+
+    assert result.works
+    assert table_of(result)["audiences"] == ["api://crm"]
+    assert "has expired" in " ".join(result.findings)
+
+
+@each("name", RECORDED)
+def test_a_provider_is_known_by_its_issuer(name: str) -> None:
+    """The recorded issuer of every hosted provider leads to its preset, or to the standard."""
+    recorded = RECORDED[name]
+    metadata = recorded.get("metadata") or {}
+    preset, why = preset_of(recorded["settings"]["issuer"], metadata)
+
+    assert preset in {name, "generic"}
+    assert why.endswith(".")
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, ["issuer", "probe", *arguments], env=environment)
+
+
+def test_the_command_prints_the_table_alone_on_standard_output(idp: Idp) -> None:
+    """So that it can be appended to the file; the token comes from the environment."""
+    token = TokenFactory(idp.issuer("main"), RESOURCE).token()
+    done = run(*(idp.issuer("main") + "/", "--resource", RESOURCE), GATEPOST_PROBE_TOKEN=token)
+
+    assert done.exit_code == 0, done.stderr
+    assert tomllib.loads(done.stdout)["issuers"][0]["issuer"] == idp.issuer("main")
+    assert "The metadata spell the issuer" in done.stderr
+    assert "The token is accepted: tenant acme, user alice" in done.stderr
+    assert token not in done.output
+
+
+def test_without_a_token_the_metadata_decide(idp: Idp) -> None:
+    """The table can be read, and the command says what is missing."""
+    done = run(idp.issuer("main"))
+
+    assert done.exit_code == 0
+    assert tomllib.loads(done.stdout)["issuers"][0]["preset"] == "generic"
+    assert "Add --token" in done.stderr
+
+
+def test_an_untrusted_certificate_is_named(tmp_path: Path) -> None:
+    """With the CA it works."""
+    authority = CertificateAuthority(tmp_path)
+    certificate, key = authority.certify("localhost")
+    with Idp(ssl_certfile=certificate, ssl_keyfile=key) as idp:
+        idp.name = f"https://localhost:{idp.server.port}"
+        issuer = idp.issuer("main", [jwk(rsa_key())])
+        refused = run(issuer)
+        trusted = run(issuer, "--ca-bundle", str(authority.bundle))
+
+    assert refused.exit_code == 1
+    assert "network.ca_bundle" in refused.stderr
+    assert trusted.exit_code == 0
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:9/x", "nonsense", "ftp://id.example.com"])
+def test_what_cannot_be_read_is_a_sentence(url: str) -> None:
+    """Never a traceback."""
+    done = run(url)
+
+    assert done.exit_code == 1
+    assert "cannot be read" in done.stderr
+    assert "Traceback" not in done.output

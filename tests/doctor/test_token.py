@@ -1,0 +1,77 @@
+"""`gatepost doctor`: the token, and the connections over which it gets one."""
+
+from base64 import b64decode
+from pathlib import Path
+from urllib.parse import unquote_plus
+
+from click.testing import CliRunner
+from starlette.types import Receive, Scope, Send
+
+from gatepost.cli.doctor import command
+from gatepost.doctor import DoctorCredentials, examine
+from gatepost.doctor.report import Findings
+from gatepost.doctor.token import TokenUse, judge_token
+from tests.doctor.test_examination import ExaminedServers
+from tests.support.asgi_server import serving
+from tests.support.cases import each
+from tests.support.tokens import CertificateAuthority, TokenFactory
+
+ISSUER, RESOURCE = "https://id.example.com", "https://mcp.example.com/mcp"
+OTHER = {
+    "audience": {"aud": "client-7"},
+    "issuer": {"iss": "https://other.example.com"},
+}
+
+
+@each("claim", OTHER)
+def test_another_audience_or_issuer_is_a_failure_only_if_the_server_refuses(claim: str) -> None:
+    """The configuration may accept both; only the server's answer tells."""
+    token = TokenFactory(ISSUER, RESOURCE).token(**OTHER[claim])
+    levels = {}
+    for accepted in (True, False):
+        findings = Findings()
+        judge_token(token, TokenUse(ISSUER, RESOURCE, accepted), 0, findings)
+        levels[accepted] = {step.level for step in findings.steps} - {"ok"}
+
+    assert levels == {True: {"warn"}, False: {"fail"}}
+
+
+class EncodedClient(ExaminedServers):
+    """An authorization server whose client id and secret hold characters of both encodings."""
+
+    sent = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/token":
+            self.sent = dict(scope["headers"])[b"authorization"].decode()
+        await super().__call__(scope, receive, send)
+
+
+async def test_client_id_and_secret_are_form_encoded() -> None:
+    """RFC 6749 section 2.3.1; a colon in the id would otherwise move the secret."""
+    server = EncodedClient()
+    with serving(server, port=server.port):
+        await examine(
+            server.url, credentials=DoctorCredentials(client_id="a:b", client_secret="100%&+")
+        )
+    halves = b64decode(server.sent.removeprefix("Basic ")).decode().split(":")
+
+    assert [unquote_plus(half) for half in halves] == ["a:b", "100%&+"]
+
+
+def test_a_private_authority_is_named_with_the_setting(tmp_path: Path) -> None:
+    """With `--ca-bundle` the examination goes on."""
+    authority = CertificateAuthority(tmp_path)
+    certificate, key = authority.certify("localhost")
+    server = ExaminedServers()
+    url = f"https://localhost:{server.port}/mcp"
+    with serving(server, port=server.port, ssl_certfile=certificate, ssl_keyfile=key):
+        refused = CliRunner().invoke(command, [url])
+        trusted = CliRunner().invoke(command, [url, "--ca-bundle", str(authority.bundle)])
+    unreadable = CliRunner().invoke(command, [url, "--ca-bundle", str(tmp_path / "none.pem")])
+
+    assert "no known CA issued its certificate" in refused.output
+    assert "network.ca_bundle" in refused.output
+    assert f"{url} answers" in trusted.output
+    assert unreadable.exit_code == 2
+    assert "--ca-bundle" in unreadable.output
