@@ -7,11 +7,11 @@ from msgspec import UNSET, UnsetType
 
 from gatepost_authz import scopes
 from gatepost_authz.caller import SubjectKind
+from gatepost_authz.claim_values import MISSING, first_text, line, lookup
 from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, WrongAudience
 from gatepost_authz.presets import Preset
+from gatepost_authz.subjects import subject_of
 
-MAX_SUBJECT = 255
-"""RFC 9068 takes ``sub`` from OpenID Connect Core, section 2: at most 255 characters."""
 MAX_CLIENT_ID = 2048
 """A client id may be the URL of a metadata document."""
 MAX_TEXT = 512
@@ -23,6 +23,8 @@ MAX_TIME = 2**53
 # logout tokens (RFC 8417), introspection answers (RFC 9701), proofs (RFC 9449).
 OTHER_KINDS = frozenset({"events", "token_introspection", "htm", "htu"})
 
+
+NO_SCOPES: frozenset[str] = frozenset()
 
 Number = int | float
 
@@ -75,6 +77,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subject_kind: SubjectKind
     client_id: str | None
     scopes: frozenset[str]
+    names_scopes: bool
+    """Whether a claim says which scopes were granted, even if it says none."""
     expires_at: int
     issued_at: int | None
     shared_audience: bool
@@ -103,21 +107,23 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     if named.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")
     check_times(named, expected, now=now)
-    client_id = first_line(claims, preset.client_claims, limit=MAX_CLIENT_ID)
+    client_id = first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
     shared = check_audience(claims, expected, client_id)
-    subject, kind = subject_of(claims, named, preset, client_id)
+    subject, kind = subject_of(claims, preset, client_id)
+    granted = scopes_of(claims, preset)
     return Accepted(
         subject=subject,
         subject_kind=kind,
         client_id=client_id,
-        scopes=scopes_of(claims, preset),
+        scopes=granted or NO_SCOPES,
+        names_scopes=granted is not None,
         expires_at=int(named.exp),
         issued_at=None if named.iat is UNSET else int(named.iat),
         shared_audience=shared,
         actor=None if named.act is UNSET else line(named.act.sub, "bad_act"),
         acr=None if named.acr is UNSET else line(named.acr, "bad_acr", limit=MAX_TEXT),
         auth_time=None if named.auth_time is UNSET else int(named.auth_time),
-        token_id=first_line(claims, preset.token_id_claims, limit=MAX_TEXT),
+        token_id=first_text(claims, preset.token_id_claims, limit=MAX_TEXT),
         session_id=None if named.sid is UNSET else line(named.sid, "bad_sid", limit=MAX_TEXT),
     )
 
@@ -151,10 +157,11 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
     if others := OTHER_KINDS.intersection(claims):
         raise InvalidToken("wrong_kind").about(claim=min(others))
     for name, values in preset.forbidden.items():
-        if name in claims and (not values or str(claims[name]).lower() in values):
+        value = lookup(claims, name)
+        if value is not MISSING and (not values or str(value).lower() in values):
             raise InvalidToken("wrong_kind").about(claim=name)
-    for name, value in preset.must_equal.items():
-        if claims.get(name) != value:
+    for name, expected in preset.must_equal.items():
+        if lookup(claims, name) != expected:
             raise InvalidToken("wrong_kind").about(claim=name)
     if "cnf" in claims:
         # Bound to a key or a certificate (RFC 7800): as a Bearer token it has been stolen, or
@@ -185,14 +192,12 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
     Compared as exact strings. A token minted for a neighbour must not open this server, even
     though the same issuer signed it.
     """
-    preset = expected.preset
-    present = [name for name in preset.audience_claims if name in claims]
-    if not present:
+    value = audience_in(claims, expected.preset.audience_claims)
+    if value is MISSING:
         # Cognito names no audience; then the client must be one that the operator listed.
-        if preset.client_as_audience and client_id in expected.audiences:
+        if expected.preset.client_as_audience and client_id in expected.audiences:
             return False
         raise WrongAudience("no_audience")
-    value = claims[present[0]]
     if value == expected.resource:
         return False
     named = audiences_of(value)
@@ -200,6 +205,19 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
     if not accepted:
         raise WrongAudience
     return len(accepted) < len(named)
+
+
+def audience_in(claims: Mapping[str, object], others: tuple[str, ...]) -> object:
+    """
+    Return the audience; MISSING if no claim names one.
+
+    ``aud`` alone decides if it is present: a token that names another audience there must be
+    refused (RFC 7519 section 4.1.3), whatever its other claims say.
+    """
+    if "aud" in claims:
+        return claims["aud"]
+    values = (lookup(claims, name) for name in others)
+    return next((value for value in values if value is not MISSING), MISSING)
 
 
 def audiences_of(value: object) -> list[str]:
@@ -219,73 +237,22 @@ def is_meant(audience: str, expected: Expected) -> bool:
     return audience in (origin, f"{origin}/") and origin.count("/") == 2 and "?" not in origin
 
 
-def subject_of(
-    claims: Mapping[str, object], named: Registered, preset: Preset, client_id: str | None
-) -> tuple[str, SubjectKind]:
+def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str] | None:
     """
-    Return the stable id of the subject, and whether it is a person or a program.
-
-    The kind is part of whose state it is: a program whose id equals a person's is not that person.
-    """
-    sub = None if named.sub is UNSET else line(named.sub, "bad_sub")
-    stable = None
-    for name in preset.subject_claims:
-        if name in claims:
-            stable = sub if name == "sub" else line(claims[name], f"bad_{name}")
-            break
-    if stable is None:
-        if client_id is None:
-            raise InvalidToken("no_subject")
-        # If a preset allows a missing `sub`, the subject is the client itself.
-        return client_id, "client"
-    if client_id is not None and client_id in (sub, stable):
-        return stable, "client"
-    for name, value in preset.client_markers.items():
-        if claims.get(name) == value:
-            return stable, "client"
-    return stable, "user"
-
-
-def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str]:
-    """
-    Return the granted scopes.
+    Return the granted scopes; None if no claim names any.
 
     The first claim that is present decides: joining two claims that disagree would grant scopes
     that neither grants. A wrong type is refused.
     """
     for name in preset.scope_claims:
-        if name in claims:
-            value = claims[name]
-            if isinstance(value, str):
-                return scopes.parse(value)
-            # `scope` is a string by definition (RFC 8693 section 4.2); the providers' own
-            # claims (`scp`, `roles`, `permissions`) are often lists.
-            if isinstance(value, list) and name != "scope":
-                return scopes.collect(value)
-            raise InvalidToken("bad_scope")
-    return frozenset()
-
-
-def first_line(claims: Mapping[str, object], names: tuple[str, ...], *, limit: int) -> str | None:
-    """Return the first of *names* that is present, as a line of text, or None."""
-    for name in names:
-        if name in claims:
-            return line(claims[name], f"bad_{name}", limit=limit)
+        value = lookup(claims, name)
+        if value is MISSING:
+            continue
+        if isinstance(value, str):
+            return scopes.parse(value)
+        # `scope` is a string by definition (RFC 8693 section 4.2); the providers' own
+        # claims (`scp`, `roles`, `permissions`) are often lists.
+        if isinstance(value, list) and (name != "scope" or preset.scope_list):
+            return scopes.collect(value)
+        raise InvalidToken("bad_scope").about(claim=name)
     return None
-
-
-def line(value: object, reason: str, *, limit: int = MAX_SUBJECT) -> str:
-    """
-    Return a short text without control characters or outer spaces, or raise InvalidToken.
-
-    Ids end up in logs, file names and comparisons: what prints like another id is not one.
-    """
-    if (
-        not isinstance(value, str)
-        or not 0 < len(value) <= limit
-        or not value.isprintable()
-        or value[0] == " "
-        or value[-1] == " "
-    ):
-        raise InvalidToken(reason)
-    return value

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from gatepost_authz.token_rules import TokenRules
+
 TENANT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 """The grammar of a tenant id: it names directories, metric labels and cache keys."""
 
@@ -184,6 +186,7 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Off: its tokens are refused, and what it names for its own stays nobody else's."""
     preset: str = "generic"
     """What differs between providers, as data: see the provider pages."""
+    tokens: TokenRules = TokenRules()
     audiences: tuple[str, ...] = ()
     """Audiences accepted beside the preset's rule; default: the resource."""
     algorithms: tuple[str, ...] = ()

@@ -10,7 +10,8 @@ import msgspec
 
 from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.claims import check_times, line, registered
+from gatepost_authz.claim_values import line
+from gatepost_authz.claims import check_times, registered
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import TrustedIssuer

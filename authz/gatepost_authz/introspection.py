@@ -29,7 +29,6 @@ QUESTIONS = 256
 # How base64url begins where the text is `{"` or `{` and white space: a header, also of an encrypted
 # token, whose dots are four.
 JSON = ("ey", "ew")
-SUBJECT, NOTHING = frozenset({"sub"}), frozenset[str]()
 
 Key = tuple[bytes, str, str, int]
 """The cache key: the digest of the whole token, issuer, resource and registry generation."""
@@ -229,10 +228,9 @@ class IntrospectionVerifier:
         """
         if claims.get("dev") is True and not self.policy.development:
             raise InvalidToken("development_token")
-        # Without a subject, all users of one client would be the same caller.
-        required = NOTHING if trusted.preset.clients_without_subject else SUBJECT
         expected = msgspec.structs.replace(
-            trusted.expects(trusted.settings.issuer, target), required=required
+            trusted.expects(trusted.settings.issuer, target),
+            required=trusted.preset.answer_required,
         )
         found = self.registry.find(trusted.settings.issuer)
         captured, rules, policy = found[1] if found else None, trusted.rules, self.policy

@@ -11,7 +11,7 @@ import msgspec
 from gatepost_authz.claims import Expected
 from gatepost_authz.config import Issuer, Target
 from gatepost_authz.jwk import with_synonyms
-from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.tenant import TenantRules, closed_set, names_by_segment, tenant_id
 
 SEGMENT = r"[A-Za-z0-9_-]{1,64}"
@@ -26,6 +26,7 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
 
     settings: Issuer
     preset: Preset
+    """The preset with this issuer's own token rules."""
     algorithms: frozenset[str]
     audiences: frozenset[str]
     """Audiences accepted in addition to the resource."""
@@ -117,7 +118,7 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
             # Counted above all the same: turning one off must not hand its tenants to another.
             continue
         others = [tenants or frozenset() for n, tenants in enumerate(closed) if n != index]
-        preset = presets[settings.preset]
+        preset = adjusted(presets[settings.preset], settings.tokens)
         rules = TenantRules(
             settings=settings,
             preset=preset,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gatepost_authz.claims import Registered
-from gatepost_authz.presets import PRESETS
+from gatepost_authz.presets import CLAIM_NAMES
 
 
 class RefusalReason(msgspec.Struct, frozen=True):
@@ -114,10 +114,10 @@ _RULES: Mapping[str, RefusalReason] = {
         "`kid` must be a short printable string.", "Configure the issuer to write a `kid`.", "kid"
     ),
     "wrong_type": RefusalReason(
-        "The preset must allow the token's `typ`.",
-        f"{_TYPE} Check that the issuer has the right preset.",
+        "The preset or `tokens.types` must allow the token's `typ`.",
+        f"{_TYPE} If the issuer gives its access tokens this type, add it to `tokens.types`.",
         "typ",
-        "issuers.preset",
+        "issuers.tokens.types",
     ),
     "algorithm_not_allowed": RefusalReason(
         "The token's algorithm must be allowed for its issuer.",
@@ -125,7 +125,10 @@ _RULES: Mapping[str, RefusalReason] = {
         "alg",
         "issuers.algorithms",
     ),
-    "wrong_kind": RefusalReason("The token must be an access token of its provider.", _TYPE),
+    "wrong_kind": RefusalReason(
+        "No claim may show that the token is not an access token of its provider.",
+        f"{_TYPE} Check that the issuer has the right preset.",
+    ),
     "sender_constrained": RefusalReason(
         "The token must not be bound to a key or a certificate (DPoP, mTLS).",
         "Configure the client to request plain Bearer tokens.",
@@ -162,9 +165,9 @@ _RULES: Mapping[str, RefusalReason] = {
     ),
     # The claims.
     "missing_claim": RefusalReason(
-        "The token must have every claim that the preset requires.",
+        "The token must have every claim that the preset or `tokens.required_claims` requires.",
         "Configure the issuer to write the claim, or choose the preset of your provider.",
-        setting="issuers.preset",
+        setting="issuers.tokens.required_claims",
     ),
     "expired": RefusalReason(
         "`exp` must be in the future.", "Get a fresh token.", "exp", "issuers.leeway_s"
@@ -182,7 +185,10 @@ _RULES: Mapping[str, RefusalReason] = {
         "issuers.max_lifetime_s",
     ),
     "no_audience": RefusalReason(
-        "The token must name its audience.", _AUDIENCE, "aud", "issuers.audiences"
+        "The token must name its audience, or `client_as_audience` must allow its client.",
+        _AUDIENCE,
+        "aud",
+        "issuers.audiences",
     ),
     "wrong_audience": RefusalReason(
         "The token's audience must be the resource or one of the issuer's `audiences`.",
@@ -193,9 +199,28 @@ _RULES: Mapping[str, RefusalReason] = {
     "bad_audience": RefusalReason(
         "The audience must be a string or a list of at most 100 strings.", f"{_WRITES}.", "aud"
     ),
-    "no_subject": RefusalReason("The token must name a subject or a client.", f"{_WRITES}.", "sub"),
+    "no_subject": RefusalReason(
+        "The token must have the claim that identifies its subject, or a mark of a machine.",
+        "Name the claim that identifies people in `subject_claims`, or the mark in `machine`.",
+        "sub",
+        "issuers.tokens.subject_claims",
+    ),
+    "unknown_caller_kind": RefusalReason(
+        "The token must have a mark of a machine or of a person.",
+        "Say in `machine` and `person` how the issuer's tokens differ.",
+        "sub",
+        "issuers.tokens.person",
+    ),
+    "bad_claim": RefusalReason(
+        "A claim that the configuration names must be a short printable text.",
+        "Configure the issuer to write the claim as text, or name another claim.",
+        setting="issuers.tokens",
+    ),
     "bad_scope": RefusalReason(
-        "Scopes must be a string or a list of strings.", f"{_WRITES}.", "scope"
+        "Scopes must be text; a list of texts only in another claim, or with `scope_list`.",
+        f"{_WRITES}, or set `scope_list`.",
+        "scope",
+        "issuers.tokens.scope_list",
     ),
     "too_many_scopes": RefusalReason(
         "The token must not have too many scopes.", "Grant fewer scopes.", "scope"
@@ -313,9 +338,7 @@ _RULES: Mapping[str, RefusalReason] = {
 
 def _rules() -> dict[str, RefusalReason]:
     """Return all rules, including one per claim of a preset and per kind of fetch failure."""
-    claims = {*Registered.__struct_fields__}
-    for preset in PRESETS.values():
-        claims.update(preset.client_claims, preset.subject_claims, preset.token_id_claims)
+    claims = {*Registered.__struct_fields__, *CLAIM_NAMES}
     rules = dict(_RULES)
     for claim in sorted(claims):
         rule = f"`{claim}` must have the type and the form of its definition."

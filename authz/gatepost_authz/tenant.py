@@ -10,6 +10,7 @@ from types import MappingProxyType
 import msgspec
 
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.claim_values import MISSING, lookup
 from gatepost_authz.claims import MAX_TEXT, Accepted
 from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target
 from gatepost_authz.errors import AuthError, InvalidToken
@@ -18,7 +19,6 @@ from gatepost_authz.scopes import Implications
 
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
 MAX_DISPLAY = 256
-MISSING = object()
 NOBODY: frozenset[str] = frozenset()
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -204,9 +204,7 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
         # Each concrete issuer signs for itself: the administrator of one of them can write any
         # claim, and so name its neighbour's tenant.
         raise InvalidToken("tenant_not_exclusive")
-    value = lookup(claims, claim)
-    if claim == rules.preset.tenant_claim:
-        value = only_entry(value)
+    value = only_entry(lookup(claims, claim))
     if value is MISSING:
         raise InvalidToken("no_tenant").about(claim=claim)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
@@ -216,7 +214,7 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
 
 def only_entry(value: object) -> object:
     """
-    Return the only entry of a provider's organisation claim, if it has exactly one.
+    Return the only entry of an organisation claim that is a list or an object.
 
     Keycloak's ``organization`` lists every organisation of the user, as names or as an object
     keyed by name; with two of them the token does not say for which one it speaks.
@@ -224,25 +222,6 @@ def only_entry(value: object) -> object:
     if isinstance(value, dict | list) and len(value) == 1:
         return next(iter(value))
     return value
-
-
-def lookup(claims: object, path: str) -> object:
-    """
-    Return the claim at *path*: the member of exactly this name, or a dotted way into objects.
-
-    Names may hold dots themselves (``https://stytch.com/organization``), so the longest name that
-    exists is taken at each step. MISSING when there is none.
-    """
-    if not isinstance(claims, dict):
-        return MISSING
-    if path in claims:
-        return claims[path]
-    dot = path.rfind(".")
-    while dot > 0:
-        if path[:dot] in claims:
-            return lookup(claims[path[:dot]], path[dot + 1 :])
-        dot = path.rfind(".", 0, dot)
-    return MISSING
 
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:

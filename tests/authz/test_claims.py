@@ -9,6 +9,8 @@ import pytest
 from gatepost_authz.claims import Accepted, Expected, check_claims
 from gatepost_authz.errors import ExpiredToken, InvalidToken, NotYetValidToken, WrongAudience
 from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.subjects import PERSONAL
+from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark
 from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE
 from tests.support.cases import each
 from tests.support.tokens import ABSENT
@@ -24,7 +26,7 @@ RELAXED = Preset(
     token_id_claims=("uti", "jti"),
     client_as_audience=True,
     must_equal={"token_use": "access"},
-    client_markers={"idtyp": "app"},
+    machine=(NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark(claim="idtyp", value="app")),
 )
 EXPECTED = Expected(issuer=ISSUER, resource=RESOURCE, audiences=frozenset(), preset=GENERIC)
 
@@ -227,7 +229,7 @@ def test_only_audiences_that_the_operator_lists_are_accepted_besides() -> None:
 @pytest.mark.requirement("C13")
 def test_a_client_stands_for_the_audience_only_where_the_preset_and_the_operator_say_so() -> None:
     """Cognito names no audience; then the client must be on the operator's list."""
-    usual: dict[str, Any] = {"aud": ABSENT, "token_use": "access"}
+    usual: dict[str, Any] = {"aud": ABSENT, "token_use": "access", "oid": "o-1"}
     listed = relaxed(audiences=frozenset({"client-1"}))
     check(listed, **usual)
     with pytest.raises(WrongAudience):
@@ -242,10 +244,9 @@ def test_a_client_stands_for_the_audience_only_where_the_preset_and_the_operator
 @pytest.mark.parametrize(
     ("changes", "subject", "kind"),
     [
-        ({}, "alice", "user"),
         ({"client_id": "alice"}, "alice", "client"),
         ({"idtyp": "app"}, "alice", "client"),
-        ({"idtyp": "user"}, "alice", "user"),
+        ({"oid": "stable", "idtyp": "user"}, "stable", "user"),
         ({"oid": "stable"}, "stable", "user"),
         ({"oid": "client-1"}, "client-1", "client"),
         ({"sub": "client-1", "oid": "stable"}, "stable", "client"),
@@ -260,6 +261,24 @@ def test_people_and_programs_are_told_apart(
     accepted = check(relaxed(), token_use="access", **changes)
 
     assert (accepted.subject, accepted.subject_kind) == (subject, kind)
+
+
+@pytest.mark.requirement("C18")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"idtyp": "user"},
+        {"sub": "stable", "client_id": ABSENT},
+        *({"sub": ABSENT, name: NOW} for name in sorted(PERSONAL)),
+    ],
+)
+def test_a_person_has_one_claim_that_identifies_it(changes: dict[str, Any]) -> None:
+    """Without it, bob would be the client, or the person whose id his `sub` looks like."""
+    with pytest.raises(InvalidToken, match="no_subject") as refusal:
+        check(relaxed(), token_use="access", **changes)
+
+    assert refusal.value.claim == "oid"
 
 
 def test_a_token_that_speaks_for_nobody_is_refused() -> None:
@@ -281,7 +300,7 @@ def test_a_token_that_speaks_for_nobody_is_refused() -> None:
 )
 def test_the_first_scope_claim_decides_alone(changes: dict[str, Any], scopes: set[str]) -> None:
     """Two claims that disagree are never added up."""
-    assert check(relaxed(), token_use="access", **changes).scopes == scopes
+    assert check(relaxed(), token_use="access", oid="o-1", **changes).scopes == scopes
 
 
 @pytest.mark.requirement("C22")
@@ -289,7 +308,7 @@ def test_the_first_scope_claim_decides_alone(changes: dict[str, Any], scopes: se
 def test_a_list_of_scopes_holds_one_scope_each(scp: Any) -> None:
     """An entry with a space would grant two where its issuer meant one."""
     with pytest.raises(InvalidToken, match="bad_scope"):
-        check(relaxed(), token_use="access", scp=scp)
+        check(relaxed(), token_use="access", oid="o-1", scp=scp)
 
 
 @pytest.mark.requirement("C24", "C25")
@@ -309,6 +328,7 @@ def test_everything_a_caller_is_made_of_is_read() -> None:
         subject_kind="user",
         client_id="client-1",
         scopes=frozenset({"files:write"}),
+        names_scopes=True,
         expires_at=NOW + 300,
         issued_at=NOW,
         shared_audience=False,

@@ -39,7 +39,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("expired", {"exp": NOW - 60}),
     ("bad_exp", {"exp": str(NOW + 300)}),
     ("not_yet_valid", {"nbf": NOW + 600}),
-    ("missing_claim", {"sub": None}),
+    ("no_subject", {"sub": None}),
     ("bad_sub", {"sub": ""}),
     ("bad_scope", {"scope": ["files:write"]}),
     ("sender_constrained", {"token_type": "DPoP"}),

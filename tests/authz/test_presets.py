@@ -170,6 +170,7 @@ def test_rows_only_relax_what_they_must() -> None:
     for preset in PRESETS.values():
         assert "exp" in preset.required
         assert "aud" in preset.required or preset.client_as_audience
+        assert preset.access_marks <= preset.required
     assert PRESETS["generic"].required == {
         "iss", "aud", "exp", "iat", "sub", "client_id", "jti"
     }  # fmt: skip

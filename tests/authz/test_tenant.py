@@ -84,9 +84,9 @@ REFUSED_VALUES = [
     "",
     [],
     {},
-    ["acme"],
-    {"acme": {}},
+    [["acme"]],
     ["a", "b"],
+    {"acme": {}, "globex": {}},
     "a\nb",
     "\0",
 ]
@@ -98,6 +98,17 @@ def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
     """Never a default tenant: the token is refused."""
     with pytest.raises(InvalidToken):
         caller(org_id=value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("org_id", ["acme"]), ("org_id", {"acme": {"id": "1"}}), ("a.org", {"org": ["acme"]})],
+)
+def test_the_only_entry_of_a_list_or_an_object_is_the_tenant(path: str, value: Any) -> None:
+    """Providers write a person's organisations as lists, or as objects keyed by name."""
+    settings = issuer(tenant=TenantRule(claim=path))
+
+    assert caller(settings, **{path.partition(".")[0]: value}).tenant_id == "acme"
 
 
 @pytest.mark.requirement("C29")

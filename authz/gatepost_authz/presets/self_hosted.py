@@ -1,0 +1,65 @@
+"""Providers that operators run themselves."""
+
+from gatepost_authz.presets.preset import NOT_ACCESS, STANDARD, Preset
+from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark
+
+SELF_HOSTED: tuple[Preset, ...] = (
+    Preset(
+        name="keycloak",
+        documentation="https://www.keycloak.org/docs/latest/server_admin/",
+        types=frozenset({"jwt", "at+jwt"}),
+        required=STANDARD | {"azp", "jti", "typ"},
+        client_claims=("azp",),
+        tenant_claim="organization",
+        # A service account has a `sub` like a person. Only its session has the client's address.
+        machine=(SUBJECT_IS_CLIENT, CallerMark(claim="clientAddress")),
+        # Its refresh tokens are signed JWTs as well; the payload says what a token is.
+        must_equal={"typ": "Bearer"},
+    ),
+    Preset(
+        name="zitadel",
+        documentation="https://zitadel.com/docs/apis/openidoauth/claims",
+        types=frozenset({"jwt", "at+jwt"}),
+        # Its ID tokens have no `jti`.
+        required=STANDARD | {"jti"},
+        access_marks=frozenset({"jti"}),
+        names_resource=False,
+        client_claims=("azp", "client_id"),
+        tenant_claim="urn:zitadel:iam:user:resourceowner:id",
+        opaque=True,
+    ),
+    Preset(
+        name="authentik",
+        documentation="https://docs.goauthentik.io/add-secure-apps/providers/oauth2/",
+        types=frozenset({"jwt", "at+jwt"}),
+        # `uid` is what it adds to an ID token to make an access token of it.
+        required=STANDARD | {"azp", "uid"},
+        access_marks=frozenset({"uid"}),
+        names_resource=False,
+        client_claims=("azp",),
+        forbidden=NOT_ACCESS,
+    ),
+    Preset(
+        name="hydra",
+        documentation="https://www.ory.com/docs/oauth2-oidc/jwt-access-token",
+        types=frozenset({"jwt", "at+jwt"}),
+        scope_claims=("scp", "scope"),
+        opaque=True,
+    ),
+    Preset(
+        name="logto",
+        documentation="https://docs.logto.io/authorization/validate-access-tokens",
+        algorithms=("ES384", "RS256"),
+        tenant_claim="organization_id",
+        opaque=True,
+    ),
+    Preset(
+        name="oidc-provider",
+        documentation="https://github.com/panva/node-oidc-provider/blob/main/docs/README.md",
+        opaque=True,
+        # Its answers about a client that speaks for itself leave `sub` out, and its answers about
+        # refresh tokens leave `token_type` out.
+        machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
+        answers_name_type=True,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Finds out whose token it is: a person's or a machine's, and its stable id. Pure functions."""
+
+from collections.abc import Mapping
+
+from gatepost_authz.caller import SubjectKind
+from gatepost_authz.claim_values import MISSING, first_text, lookup, text_of
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.presets import Preset
+from gatepost_authz.token_rules import CallerMark
+
+PERSONAL = frozenset({"username", "preferred_username", "email", "upn", "auth_time", "amr"})
+"""
+Claims that only tokens about people have (RFC 7662 section 2.2, OpenID Connect Core 1.0): with one
+of them, a missing subject is a person's, and all people of one client would be one caller.
+"""
+
+
+def subject_of(
+    claims: Mapping[str, object], preset: Preset, client_id: str | None
+) -> tuple[str, SubjectKind]:
+    """
+    Return the stable id of the subject, and whether it is a person or a machine.
+
+    The kind is part of whose state it is: a machine whose id equals a person's is not that person.
+    Only the first of the subject claims identifies people.
+    """
+    first, *others = preset.subject_claims
+    stable = text_of(claims, first)
+    kind = kind_of(claims, preset, stable, client_id)
+    if stable is not None:
+        return stable, kind
+    if kind == "user":
+        raise InvalidToken("no_subject").about(claim=first)
+    named = first_text(claims, others) or client_id
+    if named is None:
+        raise InvalidToken("no_subject").about(claim=first)
+    return named, kind
+
+
+def kind_of(
+    claims: Mapping[str, object], preset: Preset, stable: str | None, client_id: str | None
+) -> SubjectKind:
+    """Return whether the caller is a person or a machine; without a mark it is refused."""
+    # No subject of any kind: the client speaks for itself, unless a claim speaks of a person.
+    bare = "sub" not in claims and PERSONAL.isdisjoint(claims)
+    bare = bare and all(lookup(claims, name) is MISSING for name in preset.subject_claims)
+    subjects = (stable, claims.get("sub"))
+    for mark in preset.machine:
+        if mark.subject_is_client:
+            marked = client_id is not None and f"{client_id}{mark.suffix}" in subjects
+        else:
+            marked = bare if mark.no_subject else says(claims, mark)
+        if marked:
+            return "client"
+    for mark in preset.person:
+        if mark.subject:
+            marked = stable is not None and client_id not in subjects
+        else:
+            marked = says(claims, mark)
+        if marked:
+            return "user"
+    raise InvalidToken("no_subject" if stable is None else "unknown_caller_kind").about(
+        claim=preset.subject_claims[0]
+    )
+
+
+def says(claims: Mapping[str, object], mark: CallerMark) -> bool:
+    """Return whether the claim of *mark* is present with its value, or absent as it must be."""
+    if mark.absent:
+        return lookup(claims, mark.absent) is MISSING
+    value = lookup(claims, mark.claim) if mark.claim else MISSING
+    return value == mark.value if mark.value else value is not MISSING
