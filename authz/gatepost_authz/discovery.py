@@ -17,7 +17,7 @@ OPENID = "/.well-known/openid-configuration"
 FRESH_S = 3600.0
 
 
-SIGN_IN = ("authorization_endpoint", "token_endpoint")
+SIGN_IN = ("authorization_endpoint", "token_endpoint", "end_session_endpoint")
 CACHED = 4096
 """The number of cached issuers; a template can have thousands."""
 
@@ -32,6 +32,10 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     introspection_endpoint: str = ""
     authorization_endpoint: str = ""
     token_endpoint: str = ""
+    end_session_endpoint: str = ""
+    """Where people sign out (OpenID Connect RP-Initiated Logout 1.0)."""
+    prompts: frozenset[str] = frozenset()
+    """The values of `prompt` that it supports (OpenID Connect Prompt Create 1.0 section 4.2)."""
     names_itself: bool = False
     """Authorization responses carry `iss` (RFC 9207)."""
     elsewhere: frozenset[str] = frozenset()
@@ -180,9 +184,13 @@ def metadata_of(
             elsewhere.add(name)
             url = ""
         found[name] = url
+    prompts = document.get("prompt_values_supported")
     return IssuerMetadata(
         issuer=place.issuer,
         location=location,
+        prompts=frozenset(
+            one for one in (prompts if isinstance(prompts, list) else ()) if isinstance(one, str)
+        ),
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
         elsewhere=frozenset(elsewhere),
         **found,

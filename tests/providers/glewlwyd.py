@@ -98,7 +98,9 @@ class Glewlwyd(Provider):
 
     def sign_in(self, visitor: Visitor, answer: httpx2.Response) -> httpx2.Response:
         """Do what the script of its login page does: sign in, grant the scopes, go on."""
-        asked = {name: value[0] for name, value in parse_qs(urlsplit(str(answer.url)).query).items()}
+        asked = {
+            name: value[0] for name, value in parse_qs(urlsplit(str(answer.url)).query).items()
+        }
         api = f"{self.origin}/api"
         if asked.get("prompt") in {"end_session", "single_logout"}:
             return self._sign_out(visitor, asked)
@@ -135,7 +137,7 @@ class Glewlwyd(Provider):
                 module = http.get(f"{api}/mod/{kind}/database").json() if users else {}
                 known = module["parameters"]["data-format"]
                 readable = {"multiple": False, "read": True, "write": True}
-                known |= {name: readable for name in names}
+                known |= dict.fromkeys(names, readable)
                 if kind == "client":
                     known["post_logout_redirect_uris"] = {**readable, "multiple": True}
                 self._done(http.put(f"{api}/mod/{kind}/database", json=module))
@@ -211,7 +213,11 @@ class Glewlwyd(Provider):
             "register-resource-specify-allowed": False,
             "register-resource-default": [self.site.resource],
             "additional-parameters": [
-                {"user-parameter": "org_id", "client-parameter": "org_id", "token-parameter": "org_id"},
+                {
+                    "user-parameter": "org_id",
+                    "client-parameter": "org_id",
+                    "token-parameter": "org_id",
+                },
                 {"user-parameter": "role", "token-parameter": "role"},
             ],
         }
@@ -224,4 +230,6 @@ class Glewlwyd(Provider):
 
     @staticmethod
     def _done(answer: httpx2.Response) -> None:
-        assert answer.status_code == 200, f"{answer.request.url} {answer.status_code}: {answer.text}"
+        assert answer.status_code == 200, (
+            f"{answer.request.url} {answer.status_code}: {answer.text}"
+        )

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 PASSWORD = "correct horse battery staple"
 MOST_STEPS = 20
 NAME = re.compile(r"login|user|name|account", re.IGNORECASE)
-YES = re.compile(r"accept|allow|authori[sz]e|approve|continue|sign|log ?in|yes|confirm|logout", re.I)
+YES = re.compile(
+    r"accept|allow|authori[sz]e|approve|continue|sign|log ?in|yes|confirm|logout", re.I
+)
 NO = re.compile(r"deny|cancel|reject|refuse|abort|decline|forgot|no\b", re.IGNORECASE)
 
 

@@ -56,7 +56,7 @@ def add_clients(given: dict[str, Any]) -> None:
             client_id=client["client_id"],
             client_name=client["client_id"],
             client_secret=client["secret"] or None,
-            client_id_issued_at=datetime.datetime.now(datetime.timezone.utc),
+            client_id_issued_at=datetime.datetime.now(datetime.UTC),
             redirect_uris=client["redirects"],
             post_logout_redirect_uris=[given["signed_out"]],
             grant_types=client["grants"],

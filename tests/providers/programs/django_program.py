@@ -45,12 +45,15 @@ def configure(given: dict[str, Any]) -> None:
                 "BACKEND": "django.template.backends.django.DjangoTemplates",
                 "OPTIONS": {
                     "loaders": [
-                        ("django.template.loaders.locmem.Loader", {"registration/login.html": LOGIN}),
+                        (
+                            "django.template.loaders.locmem.Loader",
+                            {"registration/login.html": LOGIN},
+                        ),
                         "django.template.loaders.app_directories.Loader",
                     ],
                     "context_processors": [
                         "django.template.context_processors.request",
-                    ]
+                    ],
                 },
             }
         ],
