@@ -68,6 +68,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """The longest accepted ``exp - iat``, in seconds."""
     required: frozenset[str] | None = None
     """Claims that must be present; default: the preset's (an introspection answer has fewer)."""
+    bound_by_answer: bool = False
+    """The issuer answers this server only about tokens for it, so that an answer needs no `aud`."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -197,6 +199,8 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
         # Cognito names no audience; then the client must be one that the operator listed.
         if expected.preset.client_as_audience and client_id in expected.audiences:
             return False
+        if expected.bound_by_answer:
+            return True
         raise WrongAudience("no_audience")
     if value == expected.resource:
         return False

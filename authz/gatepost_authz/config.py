@@ -131,6 +131,11 @@ class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The claim (a dotted path reaches into objects) that holds the organisation."""
     value: str = ""
     """Every token of this issuer belongs to this tenant."""
+    only_entry: bool = False
+    """
+    Whether the claim may be a list with one value, or an object with one member, whose name counts.
+    The claim of the preset always may be.
+    """
     issuer: bool = False
     """The issuer itself is the tenant, or the part of a templated issuer that varies."""
 
@@ -144,17 +149,57 @@ class RoleRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The exact value that grants the role."""
 
 
+ClientMethod = Literal["client_secret_basic", "client_secret_post", "private_key_jwt"]
+
+
 class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How opaque tokens of this issuer are asked about (RFC 7662)."""
+    """How this issuer is asked about tokens (RFC 7662)."""
 
     client_id: str
     """This server's own client id at the issuer."""
-    client_secret: str
+    client_secret: str = ""
     """Its secret, as a reference (`env:NAME`, `file:PATH`)."""
     endpoint: str = ""
     """Introspection endpoint; default: discovered."""
-    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    method: ClientMethod = "client_secret_basic"
     """How the client authenticates."""
+    encoding: Literal["form", "raw"] = "form"
+    """
+    How `client_secret_basic` writes id and secret: form-encoded (RFC 6749 section 2.3.1), or `raw`
+    for issuers that do not decode them.
+    """
+    private_key: str = ""
+    """With `private_key_jwt`: the private key (PEM), as a reference (`env:NAME`, `file:PATH`)."""
+    key_id: str = ""
+    """With `private_key_jwt`: the `kid` of the key; default: none."""
+    assertion_audience: str = ""
+    """With `private_key_jwt`: the `aud` of the assertion; default: the issuer."""
+    when: Literal["opaque", "always"] = "opaque"
+    """
+    `always` also asks about signed tokens, for revocation and for claims that they lack. Both must
+    agree.
+    """
+    audience: Literal["token", "client"] = "token"
+    """
+    `client` accepts answers about opaque tokens that name no audience. It states that the issuer
+    answers this client only about tokens for this resource.
+    """
+    token_prefix: str = ""
+    """The text with which all opaque tokens of this issuer begin; no other issuer gets them."""
+    ask_in_turn: bool = False
+    """
+    Whether this issuer may see opaque tokens of the other issuers that have this setting. They are
+    asked in the order of their tables until one knows the token.
+    """
+
+
+class ClientRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a machine gets whose tokens do not say it: never a person, and never instead of them."""
+
+    tenant: str = ""
+    """Its tenant, if its tokens have no claim with a tenant."""
+    scopes: tuple[str, ...] = ()
+    """Its scopes, if its tokens have no claim with scopes."""
 
 
 class DashboardClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,6 +230,11 @@ class DashboardClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     The `prompt` of a sign-in that follows a sign-out or a refused sign-in, so that a person can use
     another account; default: `select_account` or `login`, if the issuer's metadata name it.
     """
+    encoding: Literal["form", "raw"] = "form"
+    """
+    How `client_secret_basic` writes id and secret: form-encoded (RFC 6749 section 2.3.1), or `raw`
+    for issuers that do not decode them.
+    """
 
 
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -209,6 +259,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How tokens name their tenant."""
     tenants: dict[str, str] = {}
     """Claim value (or issuer) = tenant id; with it, no other value is accepted."""
+    clients: dict[str, ClientRule] = {}
+    """Client id = tenant and scopes of a machine whose tokens have none."""
     roles: dict[str, RoleRule] = {}
     """Role = rule, for `approver` and `admin`."""
     introspection: Introspection | None = None

@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import time
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from math import inf
-from urllib.parse import quote_plus
 
-from gatepost_authz.config import DashboardClient, Introspection
+from gatepost_authz.answer_cache import digest_of
+from gatepost_authz.client_authentication import authentication, reference_of
 from gatepost_authz.discovery import Discovery
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -19,8 +18,13 @@ from gatepost_authz.ratelimited import RateLimitedLog
 
 CONNECTIONS = 10
 """The maximum number of connections to one issuer."""
+# Every made-up text is a question to the issuer; they must not pile up while it is slow.
+QUESTIONS = 256
 PAUSE_S = 5.0
 """The pause in seconds after a search that found no endpoint."""
+
+Question = tuple[bytes, str]
+"""The digest of a token, and the issuer that is asked about it."""
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +52,11 @@ class Introspector:
         self._place = place_of(trusted.settings.issuer, trusted)
         self._tokeninfo = trusted.preset.introspection_form == "tokeninfo"
         settings = trusted.settings.introspection
-        self._headers, self._form = ({}, {}) if settings is None else credentials(settings, secret)
+        self._authenticate = (
+            (lambda: ({}, {}))
+            if settings is None
+            else authentication(settings, secret, trusted.settings.issuer)
+        )
         self._configured = settings.endpoint if settings is not None else ""
         self._transport: GuardedTransport | None = None
         self._search_at = -inf
@@ -70,7 +78,9 @@ class Introspector:
             # A 401 here means our own credentials: not the caller's doing either.
             self._log.warning("%s cannot be asked about tokens: %s", issuer, error)
             raise IssuerUnavailable(f"introspection_{error.reason}") from error
-        claims = described(answer) if self._tokeninfo else active(answer)
+        if self._tokeninfo:
+            return {"iss": issuer, **described(answer)}
+        claims = active(answer, names_type=self.trusted.preset.answers_name_type)
         return {"iss": issuer, **claims}
 
     async def _exchange(self, token: str) -> dict[str, object]:
@@ -78,13 +88,14 @@ class Introspector:
             self._transport = self._fetcher.transport(
                 allow_private=self._place.allow_private, connections=CONNECTIONS
             )
+        headers, form = self._authenticate()
         asked = (
             {"access_token": token}
             if self._tokeninfo
-            else {"token": token, "token_type_hint": "access_token", **self._form}
+            else {"token": token, "token_type_hint": "access_token", **form}
         )
         document = await self._fetcher.post_form(
-            await self._endpoint(), asked, headers=self._headers, transport=self._transport
+            await self._endpoint(), asked, headers=headers, transport=self._transport
         )
         return document.data
 
@@ -125,6 +136,37 @@ class Introspectors:
         self._known: dict[str, Introspector] = {}
         # What a reload has replaced may still be answering.
         self._retired: list[Introspector] = []
+        self._running: dict[Question, asyncio.Task[dict[str, object]]] = {}
+
+    async def ask(self, token: str, trusted: TrustedIssuer) -> dict[str, object]:
+        """
+        Return the claims of an active token; concurrent requests with one token share the answer.
+
+        InvalidToken: it is not active. IssuerUnavailable: no answer, or too many questions.
+        """
+        issuer = trusted.settings.issuer
+        question = (digest_of(token), issuer)
+        task = self._running.get(question)
+        if task is None:
+            if sum(running[1] == issuer for running in self._running) >= QUESTIONS:
+                raise IssuerUnavailable("introspection_too_many_questions").about(issuer=issuer)
+            task = asyncio.create_task(self.of(trusted).ask(token))
+            self._running[question] = task
+            task.add_done_callback(lambda done: self._settle(question, done))
+        # A request that goes away must not take the answer from the others.
+        return await asyncio.shield(task)
+
+    def _settle(self, question: Question, task: "asyncio.Task[dict[str, object]]") -> None:
+        self._running.pop(question, None)
+        if not task.cancelled():
+            task.exception()  # retrieved, also when all requests for it have gone
+
+    async def cancel(self) -> None:
+        """Cancel all running questions."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def of(self, trusted: TrustedIssuer) -> Introspector:
         """
@@ -144,45 +186,32 @@ class Introspectors:
             trusted,
             self._fetcher,
             self._discovery,
-            secret="" if settings is None else self._secret_of(settings.client_secret),
+            secret="" if settings is None else self._secret_of(reference_of(settings)),
             monotonic=self._monotonic,
         )
         return self._known[issuer]
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Cancel all questions and close every connection."""
+        await self.cancel()
         every = [*self._known.values(), *self._retired]
         self._known.clear()
         self._retired.clear()
         await asyncio.gather(*(one.aclose() for one in every))
 
 
-def credentials(
-    settings: Introspection | DashboardClient, secret: str
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """
-    Return the server's credentials as header fields and form members (RFC 6749 section 2.3.1).
-
-    Both halves of Basic are form-encoded first. Authlib, our OAuth client elsewhere, leaves that
-    out, and a secret that holds ``%`` or ``:`` would then be another one.
-    """
-    if settings.method == "client_secret_post":
-        return {}, {"client_id": settings.client_id, "client_secret": secret}
-    pair = f"{quote_plus(settings.client_id)}:{quote_plus(secret)}"
-    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}, {}
-
-
-def active(answer: Mapping[str, object]) -> dict[str, object]:
+def active(answer: Mapping[str, object], *, names_type: bool = False) -> dict[str, object]:
     """
     Return the claims of an introspection response; raise InvalidToken if it is not active.
 
     ``active`` must be true itself: the text ``"true"`` or a 1 come from a server that means
-    something else.
+    something else. *names_type*: an answer without ``token_type`` is about a refresh token.
     """
     if answer.get("active") is not True:
         raise InvalidToken("inactive")
-    kind = answer.get("token_type", "Bearer")
-    if not isinstance(kind, str) or kind.lower() != "bearer":
+    kind = answer.get("token_type", "" if names_type else "Bearer")
+    # RFC 7662 defines the type as that of RFC 6749; some servers write RFC 8693's word instead.
+    if not isinstance(kind, str) or kind.lower() not in {"bearer", "access_token"}:
         # DPoP tokens are bound to a key, and some issuers describe refresh tokens as well.
         raise InvalidToken("sender_constrained" if kind == "DPoP" else "wrong_kind")
     if str(answer.get("token_use", "")).lower() in {"refresh_token", "refresh", "id_token", "id"}:

@@ -12,7 +12,13 @@ from gatepost_authz.claims import Expected
 from gatepost_authz.config import Issuer, Target
 from gatepost_authz.jwk import with_synonyms
 from gatepost_authz.presets import PRESETS, Preset, adjusted
-from gatepost_authz.tenant import TenantRules, closed_set, names_by_segment, tenant_id
+from gatepost_authz.tenant import (
+    TenantRules,
+    client_tenants,
+    closed_set,
+    names_by_segment,
+    tenant_id,
+)
 
 SEGMENT = r"[A-Za-z0-9_-]{1,64}"
 """The allowed values of a template's segment, unless the preset is stricter."""
@@ -45,6 +51,15 @@ class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
             preset=self.preset,
             leeway=self.settings.leeway_s,
             max_lifetime=self.settings.max_lifetime_s,
+        )
+
+    def expects_of_answer(self, target: Target) -> Expected:
+        """Return the expected claims of this issuer's answers about opaque tokens (RFC 7662)."""
+        asked = self.settings.introspection
+        return msgspec.structs.replace(
+            self.expects(self.settings.issuer, target),
+            required=self.preset.answer_required,
+            bound_by_answer=asked is not None and asked.audience == "client",
         )
 
 
@@ -117,7 +132,11 @@ def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[Tru
         if not settings.enabled:
             # Counted above all the same: turning one off must not hand its tenants to another.
             continue
-        others = [tenants or frozenset() for n, tenants in enumerate(closed) if n != index]
+        others = [
+            (tenants or frozenset()) | client_tenants(issuers[n])
+            for n, tenants in enumerate(closed)
+            if n != index
+        ]
         preset = adjusted(presets[settings.preset], settings.tokens)
         rules = TenantRules(
             settings=settings,

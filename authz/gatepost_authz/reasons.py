@@ -87,9 +87,9 @@ _RULES: Mapping[str, RefusalReason] = {
         setting="issuers.introspection",
     ),
     "undecided_issuer": RefusalReason(
-        "Only one issuer may have `introspection` for a resource.",
-        "Put `{tenant}` into `resource`, so that each tenant has its own issuer.",
-        setting="issuers.introspection",
+        "The tenant in the path or a `token_prefix` must say which issuer knows the token.",
+        "Set `token_prefix`, or `ask_in_turn` for each issuer that may see the others' tokens.",
+        setting="issuers.introspection.token_prefix",
     ),
     "token_too_large": RefusalReason(
         "The token must not exceed 16 KiB.", "Configure the issuer to write fewer claims or groups."
@@ -293,6 +293,11 @@ _RULES: Mapping[str, RefusalReason] = {
         "The issuer must report the token as active.",
         "Get a fresh token, and check that the client in `introspection` may introspect tokens.",
         setting="issuers.introspection",
+    ),
+    "answer_disagrees": RefusalReason(
+        "The token and the issuer's answer about it must agree on issuer, subject and audience.",
+        "Check that `introspection` names the endpoint of the same issuer.",
+        setting="issuers.introspection.when",
     ),
     "introspection_too_many_questions": RefusalReason(
         "The number of concurrent introspection requests is limited.",

@@ -12,13 +12,14 @@ import msgspec
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claim_values import MISSING, lookup
 from gatepost_authz.claims import MAX_TEXT, Accepted
-from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target
+from gatepost_authz.config import TENANT_ID, ClientRule, Issuer, RoleRule, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.presets import Preset
 from gatepost_authz.scopes import Implications
 
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
 MAX_DISPLAY = 256
+NO_CLIENT_RULE = ClientRule()
 NOBODY: frozenset[str] = frozenset()
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -74,10 +75,15 @@ def tenant_id(issuer: str, value: str) -> str:
     return "t-" + base64.b32encode(digest)[:26].decode("ascii").lower()
 
 
+def client_tenants(settings: Issuer) -> frozenset[str]:
+    """Return the tenants of machines whose tokens name none."""
+    return frozenset(rule.tenant for rule in settings.clients.values() if rule.tenant)
+
+
 def closed_set(settings: Issuer) -> frozenset[str] | None:
     """Return the only tenants that *settings* allow an issuer to name, or None."""
     if settings.tenants:
-        return frozenset(settings.tenants.values())
+        return frozenset(settings.tenants.values()) | client_tenants(settings)
     if settings.tenant.value:
         return frozenset({settings.tenant.value})
     if settings.tenant.issuer and "{" not in settings.issuer:
@@ -104,20 +110,22 @@ def caller_from(
     """
     Return the caller that accepted *claims* speak for.
 
-    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
-    unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
-    that the token does not tell; or the policy admits this caller no more. Refused as 401: another
-    token may do better.
+    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is not this
+    caller's to name, a role cannot be decided, or the policy admits this caller no more.
     """
-    issuer = str(claims["iss"])
-    tenant, named = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    client = client_rule(accepted, rules.settings)
+    scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
+    # A tenant that the operator wrote down for one client is no claim of the issuer.
+    written = client.tenant if client.tenant and names_no_tenant(claims, rules) else ""
+    tenant, named = (written, None) if written else tenant_of(claims, rules, captured)
     try:
-        check_tenant(tenant, rules, policy.tenancy)
+        if not written:
+            check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
         caller = TenantContext(
             tenant_id=tenant,
-            issuer=issuer,
+            issuer=str(claims["iss"]),
             subject=accepted.subject,
             subject_kind=accepted.subject_kind,
             resource=target.url,
@@ -126,7 +134,7 @@ def caller_from(
             tenant_claim=named,
             client_id=accepted.client_id,
             actor=accepted.actor,
-            scopes=policy.implications.expand(accepted.scopes),
+            scopes=policy.implications.expand(scopes),
             roles=roles_of(claims, rules.settings.roles),
             acr=accepted.acr,
             auth_time=accepted.auth_time,
@@ -152,7 +160,7 @@ def name_tenant(
 ) -> None:
     """Add the tenant to the error if verified *claims* name a tenant of the issuer."""
     with suppress(AuthError):
-        tenant, _ = tenant_of(claims, rules, issuer=str(claims.get("iss")), captured=captured)
+        tenant, _ = tenant_of(claims, rules, captured)
         check_tenant(tenant, rules, tenancy)
         refusal.about(tenant=tenant)
 
@@ -170,8 +178,15 @@ def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
         raise InvalidToken("unknown_tenant")
 
 
+def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
+    """Return the rule of the machine that speaks for itself, or an empty one."""
+    if accepted.subject_kind != "client" or accepted.client_id is None:
+        return NO_CLIENT_RULE
+    return settings.clients.get(accepted.client_id, NO_CLIENT_RULE)
+
+
 def tenant_of(
-    claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
+    claims: Mapping[str, object], rules: TenantRules, captured: str | None
 ) -> tuple[str, str | None]:
     """
     Return the tenant id that the token names by the issuer's rule, and the value that the token has
@@ -189,7 +204,18 @@ def tenant_of(
         if value not in settings.tenants:
             raise InvalidToken("unknown_tenant")
         return settings.tenants[value], value
-    return tenant_id(issuer, value), value
+    return tenant_id(str(claims.get("iss")), value), value
+
+
+def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
+    """
+    Return whether a token of an issuer that names tenants by a claim does not have the claim.
+
+    Issuers of a template sign for themselves: each could issue a token with that client id.
+    """
+    settings = rules.settings
+    claim = settings.tenant.claim or ("" if settings.tenant.issuer else rules.preset.tenant_claim)
+    return bool(claim) and "{" not in settings.issuer and lookup(claims, claim) is MISSING
 
 
 def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
@@ -204,7 +230,9 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
         # Each concrete issuer signs for itself: the administrator of one of them can write any
         # claim, and so name its neighbour's tenant.
         raise InvalidToken("tenant_not_exclusive")
-    value = only_entry(lookup(claims, claim))
+    value = lookup(claims, claim)
+    if settings.tenant.only_entry or claim == rules.preset.tenant_claim:
+        value = only_entry(value)
     if value is MISSING:
         raise InvalidToken("no_tenant").about(claim=claim)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():

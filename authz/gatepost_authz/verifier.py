@@ -9,9 +9,11 @@ from typing import Protocol
 import msgspec
 
 from gatepost_authz import signature
+from gatepost_authz.answer_cache import GOOD_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
+from gatepost_authz.confirmation import Confirmation, confirmed, is_confirmed
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.signature import IssuerKeys, Versioned, proved, try_each
@@ -97,6 +99,18 @@ class Verdict(msgspec.Struct, frozen=True):
     ends_at: float
 
 
+def verdict_on(
+    caller: TenantContext,
+    *,
+    keys: Versioned,
+    version: int,
+    now: float,
+    lifetime: float = LIFETIME,
+) -> Verdict:
+    """Return the verdict that a token is *caller*'s, for *lifetime* seconds at most."""
+    return Verdict(caller, keys, version, now, min(float(caller.expires_at), now + lifetime))
+
+
 class AcceptedTokens:
     """
     The digests of the last *capacity* accepted tokens.
@@ -162,26 +176,17 @@ class VerdictCache:
         for key in [key for key, kept in self._kept.items() if which(kept.caller)]:
             del self._kept[key]
 
-    def put(
-        self,
-        key: DecisionKey,
-        caller: TenantContext,
-        *,
-        keys: Versioned,
-        version: int,
-        now: float,
-    ) -> None:
+    def put(self, key: DecisionKey, verdict: Verdict) -> None:
         """
-        Cache that the token of *key* identifies *caller*.
+        Cache the verdict on the token of *key*.
 
-        *version* is that of the keys when they were looked up, not now: a key may have been
+        Its version is that of the keys when they were looked up, not now: a key may have been
         removed while the issuer was being asked.
         """
         self.accepted.add(*key[:2])
-        ends_at = min(float(caller.expires_at), now + LIFETIME)
-        if ends_at <= now or self.capacity < 1:
+        if verdict.ends_at <= verdict.made_at or self.capacity < 1:
             return
-        self._kept[key] = Verdict(caller, keys, version, now, ends_at)
+        self._kept[key] = verdict
         if len(self._kept) > self.capacity:
             self._kept.popitem(last=False)
 
@@ -202,10 +207,12 @@ class JwtVerifier:
         decisions: VerdictCache,
         *,
         policy: Policy | None = None,
+        confirmation: Confirmation | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
         self.keys = keys
+        self.confirmation = confirmation
         self.decisions = decisions
         self.policy = policy or Policy()
         self.clock = clock
@@ -253,12 +260,15 @@ class JwtVerifier:
                 raise
             keys = self.keys.of(str(issuer), trusted, peer=peer)
             claims, version = await proved(parts, keys)
+            claims = await confirmed(self.confirmation, token, claims, trusted)
             named, now = str(issuer), self.clock()
             caller = self._judged(claims, trusted, captured, target, now=now)
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        self.decisions.put(key, caller, keys=keys, version=version, now=now)
+        lifetime = GOOD_S if is_confirmed(trusted) else LIFETIME
+        verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
+        self.decisions.put(key, verdict)
         return caller
 
     def _judged(

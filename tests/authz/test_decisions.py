@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.verifier import LIFETIME, VerdictCache, key_of
+from gatepost_authz.verifier import LIFETIME, VerdictCache, key_of, verdict_on
 from tests.authz.verifiers import NOW, RESOURCE
 from tests.support.measuring import steps
 
@@ -28,7 +28,7 @@ def remembered(
     keys: Versions, *, capacity: int = 10, caller: TenantContext = CALLER, version: int = 1
 ) -> VerdictCache:
     decisions = VerdictCache(capacity)
-    decisions.put(KEY, caller, keys=keys, version=version, now=NOW)
+    decisions.put(KEY, verdict_on(caller, keys=keys, version=version, now=NOW))
     return decisions
 
 
@@ -100,9 +100,9 @@ def test_memory_is_bounded_and_the_least_used_goes_first() -> None:
     decisions = VerdictCache(3)
     tokens = [key_of(name, RESOURCE, 1) for name in "abcd"]
     for key in tokens[:3]:
-        decisions.put(key, CALLER, keys=keys, version=1, now=NOW)
+        decisions.put(key, verdict_on(CALLER, keys=keys, version=1, now=NOW))
     assert decisions.get(tokens[0], now=NOW)
-    decisions.put(tokens[3], CALLER, keys=keys, version=1, now=NOW)
+    decisions.put(tokens[3], verdict_on(CALLER, keys=keys, version=1, now=NOW))
 
     assert [decisions.get(key, now=NOW) is not None for key in tokens] == [True, False, True, True]
     assert len(decisions) == 3
@@ -120,7 +120,7 @@ def test_repeating_a_verdict_takes_a_few_steps() -> None:
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
     for token in tokens:
-        decisions.put(key_of(token, RESOURCE, 1), CALLER, keys=keys, version=1, now=NOW)
+        decisions.put(key_of(token, RESOURCE, 1), verdict_on(CALLER, keys=keys, version=1, now=NOW))
 
     def rotation() -> None:
         for token in tokens:

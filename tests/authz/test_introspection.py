@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from gatepost_authz.answer_cache import REMEMBERED, Memory
 from gatepost_authz.config import Target
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
-from gatepost_authz.introspection import QUESTIONS, REMEMBERED, Memory
+from gatepost_authz.introspector import QUESTIONS
 from gatepost_authz.tenant import Policy
 from tests.authz.verifiers import NOW, TARGET, OpaqueTokenGate, tenant_target, until
 

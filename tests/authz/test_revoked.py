@@ -7,7 +7,7 @@ import pytest
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import RevokedToken
-from gatepost_authz.verifier import VerdictCache, key_of
+from gatepost_authz.verifier import VerdictCache, key_of, verdict_on
 from tests.authz.test_decisions import CALLER, Versions
 from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate, until
 
@@ -29,7 +29,7 @@ def test_verdicts_are_forgotten_by_whose_they_are() -> None:
     kept = msgspec.structs.replace(CALLER, subject="bob")
     for caller in (CALLER, kept):
         key = key_of(caller.subject, RESOURCE, 1)
-        decisions.put(key, caller, keys=keys, version=1, now=NOW)
+        decisions.put(key, verdict_on(caller, keys=keys, version=1, now=NOW))
 
     decisions.forget(lambda caller: caller.subject == "alice")
 

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.claim_values import lookup
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Policy, Tenancy, caller_from, lookup, tenant_id
+from gatepost_authz.tenant import Policy, Tenancy, caller_from, tenant_id
 from tests.authz.verifiers import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT
@@ -84,9 +85,9 @@ REFUSED_VALUES = [
     "",
     [],
     {},
-    [["acme"]],
+    ["acme"],
+    {"acme": {}},
     ["a", "b"],
-    {"acme": {}, "globex": {}},
     "a\nb",
     "\0",
 ]
@@ -106,9 +107,17 @@ def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
 )
 def test_the_only_entry_of_a_list_or_an_object_is_the_tenant(path: str, value: Any) -> None:
     """Providers write a person's organisations as lists, or as objects keyed by name."""
-    settings = issuer(tenant=TenantRule(claim=path))
+    settings = issuer(tenant=TenantRule(claim=path, only_entry=True))
 
     assert caller(settings, **{path.partition(".")[0]: value}).tenant_id == "acme"
+
+
+@pytest.mark.requirement("C29")
+@each("value", [[["acme"]], ["acme", "globex"], {"acme": {}, "globex": {}}, [], {}])
+def test_several_entries_name_no_tenant(value: Any) -> None:
+    """The token does not say for which organisation it speaks."""
+    with pytest.raises(InvalidToken, match="bad_tenant"):
+        caller(issuer(tenant=TenantRule(claim="org_id", only_entry=True)), org_id=value)
 
 
 @pytest.mark.requirement("C29")

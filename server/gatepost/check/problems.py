@@ -27,6 +27,7 @@ from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
+from gatepost_authz.tenant import client_tenants
 
 TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -250,7 +251,8 @@ def _tenancy(config: Config) -> Iterator[Problem]:
 
 
 def _named(issuer: Issuer) -> set[str]:
-    return {*issuer.tenants.values(), *filter(None, [issuer.tenant.value])}
+    values = filter(None, [issuer.tenant.value])
+    return {*issuer.tenants.values(), *values} | client_tenants(issuer)
 
 
 def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:

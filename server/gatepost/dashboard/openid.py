@@ -15,12 +15,13 @@ from authlib.oauth2.rfc7636 import (  # type: ignore[import-untyped]
 )
 
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.client_authentication import credentials
 from gatepost_authz.config import DashboardClient, Target
 from gatepost_authz.discovery import Discovery, IssuerMetadata
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
-from gatepost_authz.introspector import PAUSE_S, credentials
+from gatepost_authz.introspector import PAUSE_S
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwks import place_of
 from gatepost_authz.verifier import KeySource, TokenVerifier

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
@@ -33,7 +34,9 @@ def verifiers_of(
     introspectors: Callable[[], Introspectors],
 ) -> tuple[JwtVerifier, IntrospectionVerifier | None]:
     """Return the verifier of signed tokens, and that of opaque tokens or None."""
-    signed = JwtVerifier(issuers, keys, decisions, policy=policy)
     if not any(asks(trusted) for trusted in issuers.issuers):
-        return signed, None
-    return signed, IntrospectionVerifier(issuers, introspectors(), policy=policy)
+        return JwtVerifier(issuers, keys, decisions, policy=policy), None
+    asked = introspectors()
+    confirmation = Confirmation(asked)
+    signed = JwtVerifier(issuers, keys, decisions, policy=policy, confirmation=confirmation)
+    return signed, IntrospectionVerifier(issuers, asked, policy=policy)

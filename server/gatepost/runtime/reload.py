@@ -8,6 +8,7 @@ from gatepost.tools.context import Listed
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.tenant import client_tenants
 
 Loses = Callable[[TenantContext], bool]
 
@@ -16,7 +17,7 @@ def known_tenants(config: Config) -> frozenset[str]:
     """Return all tenants that the configuration names."""
     named = {*config.tenancy.tenants}
     for issuer in config.issuers:
-        named.update(issuer.tenants.values())
+        named |= {*issuer.tenants.values()} | client_tenants(issuer)
         if issuer.tenant.value:
             named.add(issuer.tenant.value)
     return frozenset(named)

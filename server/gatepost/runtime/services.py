@@ -54,6 +54,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
@@ -370,5 +371,5 @@ def keyring_of(config: Config) -> KeyRing:
 
 def introspection_secrets(config: Config) -> dict[str, str]:
     """Return reference → secret for each issuer with introspection; read once, at the start."""
-    references = [i.introspection.client_secret for i in config.issuers if i.introspection]
-    return {reference: resolve(reference) for reference in references}
+    references = [reference_of(i.introspection) for i in config.issuers if i.introspection]
+    return {reference: resolve(reference) if reference else "" for reference in references}

@@ -1,0 +1,109 @@
+"""Asks issuers about signed tokens too, for revocation and for claims that the tokens lack."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from gatepost_authz.answer_cache import BAD_S, Memory, digest_of
+from gatepost_authz.claim_values import MISSING, first_text, lookup
+from gatepost_authz.claims import MAX_CLIENT_ID, scopes_of
+from gatepost_authz.errors import InvalidToken, IssuerUnavailable
+from gatepost_authz.introspector import Introspectors
+from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.presets import Preset
+
+
+class Confirmation:
+    """Confirms proved tokens by introspection, at issuers whose settings ask for it."""
+
+    def __init__(
+        self, introspectors: Introspectors, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.introspectors = introspectors
+        self.clock = clock
+        self._inactive: Memory[bool] = Memory()
+
+    async def claims_of(
+        self, token: str, proved: Mapping[str, object], trusted: TrustedIssuer
+    ) -> dict[str, object]:
+        """
+        Return the claims of the token and of the issuer's answer about it.
+
+        InvalidToken: it is not active, or the answer is about another token. IssuerUnavailable:
+        the issuer cannot be asked, so nothing says that the token is not revoked.
+        """
+        key = (digest_of(token), trusted.settings.issuer, "", 0)
+        if self._inactive.get(key, self.clock()):
+            raise InvalidToken("inactive")
+        try:
+            answer = await self.introspectors.ask(token, trusted)
+        except InvalidToken:
+            now = self.clock()
+            self._inactive.put(key, True, now=now, until=now + BAD_S)
+            raise
+        return agreed(proved, answer, trusted.preset)
+
+
+def is_confirmed(trusted: TrustedIssuer) -> bool:
+    """Return whether signed tokens of this issuer are introspected."""
+    settings = trusted.settings.introspection
+    return settings is not None and settings.when == "always"
+
+
+async def confirmed(
+    confirmation: Confirmation | None,
+    token: str,
+    proved: dict[str, object],
+    trusted: TrustedIssuer,
+) -> dict[str, object]:
+    """Return the claims to judge: those of the token alone unless its issuer is asked about it."""
+    if not is_confirmed(trusted):
+        return proved
+    if confirmation is None:
+        # Without an answer nothing says that the token is not revoked.
+        raise IssuerUnavailable("introspection_failed")
+    return await confirmation.claims_of(token, proved, trusted)
+
+
+def agreed(
+    proved: Mapping[str, object], answer: Mapping[str, object], preset: Preset
+) -> dict[str, object]:
+    """
+    Return the claims of both; a claim that both have comes from the token.
+
+    Who, for whom and from whom must agree. Of times the earlier end counts, and of scopes those
+    that both name.
+    """
+    for name in dict.fromkeys(("iss", "sub", *preset.subject_claims)):
+        ours, theirs = lookup(proved, name), lookup(answer, name)
+        if MISSING not in (ours, theirs) and ours != theirs:
+            raise InvalidToken("answer_disagrees").about(claim=name)
+    clients = [first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
+               for claims in (proved, answer)]  # fmt: skip
+    if None not in clients and clients[0] != clients[1]:
+        raise InvalidToken("answer_disagrees").about(claim=preset.client_claims[0])
+    for name in ("aud", *preset.audience_claims):
+        ours, theirs = lookup(proved, name), lookup(answer, name)
+        if MISSING not in (ours, theirs) and as_list(ours) != as_list(theirs):
+            raise InvalidToken("answer_disagrees").about(claim=name)
+    merged = {**answer, **proved}
+    ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
+    if len(ends) > 1:
+        merged["exp"] = earlier(*ends)
+    granted, still = scopes_of(proved, preset), scopes_of(answer, preset)
+    if granted is not None and still is not None:
+        # As one claim: the answer may name its scopes in a claim that counts before the token's.
+        merged = {name: value for name, value in merged.items() if name not in preset.scope_claims}
+        merged[preset.scope_claims[0]] = " ".join(sorted(granted & still))
+    return merged
+
+
+def as_list(value: object) -> list[str]:
+    """Return the audiences of a claim in one order, whether it is a text or a list."""
+    return sorted(map(str, value)) if isinstance(value, list) else [str(value)]
+
+
+def earlier(one: object, other: object) -> object:
+    """Return the earlier of two times; the token's if the answer's is none."""
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return min(one, other)
+    raise InvalidToken("bad_exp")
