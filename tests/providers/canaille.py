@@ -16,6 +16,7 @@ class Canaille(Provider):
     understands_resource = False
     limits: ClassVar[Mapping[str, str]] = {
         "tenants": "no claim of its tokens holds an organisation, so the issuer is one tenant",
+        "audience": "it ignores `resource`: the audience is what its administrator gave the client",
     }
 
     def launched(self) -> Process:
@@ -27,7 +28,17 @@ class Canaille(Provider):
         return {
             "preset": "generic",
             "audiences": [GATEPOST],
+            "tokens": {
+                "types": ["jwt"],
+                "required_claims": [],
+                "machine": [{"no_subject": True}],
+            },
             "tenant": {"value": "acme"},
             "roles": {"approver": {"claim": "groups", "value": "approver"}},
-            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+            "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),
+            "introspection": {
+                "client_id": GATEPOST,
+                "client_secret": "env:TEST_SECRET",
+                "when": "always",
+            },
         }

@@ -1,17 +1,20 @@
 """Each real provider with a Gatepost that trusts it, started once for the whole run."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 import pytest
 
 from tests.providers.canaille import Canaille
 from tests.providers.django_oauth_toolkit import DjangoOauthToolkit
 from tests.providers.glewlwyd import Glewlwyd
 from tests.providers.oidc_provider import OidcProvider, OpaqueOidcProvider
-from tests.providers.provider import DASHBOARD, READ, Provider, Site
+from tests.providers.provider import READ, Provider, Site
 from tests.support import commands
 from tests.support.client import Client
 from tests.support.commands import Gatepost, toml
@@ -32,13 +35,22 @@ class Pairing(NamedTuple):
     provider: Provider
     gatepost: Gatepost
     client: Client
+    metrics: str
+    """Where the Gatepost tells its counters."""
+
+    def refusals(self) -> Counter[str]:
+        """How many tokens were refused so far, by the reason in the log."""
+        text = httpx2.get(self.metrics).text
+        found = re.findall(
+            r'^gatepost_tokens_refused_total\{.*reason="(\w+)".*\} (\d+)', text, re.M
+        )
+        return Counter({reason: int(float(count)) for reason, count in found if float(count)})
 
 
 def configuration(provider: Provider, *, ca_bundle: str = "", **changes: Any) -> dict[str, Any]:
     """Return Gatepost's settings for *provider*; *changes* are made to its `[[issuers]]`."""
     site = provider.site
-    dashboard = {"client_id": DASHBOARD, "client_secret": "env:TEST_SECRET"}
-    issuer = {"issuer": provider.issuer, "leeway_s": 0, "dashboard": dashboard}
+    issuer = {"issuer": provider.issuer, "leeway_s": 0, "dashboard": provider.dashboard()}
     return {
         "resource": site.resource,
         "mode": "development",
@@ -74,13 +86,15 @@ def _paired(kind: type[Provider], folder: Path, stack: ExitStack) -> Pairing:
     if lacking := kind.missing():
         pytest.skip(lacking)
     company = CertificateAuthority(folder)
-    site = Site(folder, company, f"http://127.0.0.1:{free_port()}/mcp")
+    site = Site(folder, company, f"http://127.0.0.1:{free_port()}/mcp", free_port())
     provider = kind(site)
     stack.callback(provider.stop)
     provider.start()
     config = written(configuration(provider, ca_bundle=str(company.bundle)))
-    gatepost = stack.enter_context(commands.serve(config, folder, env=ENVIRONMENT))
-    return Pairing(provider, gatepost, Client(site.resource))
+    metrics = f"127.0.0.1:{free_port()}"
+    told = ENVIRONMENT | {"GATEPOST_LISTEN__METRICS": metrics}
+    gatepost = stack.enter_context(commands.serve(config, folder, env=told))
+    return Pairing(provider, gatepost, Client(site.resource), f"http://{metrics}/metrics")
 
 
 @pytest.fixture(params=sorted(PROVIDERS))

@@ -15,6 +15,7 @@ class DjangoOauthToolkit(Provider):
     path = "/o"
     limits: ClassVar[Mapping[str, str]] = {
         "tenants": "its answers hold no organisation, so the issuer is one tenant",
+        "keys": "its access tokens are opaque, so no key signs them",
         "roles": "its answers hold no claim besides scope, client_id, username and aud",
     }
 
@@ -26,6 +27,11 @@ class DjangoOauthToolkit(Provider):
         """Return its settings."""
         return {
             "preset": "generic",
+            "tokens": {
+                "subject_claims": ["username"],
+                "machine": [{"no_subject": True}],
+            },
             "tenant": {"value": "acme"},
+            "dashboard": self.dashboard(scopes=["openid"]),
             "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
         }

@@ -13,6 +13,7 @@ import httpx2
 
 from tests.providers.provider import DASHBOARD, HOST, PEOPLE, Provider, Registered
 from tests.providers.visitor import PASSWORD, Visitor
+from tests.support.measuring import eventually
 from tests.support.processes import Process, python_environment
 
 PROGRAM = "glewlwyd"
@@ -53,8 +54,9 @@ class Glewlwyd(Provider):
     name = "glewlwyd"
     version = "2.7.5"
     path = f"/api/{PLUGIN}"
-    asks_about_tokens = False
-    limits: ClassVar[Mapping[str, str]] = {}
+    limits: ClassVar[Mapping[str, str]] = {
+        "revoked": "its tokens are signed, and it tells a client of that client's own tokens only",
+    }
 
     @classmethod
     def missing(cls) -> str:
@@ -84,7 +86,8 @@ class Glewlwyd(Provider):
             encoding="utf-8",
         )
         process = Process([PROGRAM, "-c", str(settings)], env=python_environment(), cwd=folder)
-        process.wait_for("Glewlwyd started")
+        # It says that it has started before it listens.
+        eventually(self._answers, within=15)
         self._configure()
         return process
 
@@ -118,6 +121,13 @@ class Glewlwyd(Provider):
             visitor.http.request("DELETE", f"{api}/{asked['plugin']}/session/{asked['sid']}")
         self._done(visitor.http.request("DELETE", f"{api}/auth/"))
         return visitor.get(asked["callback_url"])
+
+    def _answers(self) -> bool:
+        try:
+            with self.http() as http:
+                return http.get(f"{self.origin}/config").status_code == 200
+        except httpx2.TransportError:
+            return False
 
     def _configure(self) -> None:
         with self.http() as http:

@@ -1,6 +1,7 @@
 """Node's oidc-provider 9: once with signed access tokens, once with opaque ones."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tests.providers.provider import (
@@ -23,7 +24,9 @@ class OidcProvider(Provider):
 
     name = "oidc-provider"
     version = "9.13"
-    asks_about_tokens = False
+    limits: ClassVar[Mapping[str, str]] = {
+        "revoked": "it revokes and introspects opaque tokens only",
+    }
     form: ClassVar[TokenForm] = "jwt"
 
     @classmethod
@@ -73,7 +76,9 @@ class OpaqueOidcProvider(OidcProvider):
     """The same with opaque access tokens."""
 
     name = "oidc-provider-opaque"
-    asks_about_tokens = True
+    limits: ClassVar[Mapping[str, str]] = {
+        "keys": "its access tokens are opaque, so no key signs them",
+    }
     form = "opaque"
 
     def table(self) -> dict[str, Any]:

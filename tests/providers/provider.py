@@ -62,6 +62,7 @@ class Site(NamedTuple):
     folder: Path
     company: CertificateAuthority
     resource: str
+    inspector_port: int
 
     @property
     def origin(self) -> str:
@@ -77,6 +78,11 @@ class Site(NamedTuple):
     def signed_out(self) -> str:
         """Where people come back to who have signed out."""
         return f"{self.origin}/dashboard/signed-out"
+
+    @property
+    def inspector(self) -> str:
+        """Where the Inspector listens for its sign-in."""
+        return f"http://127.0.0.1:{self.inspector_port}/oauth/callback"
 
     @property
     def neighbour(self) -> str:
@@ -102,8 +108,6 @@ class Provider(ABC):
     """What a person's client asks for besides."""
     understands_resource: ClassVar[bool] = True
     """Whether `resource` (RFC 8707) decides about the audience."""
-    asks_about_tokens: ClassVar[bool] = True
-    """Whether Gatepost asks it about each token, so that a revoked one ends at once."""
     limits: ClassVar[Mapping[str, str]] = {}
     """Journeys that it cannot go, and why."""
 
@@ -123,7 +127,7 @@ class Provider(ABC):
     def clients(self) -> tuple[Registered, ...]:
         """Every client that it knows from the start."""
         return (
-            Registered(AGENT, CODE, (REDIRECT,), secret=""),
+            Registered(AGENT, CODE, (REDIRECT, self.site.inspector), secret=""),
             Registered(MACHINE, CREDENTIALS),
             Registered(NEIGHBOUR, CODE, (REDIRECT,)),
             Registered(OTHER_MACHINE, CREDENTIALS),
@@ -144,6 +148,11 @@ class Provider(ABC):
     def table(self) -> dict[str, Any]:
         """Return the `[[issuers]]` table that fits it, without `issuer`."""
 
+    @staticmethod
+    def dashboard(**settings: Any) -> dict[str, Any]:
+        """Return the table of the dashboard's client."""
+        return {"client_id": DASHBOARD, "client_secret": "env:TEST_SECRET", **settings}
+
     def start(self) -> None:
         """Start it, with the keys and the lifetime that are set."""
         self._process = self.launched()
@@ -151,7 +160,8 @@ class Provider(ABC):
     def stop(self) -> None:
         """End it."""
         if self._process is not None:
-            self._process.kill()
+            self._process.stop()
+            self._process = None
 
     def restart(self) -> None:
         """Have it take up other keys or another lifetime."""
