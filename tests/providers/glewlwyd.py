@@ -1,6 +1,5 @@
 """Debian's glewlwyd 2.7: its pages are programs in JavaScript, so the script speaks its API."""
 
-import gzip
 import json
 import shutil
 import sqlite3
@@ -17,7 +16,7 @@ from tests.support.measuring import eventually
 from tests.support.processes import Process, python_environment
 
 PROGRAM = "glewlwyd"
-TABLES = Path("/usr/share/doc/glewlwyd/database/init.sqlite3.sql.gz")
+TABLES = Path("/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3")
 MODULES = Path("/usr/lib/glewlwyd")
 ADMIN = {"username": "admin", "password": "password"}
 PLUGIN = "oidc"
@@ -63,7 +62,7 @@ class Glewlwyd(Provider):
         """Return what this machine lacks."""
         if shutil.which(PROGRAM) and TABLES.exists():
             return ""
-        return "no glewlwyd with its documentation: run `apt-get install glewlwyd`"
+        return "no glewlwyd: run `apt-get install glewlwyd`"
 
     def launched(self) -> Process:
         """Start it with an empty database, and configure it by its administration API."""
@@ -71,7 +70,7 @@ class Glewlwyd(Provider):
         database = folder / "glewlwyd.db"
         database.unlink(missing_ok=True)
         with sqlite3.connect(database) as store:
-            store.executescript(gzip.decompress(TABLES.read_bytes()).decode())
+            store.executescript(TABLES.read_text(encoding="utf-8"))
         store.close()
         settings = folder / "glewlwyd.conf"
         settings.write_text(

@@ -110,6 +110,8 @@ class Visitor(Person):
         answer = self.get(url)
         for _ in range(MOST_STEPS):
             where = answer.headers.get("location")
+            if str(answer.url).startswith(home):
+                return str(answer.url)
             if where is None:
                 assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
                 self.pages.append(answer.text)

@@ -75,7 +75,7 @@ class OpenIdClient:
         self.client = client
         self._fetcher = fetcher
         self._discovery = discovery
-        self._place = place_of(issuer, trusted)
+        self._place = msgspec.structs.replace(place_of(issuer, trusted), sign_in=True)
         self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 
