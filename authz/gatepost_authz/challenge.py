@@ -45,8 +45,8 @@ class Challenge:
     Builds the gate's challenges (RFC 6750 section 3, RFC 9728 section 5.1, RFC 9470 section 3).
 
     The order is what known clients can read: ``resource_metadata`` first, the description last,
-    since two of them look for ``scope=`` anywhere in the text. *baseline* are the scopes any
-    request needs.
+    since two of them look for ``scope=`` anywhere in the text. *baseline* are the scopes that
+    clients request for any request.
     """
 
     def __init__(

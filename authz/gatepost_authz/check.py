@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import urlsplit
 
-from gatepost_authz import exposure
+from gatepost_authz import exposure, introspection_problems, token_problems
 from gatepost_authz.challenge import SCOPE_TOKEN
 from gatepost_authz.config import (
     TENANT,
@@ -28,7 +28,7 @@ ASYMMETRIC = frozenset({"EdDSA", "Ed25519"}) | {
 }
 """The signature algorithms that can be enabled (RFC 7518 section 3.1, RFC 9864)."""
 
-HINTS = {
+_HINTS = {
     "authz.E001": "write it in full, for example https://mcp.example.com/mcp",
     "authz.E002": 'use https; `mode = "development"` allows http on loopback only',
     "authz.E003": "remove the fragment, from `#` to the end",
@@ -49,7 +49,6 @@ HINTS = {
     "authz.E019": "add the table; without it, this issuer could claim other issuers' tenants",
     "authz.E020": "name the tenant in the `tenants` table of each issuer that shares it",
     "authz.E021": "remove the table, or map by `claim` or `issuer`",
-    "authz.E022": "write a reference: env:NAME, file:PATH or secret:NAME",
     "authz.E023": "the roles are approver and admin",
     "authz.E024": "use your identity provider; development issuers are for `gatepost dev`",
     "authz.E025": "set the audience that the provider writes; see docs/providers.md",
@@ -60,14 +59,14 @@ HINTS = {
     "authz.W001": "remove the slash: clients omit it and compare byte for byte",
     "authz.W002": "remove the query: RFC 8707 advises against it, and some clients drop it",
     "authz.W003": "some clients use only the first issuer; put {tenant} into `resource`",
-    "authz.W004": "add `introspection`, or configure the provider to issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
     "authz.W006": "add a `tenants` table, so that only these tenants have a metadata document",
     "authz.W007": "set tenant = { issuer = true }, and name each organisation in `tenants`",
-} | exposure.HINTS
+    "authz.E039": "name each issuer in a table of its own",
+}
+HINTS = _HINTS | exposure.HINTS | introspection_problems.HINTS | token_problems.HINTS
 """The hint for every problem of the gate (W: a warning)."""
 
-SECRET_REFERENCE = re.compile(r"(env|file|secret):.+")
 ISSUER_TEMPLATE = re.compile(r"https?://[^{}/]+/(?:[^{}/]+/)*\{[a-z_]+\}(?:/[^{}]*)?")
 
 
@@ -96,8 +95,10 @@ def problems(
         yield from _introspection_problems(where, issuer, development)
         yield from _dashboard_problems(f"{where}.dashboard", issuer.dashboard, development)
         yield from _tenant_problems(where, issuer)
+        yield from _client_problems(f"{where}.clients", issuer)
     yield from _neighbour_problems(resource, issuers)
     yield from _sharing_problems(resource, issuers)
+    yield from introspection_problems.neighbour_problems(issuers, by_path=TENANT in resource)
     for index, tenant in enumerate(tenants):
         yield from _id_problems(f"tenancy.tenants[{index}]", tenant)
     if issuers and not (create_on_first_use or tenants or any(map(closed_set, issuers))):
@@ -189,6 +190,8 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     elif not (preset.names_resource or issuer.audiences):
         message = f"tokens of {preset.name} never name the resource as their audience"
         yield _found("authz.E025", f"{where}.audiences", message)
+    if preset is not None:
+        yield from token_problems.problems(where, issuer, preset)
     for algorithm in issuer.algorithms:
         if algorithm not in ASYMMETRIC:
             # Everyone who can verify an HS256 token can also create one; `none` verifies nothing.
@@ -204,17 +207,11 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
 
 def _introspection_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
     introspection, setting = issuer.introspection, f"{where}.introspection"
+    yield from introspection_problems.problems(where, issuer)
     if introspection is None:
-        preset = PRESETS.get(issuer.preset)
-        if preset and preset.opaque and preset.introspection_form == "rfc7662":
-            message = f"opaque tokens of {preset.name} are refused"
-            yield _found("authz.W004", setting, message)
         return
     if not introspection.client_id:
         yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
-    if not SECRET_REFERENCE.fullmatch(introspection.client_secret):
-        message = "the configuration contains the client secret itself"
-        yield _found("authz.E022", f"{setting}.client_secret", message)
     if introspection.endpoint:
         yield from _url_problems(f"{setting}.endpoint", introspection.endpoint, development)
 
@@ -226,7 +223,7 @@ def _dashboard_problems(
         return
     if not client.client_id:
         yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
-    if not SECRET_REFERENCE.fullmatch(client.client_secret):
+    if not introspection_problems.SECRET_REFERENCE.fullmatch(client.client_secret):
         message = "the configuration contains the client secret itself"
         yield _found("authz.E022", f"{setting}.client_secret", message)
     yield from _scope_problems(f"{setting}.scopes", client.scopes)
@@ -260,6 +257,19 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
             yield _found("authz.E028", f"{where}.roles.{role}", message)
+
+
+def _client_problems(setting: str, issuer: Issuer) -> Iterator[Problem]:
+    """Yield the problems of what machines get whose tokens do not say it."""
+    if issuer.clients and "{" in issuer.issuer:
+        message = "each issuer of the template could issue a token with such a client id"
+        yield _found("authz.E039", setting, message)
+    for client_id, rule in issuer.clients.items():
+        if not client_id:
+            yield _found("authz.E028", setting, "a client id is empty")
+        if rule.tenant:
+            yield from _id_problems(f"{setting}.{client_id}.tenant", rule.tenant)
+        yield from _scope_problems(f"{setting}.{client_id}.scopes", rule.scopes)
 
 
 def _template_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
@@ -329,6 +339,6 @@ def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
     for scope in scopes:
         if not SCOPE_TOKEN.fullmatch(scope):
             yield _found("authz.E027", setting, f"{scope!r} is not a scope")
-        elif scope == "offline_access":
+        elif scope == "offline_access" and setting != "scopes.request":
             # Clients request it when they need it; a resource must not demand it of every client.
             yield _found("authz.E027", setting, "`offline_access` is not a scope of a resource")

@@ -103,8 +103,10 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     refuse_other_kinds(claims, preset)
     required = preset.required if expected.required is None else expected.required
     if not claims.keys() >= required:
-        missing = sorted(required - claims.keys())
-        raise InvalidToken("missing_claim").about(claim=missing[0])
+        # A required claim may be a dotted path, which is no member of this name.
+        missing = [name for name in sorted(required) if lookup(claims, name) is MISSING]
+        if missing:
+            raise InvalidToken("missing_claim").about(claim=missing[0])
     named = registered(claims)
     if named.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")

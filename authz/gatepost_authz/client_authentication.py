@@ -19,7 +19,7 @@ from gatepost_authz.signature import CHECKS
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_S = 60
 """The lifetime of an assertion in seconds; each request has a new one."""
-CURVES = {256: "ES256", 384: "ES384", 521: "ES512"}
+CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 Credentials: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 """Header fields and form members of one request."""
@@ -91,8 +91,8 @@ def algorithm_of(key: object) -> str:
     """Return the algorithm for *key*; ValueError if there is none."""
     if isinstance(key, RSAPrivateKey) and key.key_size >= 2048:
         return "RS256"
-    if isinstance(key, EllipticCurvePrivateKey) and key.curve.key_size in CURVES:
-        return CURVES[key.curve.key_size]
+    if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in CURVES:
+        return CURVES[key.curve.name]
     if isinstance(key, Ed25519PrivateKey):
         return "EdDSA"
     raise ValueError("the private key must be RSA from 2048 bits, EC on a NIST curve, or Ed25519")

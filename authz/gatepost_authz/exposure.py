@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from gatepost_authz.config import Issuer, Problem
+from gatepost_authz.findings import finding
 
 Network: TypeAlias = IPv4Network | IPv6Network
 AnyNetwork = TypeVar("AnyNetwork", IPv4Network, IPv6Network)
@@ -158,19 +159,15 @@ def _carried(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return address
 
 
-def _found(id_: str, setting: str, message: str) -> Problem:
-    return Problem(id_, message, HINTS[id_], "warning" if ".W" in id_ else "error", setting)
-
-
 def _private(where: str, issuer: Issuer) -> Iterator[Problem]:
     setting = f"{where}.allow_private"
     if too_wide(issuer.allow_private):
         message = "the issuer's keys could be fetched from almost any address"
-        yield _found("authz.E030", setting, message)
+        yield finding(HINTS, "authz.E030", setting, message)
     for network in map(_plain, _networks(issuer.allow_private)):
         if any(_within(network, one) for one in (*LINK_LOCAL, *METADATA_NETWORKS)):
             message = f"{network} contains a cloud's metadata service, not an issuer"
-            yield _found("authz.E031", setting, message)
+            yield finding(HINTS, "authz.E031", setting, message)
 
 
 def _within(network: Network, other: Network) -> bool:
@@ -182,19 +179,19 @@ def _within(network: Network, other: Network) -> bool:
 def _lifetime(where: str, issuer: Issuer) -> Iterator[Problem]:
     setting, seconds = f"{where}.max_lifetime_s", issuer.max_lifetime_s
     if seconds > LONGEST_S:
-        yield _found("authz.E032", setting, f"tokens may live for {seconds // DAY_S} days")
+        yield finding(HINTS, "authz.E032", setting, f"tokens may live for {seconds // DAY_S} days")
     elif seconds > LONG_S:
-        yield _found("authz.W008", setting, f"tokens may live for {seconds // DAY_S} days")
+        yield finding(HINTS, "authz.W008", setting, f"tokens may live for {seconds // DAY_S} days")
 
 
 def _audiences(where: str, issuer: Issuer) -> Iterator[Problem]:
     setting = f"{where}.audiences"
     for audience in issuer.audiences:
         if "*" in audience or (audience and not audience.strip(" /?.%")):
-            yield _found("authz.E033", setting, f"{audience!r} is not a single audience")
+            yield finding(HINTS, "authz.E033", setting, f"{audience!r} is not a single audience")
         elif audience.rstrip("/") in SHARED_AUDIENCES:
             message = f"tokens for other services have the audience {audience!r} too"
-            yield _found("authz.W009", setting, message)
+            yield finding(HINTS, "authz.W009", setting, message)
 
 
 def _tenants(where: str, issuer: Issuer, create_on_first_use: bool) -> Iterator[Problem]:
@@ -203,10 +200,10 @@ def _tenants(where: str, issuer: Issuer, create_on_first_use: bool) -> Iterator[
         message = (
             f"anybody can have an account at {issuer.issuer}, and all accounts share one tenant"
         )
-        yield _found("authz.W010", f"{where}.tenant", message)
+        yield finding(HINTS, "authz.W010", f"{where}.tenant", message)
     elif create_on_first_use and issuer.enabled and not (issuer.tenants or rule.value):
         message = "any organisation that this issuer names becomes a tenant at its first call"
-        yield _found("authz.W011", f"{where}.tenants", message)
+        yield finding(HINTS, "authz.W011", f"{where}.tenants", message)
 
 
 def _is_open(issuer: Issuer) -> bool:

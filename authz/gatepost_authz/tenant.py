@@ -115,11 +115,9 @@ def caller_from(
     """
     client = client_rule(accepted, rules.settings)
     scopes = accepted.scopes if accepted.names_scopes else frozenset(client.scopes)
-    # A tenant that the operator wrote down for one client is no claim of the issuer.
-    written = client.tenant if client.tenant and names_no_tenant(claims, rules) else ""
-    tenant, named = (written, None) if written else tenant_of(claims, rules, captured)
+    tenant, named, claimed = tenant_for(claims, rules, client, captured)
     try:
-        if not written:
+        if claimed:
             check_tenant(tenant, rules, policy.tenancy)
         if target.tenant is not None and target.tenant != tenant:
             raise InvalidToken("tenant_of_another_resource")
@@ -160,7 +158,7 @@ def name_tenant(
 ) -> None:
     """Add the tenant to the error if verified *claims* name a tenant of the issuer."""
     with suppress(AuthError):
-        tenant, _ = tenant_of(claims, rules, captured)
+        tenant, _ = tenant_of(claims, rules, issuer=str(claims.get("iss")), captured=captured)
         check_tenant(tenant, rules, tenancy)
         refusal.about(tenant=tenant)
 
@@ -185,8 +183,22 @@ def client_rule(accepted: Accepted, settings: Issuer) -> ClientRule:
     return settings.clients.get(accepted.client_id, NO_CLIENT_RULE)
 
 
+def tenant_for(
+    claims: Mapping[str, object], rules: TenantRules, client: ClientRule, captured: str | None
+) -> tuple[str, str | None, bool]:
+    """
+    Return the tenant, the value that the token has for it, and whether the issuer names it.
+
+    A tenant that the operator wrote down for one client is no claim of the issuer.
+    """
+    if client.tenant and names_no_tenant(claims, rules):
+        return client.tenant, None, False
+    tenant, named = tenant_of(claims, rules, issuer=str(claims["iss"]), captured=captured)
+    return tenant, named, True
+
+
 def tenant_of(
-    claims: Mapping[str, object], rules: TenantRules, captured: str | None
+    claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
 ) -> tuple[str, str | None]:
     """
     Return the tenant id that the token names by the issuer's rule, and the value that the token has
@@ -204,7 +216,7 @@ def tenant_of(
         if value not in settings.tenants:
             raise InvalidToken("unknown_tenant")
         return settings.tenants[value], value
-    return tenant_id(str(claims.get("iss")), value), value
+    return tenant_id(issuer, value), value
 
 
 def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:

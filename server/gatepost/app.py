@@ -109,7 +109,7 @@ def head_rules(config: Config, resource: Resource, own_origin_rules: Paths) -> H
 def challenge_of(config: Config) -> Challenge:
     """Return the challenge that refusals send."""
     return Challenge(
-        baseline=config.scopes.baseline,
+        baseline=config.scopes.named,
         error_without_credentials=config.challenge.error_without_credentials,
     )
 
@@ -247,9 +247,9 @@ def pages(config: Config, resource: Resource) -> list[Route]:
 
 
 def scopes_of(config: Config, registry: Registry) -> Sequence[str]:
-    """Return the scopes that clients may request: the baseline first, then those of offers."""
-    baseline = config.scopes.baseline
-    return (*baseline, *sorted((registry.declared & registry.obtainable).difference(baseline)))
+    """Return the scopes that clients may request: those for any request, then those of offers."""
+    named = config.scopes.named
+    return (*named, *sorted((registry.declared & registry.obtainable).difference(named)))
 
 
 class RouteTable:

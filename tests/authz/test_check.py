@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatepost_authz.check import HINTS, problems
-from gatepost_authz.config import Introspection, Issuer, Problem, RoleRule, TenantRule
+from gatepost_authz.config import ClientRule, Introspection, Issuer, Problem, RoleRule, TenantRule
+from gatepost_authz.token_rules import CallerMark, TokenRules
 from tests.support.cases import each
 
 GOOD: dict[str, Any] = {
@@ -29,11 +31,20 @@ def find(
                          **more))  # fmt: skip
 
 
-def introspection(**changes: str) -> Introspection:
+def introspection(**changes: Any) -> Introspection:
     return Introspection(**({"client_id": "gatepost", "client_secret": "env:SECRET"} | changes))
 
 
 SECOND = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
+
+
+def asked_twice(one: str, other: str, **changes: Any) -> dict[str, Any]:
+    """Two issuers with introspection and these prefixes."""
+    first = issuer(introspection=introspection(token_prefix=one, **changes))
+    asked = introspection(token_prefix=other, **changes)
+    return {"issuers": [first, msgspec.structs.replace(SECOND, introspection=asked)]}
+
+
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E001", "resource", {"resource": "mcp.example.com/mcp"}),
     ("authz.E001", "resource", {"resource": "ftp://mcp.example.com"}),
@@ -108,6 +119,86 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E027", "scopes.baseline", {"scopes": {"scopes.baseline": ["a b"]}}),
     ("authz.E027", "scopes.obtainable", {"scopes": {"scopes.obtainable": ["offline_access"]}}),
     ("authz.E027", "scopes.baseline", {"scopes": {"scopes.baseline": ["a\r\nSet-Cookie: x"]}}),
+    *[
+        ("authz.E034", f"issuers[0].tokens.{name}[0]",
+         {"issuers": [issuer(tokens=TokenRules(**{name: (mark,)}))]})
+        for name, mark in (
+            ("machine", CallerMark()),
+            ("machine", CallerMark(no_subject=True, subject_is_client=True)),
+            ("machine", CallerMark(claim="gty", suffix="@clients")),
+            ("machine", CallerMark(no_subject=True, value="x")),
+            ("machine", CallerMark(subject=True)),
+            ("person", CallerMark(subject=True, claim="scp")),
+        )
+    ],
+    *[
+        ("authz.E035", "issuers[0].tokens.person[0]",
+         {"issuers": [issuer(tokens=TokenRules(person=(mark,)))]})
+        for mark in (CallerMark(no_subject=True), CallerMark(subject_is_client=True),
+                     CallerMark(absent="gty"))
+    ],
+    *[
+        ("authz.E036", f"issuers[0].tokens.{name}",
+         {"issuers": [issuer(tokens=TokenRules(**rules))]})
+        for name, rules in (
+            ("types", {"types": ()}),
+            ("subject_claims", {"subject_claims": ()}),
+            ("subject_claims", {"subject_claims": ("",)}),
+            ("client_claims", {"client_claims": ()}),
+            ("scope_claims", {"scope_claims": ("scp", "")}),
+            ("person", {"machine": (), "person": ()}),
+        )
+    ],
+    ("authz.E036", "issuers[0].tokens",
+     {"issuers": [issuer(tokens=TokenRules(forbidden={"": ()}))]}),
+    ("authz.E037", "issuers[0].tokens.must_equal",
+     {"issuers": [issuer(preset="keycloak", tokens=TokenRules(must_equal={"typ": "ID"}))]}),
+    *[
+        ("authz.E038", "issuers[0].tokens.types",
+         {"issuers": [issuer(tokens=TokenRules(types=("at+jwt", kind)))]})
+        for kind in ("dpop+jwt", "application/logout+JWT", "secevent+jwt", "rt+jwt")
+    ],
+    ("authz.E039", "issuers[0].clients",
+     {"issuers": [issuer(issuer="https://h.example/{org}", tenant=TenantRule(issuer=True),
+                         clients={"c": ClientRule(tenant="acme")})]}),
+    ("authz.E018", "issuers[0].clients.c.tenant",
+     {"issuers": [issuer(clients={"c": ClientRule(tenant="Acme")})]}),
+    ("authz.E027", "issuers[0].clients.c.scopes",
+     {"issuers": [issuer(clients={"c": ClientRule(scopes=("a b",))})]}),
+    ("authz.E028", "issuers[0].clients", {"issuers": [issuer(clients={"": ClientRule()})]}),
+    ("authz.E022", "issuers[0].introspection.private_key",
+     {"issuers": [issuer(introspection=introspection(method="private_key_jwt",
+                                                     private_key="-----BEGIN"))]}),
+    ("authz.E022", "issuers[0].introspection.client_secret",
+     {"issuers": [issuer(introspection=introspection(client_secret=""))]}),
+    ("authz.E040", "issuers[0].introspection.private_key",
+     {"issuers": [issuer(introspection=introspection(method="private_key_jwt"))]}),
+    ("authz.E041", "issuers[1].introspection.token_prefix", asked_twice("ory_at_", "ory_")),
+    ("authz.E041", "issuers[1].introspection.token_prefix", asked_twice("a_", "a_")),
+    ("authz.E042", "issuers[0].introspection.when",
+     {"issuers": [issuer(issuer="https://h.example/{org}", tenant=TenantRule(issuer=True),
+                         introspection=introspection(when="always"))]}),
+    ("authz.W012", "issuers[0].tokens.types",
+     {"issuers": [issuer(tokens=TokenRules(types=("at+jwt", "JWT")))]}),
+    ("authz.W012", "issuers[0].tokens.types",
+     {"issuers": [issuer(tokens=TokenRules(types=("",)))]}),
+    *[
+        ("authz.W013", "issuers[0].tokens.subject_claims",
+         {"issuers": [issuer(tokens=TokenRules(subject_claims=(claim, "sub")))]})
+        for claim in ("email", "preferred_username", "username", "upn")
+    ],
+    ("authz.W014", "issuers[0].tokens.client_as_audience",
+     {"issuers": [issuer(audiences=("c",), tokens=TokenRules(client_as_audience=True))]}),
+    ("authz.W015", "issuers[0].tokens.required_claims",
+     {"issuers": [issuer(tokens=TokenRules(required_claims=("iat", "sub", "client_id")))]}),
+    ("authz.W016", "issuers[0].tokens.audience_claims",
+     {"issuers": [issuer(tokens=TokenRules(audience_claims=("resource",)))]}),
+    ("authz.W017", "issuers[0].introspection.audience",
+     {"issuers": [issuer(introspection=introspection(audience="client"))]}),
+    ("authz.W018", "issuers[1].introspection.ask_in_turn", asked_twice("", "", ask_in_turn=True)),
+    ("authz.W019", "issuers[1].introspection.token_prefix", asked_twice("", "")),
+    ("authz.W020", "issuers[0].tokens.machine[0]",
+     {"issuers": [issuer(tokens=TokenRules(machine=(CallerMark(claim="email"),)))]}),
     ("authz.E028", "issuers[0].audiences", {"issuers": [issuer(audiences=("",))]}),
     ("authz.E028", "issuers[0].tenants", {"issuers": [issuer(tenants={"": "acme"})]}),
     ("authz.E028", "issuers[0].roles.admin",
@@ -233,6 +324,14 @@ def test_every_id_has_a_case() -> None:
         {"issuers": [issuer(algorithms=("RS256", "EdDSA", "Ed25519", "ES384"))]},
         {"issuers": [issuer(introspection=introspection(), preset="oidc-provider")]},
         {"scopes": {"scopes.baseline": ["mcp:read"]}},
+        {"scopes": {"scopes.request": ["openid", "offline_access"]}},
+        {"issuers": [issuer(tokens=TokenRules(
+            types=("jwt",), must_equal={"token_use": "access"},
+            machine=(CallerMark(no_subject=True), CallerMark(claim="gty", value="cc")),
+            person=(CallerMark(claim="scp"), CallerMark(subject=True))))]},
+        {"issuers": [issuer(clients={"c": ClientRule("acme", ("files:read",))})]},
+        {"issuers": [issuer(introspection=introspection(
+            method="private_key_jwt", private_key="file:key.pem", when="always"))]},
     ],
 )  # fmt: skip
 def test_sound_settings_have_no_problem(settings: dict[str, Any]) -> None:

@@ -272,6 +272,9 @@ class IntrospectionEndpoint:
         self.open = asyncio.Event()
         self.open.set()
         self.loop = asyncio.get_running_loop()
+        self.names: list[str] = []
+        self.judge: Callable[[str, str], bool] = lambda name, token: True
+        """Whether the issuer of that name knows that token."""
 
     def good(self, **changes: Any) -> dict[str, Any]:
         claims = {
@@ -298,6 +301,9 @@ class IntrospectionEndpoint:
         waiting = asyncio.run_coroutine_threadsafe(self.open.wait(), self.loop)
         await asyncio.wrap_future(waiting)
         shown = self.good() if self.answer is None else self.answer
+        self.names.append(scope["path"].split("/")[1])
+        if not self.judge(self.names[-1], self.asked[-1].get("token", "")):
+            shown = {"active": False}
         await respond(send, self.status, json.dumps(shown).encode())
 
 

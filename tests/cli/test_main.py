@@ -153,7 +153,9 @@ def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     done = finished(run("check", cwd=tmp_path))
 
     assert (code_of(done), done.stderr) == (0, "")
-    assert done.stdout == (
+    assert "machine: the subject is the client id [preset]" in done.stdout
+    assert "tenant: always acme [issuers.tenant]" in done.stdout
+    assert done.stdout.splitlines()[-1] == (
         "OK: https://mcp.example.com/mcp, 1 issuer, 5 tools, 2 resources, 1 prompt."
     )
 

@@ -99,6 +99,24 @@ def test_a_07_challenges_ask_for_the_least_and_never_for_offline_access(site: Se
     assert [one for one in challenges if "offline_access" in one] == []
 
 
+@pytest.mark.requirement("A-07")
+def test_a_07_scopes_to_request_are_named_and_not_needed(idp: Idp) -> None:
+    """Providers demand `openid` or a scope for the audience, and write neither into tokens."""
+    scopes = {"request": ["openid", "offline_access"], "baseline": ["mcp:use"]}
+    with running_server(
+        idp, [issuer_settings(idp, tenants={"acme": "acme"})], scopes=scopes
+    ) as site:
+        document = json.loads(site.client.send("GET", WELL_KNOWN).body)
+        answer = site.client.ask(None, "tools/list")
+        lacking = site.client.ask(site.token(scope="files:read"), "tools/list")
+        served = site.client.ask(site.token(scope="mcp:use"), "tools/list")
+
+    assert document["scopes_supported"][:3] == ["mcp:use", "openid", "offline_access"]
+    assert 'scope="mcp:use openid offline_access"' in challenge_of(answer)
+    assert 'scope="mcp:use openid offline_access"' in challenge_of(lacking)
+    assert (lacking.status, served.status) == (403, 200)
+
+
 @pytest.mark.requirement("A-07", "A4")
 def test_a_07_no_scope_is_listed_that_nobody_can_get(idp: Idp) -> None:
     """A client requests all that it reads, and an issuer may refuse all for the sake of one."""

@@ -65,7 +65,7 @@ def _client(setting: str, issuer: Issuer, config: Config) -> Iterator[Problem]:
                 "set it where the server runs; the sign-in needs this client secret",
                 setting=f"{setting}.client_secret",
             )
-    if not preset.resource_parameter and {*client.scopes, *config.scopes.baseline} <= ABOUT_PEOPLE:
+    if not preset.resource_parameter and {*client.scopes, *config.scopes.named} <= ABOUT_PEOPLE:
         yield Problem(
             "config.E092",
             f"{preset.name} selects the resource by scope, but no scope of the resource is set",

@@ -26,6 +26,7 @@ from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost_authz.check import problems as authz_problems
+from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 from gatepost_authz.tenant import client_tenants
 
@@ -38,6 +39,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     obtainable = config.scopes.obtainable
     scopes = {
         "scopes.baseline": config.scopes.baseline,
+        "scopes.request": config.scopes.request,
         "scopes.obtainable": () if obtainable is None else obtainable,
         **{f"scopes.implied.{name}": (name, *more) for name, more in config.scopes.implied.items()},
     }
@@ -131,16 +133,21 @@ def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 def _secrets(config: Config) -> Iterator[Problem]:
     for at, issuer in enumerate(config.issuers):
+        asked = issuer.introspection
         # The gate's rules report a value that is not a reference.
-        if issuer.introspection and REFERENCE.match(issuer.introspection.client_secret):
+        if asked is not None and REFERENCE.match(reference_of(asked)):
+            by_key = asked.method == "private_key_jwt"
+            setting = f"issuers[{at}].introspection.{'private_key' if by_key else 'client_secret'}"
             try:
-                resolve(issuer.introspection.client_secret)
-            except UnresolvedReference as error:
+                secret = resolve(reference_of(asked))
+                if by_key:
+                    signing_key(secret)
+            except (UnresolvedReference, ValueError) as error:
                 yield Problem(
                     "config.E020",
                     str(error),
                     "set it where the server runs; token introspection needs this secret",
-                    setting=f"issuers[{at}].introspection.client_secret",
+                    setting=setting,
                 )
 
 

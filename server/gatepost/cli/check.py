@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 
 from gatepost.check.pack_loading import Toolbox
-from gatepost.cli.configuration import config_option, examine, show
+from gatepost.cli.configuration import config_option, examine, show, visible
+from gatepost.config.settings import Config
 from gatepost.tools.api import WORDS
+from gatepost_authz.effective_rules import effective_rules
 
 
 @click.command()
@@ -21,11 +23,22 @@ def check(path: Path) -> None:
         click.echo(f"{errors} error{'s' if errors > 1 else ''} found.", err=True)
         raise click.exceptions.Exit(1)
     if config is not None:
+        show_rules(config)
         issuers = len(config.issuers)
         click.echo(
             f"OK: {config.resource}, {issuers} issuer{'s' if issuers != 1 else ''}, "
             f"{counted(toolbox)}."
         )
+
+
+def show_rules(config: Config) -> None:
+    """Print which tokens of each issuer are accepted, and what decides it."""
+    for issuer in config.issuers:
+        off = "" if issuer.enabled else ", off"
+        click.echo(f"Tokens of {visible(issuer.issuer)} (preset {issuer.preset}{off}):")
+        for rule in effective_rules(issuer, config.resource):
+            source = f"issuers.{rule.setting}" if rule.setting else "preset"
+            click.echo(f"  {rule.name}: {visible(rule.text)} [{source}]")
 
 
 def counted(toolbox: Toolbox) -> str:

@@ -91,10 +91,20 @@ class ScopesSettings(SettingsTable, frozen=True, kw_only=True):
 
     baseline: tuple[str, ...] = ()
     """Scopes that every request needs; every challenge and the metadata name them."""
+    request: tuple[str, ...] = ()
+    """
+    Scopes that clients are told to request but that tokens need not have, such as `openid`. Every
+    challenge and the metadata name them.
+    """
     obtainable: tuple[str, ...] | None = None
     """Scopes that a caller may request from its issuer; default: those of all enabled tools."""
     implied: dict[str, tuple[str, ...]] = {}
     """Scope = the scopes that it implies."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the scopes that every challenge names."""
+        return tuple(dict.fromkeys((*self.baseline, *self.request)))
 
 
 class StorageSettings(SettingsTable, frozen=True, kw_only=True):

@@ -71,7 +71,8 @@ def rooms(config: Config, services: Services, resource: Resource) -> DashboardRo
         cookies=around.cookies,
         view=view,
         keyring=services.keyring,
-        baseline=config.scopes.baseline,
+        # The dashboard keeps no refresh token.
+        baseline=tuple(scope for scope in config.scopes.named if scope != "offline_access"),
         failed=services.refusals.by_sign_in,
         slow_down=services.failed_tokens.check,
         note=around.note,

@@ -1,0 +1,173 @@
+"""Signed tokens that are introspected too: for revocation, and for claims that they lack."""
+
+from typing import Any
+
+import pytest
+
+from gatepost_authz import JwtVerifier, VerdictCache
+from gatepost_authz.config import Introspection, Target
+from gatepost_authz.confirmation import Confirmation
+from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.tenant import Policy
+from gatepost_authz.token_rules import TokenRules
+from tests.authz.verifiers import NOW, RESOURCE, TARGET, Keys, OpaqueTokenGate
+from tests.support.cases import each
+from tests.support.issuers import answer
+from tests.support.tokens import ABSENT, TokenFactory
+
+
+class ConfirmedGate:
+    """A verifier of signed tokens at an issuer that is asked about each of them."""
+
+    def __init__(self, opaque: OpaqueTokenGate, *, confirmed: bool = True, **changes: Any) -> None:
+        self.endpoint = opaque.endpoint
+        self.opaque = opaque
+        asked = Introspection(
+            client_id="gate post",
+            client_secret="env:S",
+            endpoint=f"{opaque.idp.base}/id/introspect",
+            when="always",
+        )
+        self.settings = opaque.issuer("id", introspection=asked, **changes)
+        self.forge = TokenFactory(self.settings.issuer, RESOURCE)
+        self.verifier = JwtVerifier(
+            IssuerRegistry([self.settings]),
+            Keys(),
+            VerdictCache(),
+            policy=Policy(development=True),
+            confirmation=Confirmation(opaque.introspectors, clock=lambda: opaque.now)
+            if confirmed
+            else None,
+            clock=lambda: opaque.now,
+        )
+
+    def token(self, **changes: Any) -> str:
+        return self.forge.token(**{"iat": NOW - 10, "exp": NOW + 300, "jti": "id-1"} | changes)
+
+    async def verify(self, token: str, target: Target = TARGET) -> Any:
+        return await self.verifier.verify(token, target)
+
+
+async def test_a_revoked_token_is_refused_although_its_signature_is_good(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """Within half a minute; and a client in a loop costs the issuer one question."""
+    gate = ConfirmedGate(opaque_gate)
+    token = gate.token()
+    assert (await gate.verify(token)).subject == "alice"
+    await gate.verify(token)
+    assert len(gate.endpoint.asked) == 1
+
+    gate.endpoint.answer = {"active": False}
+    opaque_gate.now += 30
+    for _ in range(3):
+        with pytest.raises(InvalidToken, match="inactive"):
+            await gate.verify(token)
+    assert len(gate.endpoint.asked) == 2
+
+
+async def test_the_answer_adds_what_the_token_lacks(opaque_gate: OpaqueTokenGate) -> None:
+    """Lightweight tokens leave claims to introspection."""
+    gate = ConfirmedGate(opaque_gate)
+
+    caller = await gate.verify(gate.token(org_id=ABSENT, scope=ABSENT))
+
+    assert (caller.tenant_id, caller.scopes) == ("acme", {"files:write"})
+
+
+DISAGREE: list[tuple[str, dict[str, Any]]] = [
+    ("iss", {"iss": "https://other.example"}),
+    ("sub", {"sub": "mallory"}),
+    ("client_id", {"client_id": "client-2"}),
+    ("aud", {"aud": "https://other.example"}),
+    ("aud", {"aud": [RESOURCE, "https://other.example"]}),
+]
+
+
+@each(("claim", "changes"), DISAGREE)
+async def test_both_are_about_the_same_token(
+    opaque_gate: OpaqueTokenGate, claim: str, changes: dict[str, Any]
+) -> None:
+    """An answer about another subject, client or audience proves nothing about this token."""
+    gate = ConfirmedGate(opaque_gate)
+    gate.endpoint.answer = gate.endpoint.good(**changes)
+
+    with pytest.raises(InvalidToken) as refusal:
+        await gate.verify(gate.token(jti=f"{changes}"))
+
+    assert (refusal.value.reason, refusal.value.claim) == ("answer_disagrees", claim)
+
+
+async def test_another_claim_of_the_answer_cannot_change_client_or_scopes(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """Where several claims may hold them, the answer's first one would win over the token's."""
+    rules = TokenRules(client_claims=("azp", "client_id"), scope_claims=("scp", "scope"))
+    gate = ConfirmedGate(opaque_gate, tokens=rules)
+    gate.endpoint.answer = gate.endpoint.good(azp="client-1", scp=["files:write", "admin"])
+    caller = await gate.verify(gate.token(scope="files:write other"))
+    assert caller.scopes == {"files:write"}
+
+    gate.endpoint.answer = gate.endpoint.good(azp="client-2")
+    with pytest.raises(InvalidToken, match="answer_disagrees"):
+        await gate.verify(gate.token(jti="2"))
+
+
+async def test_the_earlier_end_counts(opaque_gate: OpaqueTokenGate) -> None:
+    """An issuer that ends a session earlier says so in its answer."""
+    gate = ConfirmedGate(opaque_gate)
+    gate.endpoint.answer = gate.endpoint.good(exp=NOW + 10)
+
+    assert (await gate.verify(gate.token())).expires_at == NOW + 10
+
+    gate.endpoint.answer = gate.endpoint.good(exp="soon")
+    with pytest.raises(InvalidToken, match="bad_exp"):
+        await gate.verify(gate.token(jti="2"))
+
+
+@each(
+    "token",
+    [{"aud": "https://other.example"}, {"aud": ABSENT}, {"exp": NOW - 60}, {"typ": "ID"}],
+)
+async def test_an_answer_opens_nothing_that_the_token_does_not(
+    opaque_gate: OpaqueTokenGate, token: dict[str, Any]
+) -> None:
+    """The token is still for this resource, an access token and valid now."""
+    gate = ConfirmedGate(opaque_gate)
+    gate.endpoint.answer = gate.endpoint.good(aud=None)
+
+    with pytest.raises(InvalidToken):
+        await gate.verify(gate.token(**token))
+
+
+async def test_without_an_answer_nothing_is_accepted(opaque_gate: OpaqueTokenGate) -> None:
+    """An outage is 503, and a verifier that cannot ask never guesses."""
+    gate = ConfirmedGate(opaque_gate)
+    opaque_gate.idp.replace("/id/introspect", answer(500))
+    with pytest.raises(IssuerUnavailable, match="introspection_status"):
+        await gate.verify(gate.token())
+
+    mute = ConfirmedGate(opaque_gate, confirmed=False)
+    with pytest.raises(IssuerUnavailable, match="introspection_failed"):
+        await mute.verify(mute.token())
+
+
+async def test_a_bad_signature_asks_nobody(opaque_gate: OpaqueTokenGate) -> None:
+    """A made-up token is no question to the issuer."""
+    gate = ConfirmedGate(opaque_gate)
+    good = gate.token()
+
+    with pytest.raises(InvalidToken, match="bad_signature"):
+        await gate.verify(good[:-8] + "AAAAAAAA")
+
+    assert gate.endpoint.asked == []
+
+
+async def test_a_wrong_audience_of_the_answer_is_seen(opaque_gate: OpaqueTokenGate) -> None:
+    """A token without audience gets none of another resource from the answer."""
+    gate = ConfirmedGate(opaque_gate, tokens=TokenRules(required_claims=("sub",)))
+    gate.endpoint.answer = gate.endpoint.good(aud="https://other.example")
+
+    with pytest.raises(WrongAudience):
+        await gate.verify(gate.token(aud=ABSENT))

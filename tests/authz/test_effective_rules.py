@@ -1,0 +1,55 @@
+"""What `gatepost check` says about an issuer's rules is what the gate goes by."""
+
+from typing import Any
+
+from gatepost_authz.config import Introspection
+from gatepost_authz.effective_rules import effective_rules
+from gatepost_authz.presets import PRESETS
+from gatepost_authz.token_rules import CallerMark, TokenRules
+from tests.authz.verifiers import RESOURCE, issuer
+from tests.support.cases import each
+
+
+def rules(**changes: Any) -> dict[str, tuple[str, str]]:
+    """Each rule's text and setting, by its name."""
+    told = effective_rules(issuer(**changes), RESOURCE)
+    return {rule.name: (rule.text, rule.setting) for rule in told}
+
+
+@each("name", PRESETS)
+def test_every_preset_is_described(name: str) -> None:
+    """Each rule has a text, and none of them comes from a setting of token rules."""
+    told = rules(preset=name)
+
+    assert {"types", "required_claims", "machine", "person", "subject_claims"} <= told.keys()
+    assert all(text for text, _ in told.values())
+    assert not [setting for _, setting in told.values() if setting.startswith("tokens.")]
+
+
+def test_a_rule_names_the_setting_that_changes_it() -> None:
+    """An operator reads where each rule comes from."""
+    told = rules(
+        audiences=("api://gate",),
+        tokens=TokenRules(
+            types=("JWT",),
+            subject_claims=("uid", "sub"),
+            client_as_audience=True,
+            must_equal={"use": "access"},
+            machine=(CallerMark(subject_is_client=True, suffix="@clients"),),
+        ),
+        introspection=Introspection("gate", "env:S", token_prefix="at_", audience="client"),
+    )
+
+    assert told["types"] == ("jwt", "tokens.types")
+    assert told["subject_claims"] == (
+        "people: uid; machines also: sub",
+        "tokens.subject_claims",
+    )
+    assert told["machine"] == ("the subject is the client id and @clients", "tokens.machine")
+    assert told["must_equal"] == ("use = access", "tokens.must_equal")
+    assert told["client_as_audience"][1] == "tokens.client_as_audience"
+    assert told["audience_claims"] == (f"aud must name {RESOURCE} or api://gate", "audiences")
+    assert told["opaque tokens"] == ("those that begin with at_", "introspection")
+    assert told["audience of answers"][0].startswith("may be missing")
+    assert told["required_claims"][1] == ""
+    assert told["required_claims"][0] == "client_id, exp, iat, iss, jti"

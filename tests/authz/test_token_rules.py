@@ -1,0 +1,185 @@
+"""An issuer's own token rules: what they change in its preset, and what they cannot."""
+
+from typing import Any
+
+import pytest
+
+from gatepost_authz.claims import Accepted, check_claims
+from gatepost_authz.config import TenantRule
+from gatepost_authz.errors import InvalidToken, WrongAudience
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.presets import PRESETS, adjusted
+from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT, CallerMark, TokenRules
+from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, TARGET, Gate, issuer
+from tests.support.cases import each
+from tests.support.tokens import ABSENT
+
+OTHER = "https://other.example"
+
+
+def judge(rules: TokenRules, *, preset: str = "generic", **changes: Any) -> Accepted:
+    """What the gate reads in a token with these changed claims."""
+    settings = issuer(preset=preset, audiences=("api://gate",), tokens=rules)
+    trusted = IssuerRegistry([settings]).issuers[0]
+    claims = FORGE.claims(**{"jti": "id-1"} | changes)
+    present = {name: value for name, value in claims.items() if value is not ABSENT}
+    return check_claims(present, trusted.expects(ISSUER, TARGET), now=NOW)
+
+
+def test_without_settings_a_preset_is_what_it_was() -> None:
+    """A setting that is left out keeps the preset's rule."""
+    for preset in PRESETS.values():
+        assert adjusted(preset, TokenRules()) == preset
+
+
+@each(
+    ("rules", "changes"),
+    [
+        (TokenRules(subject_claims=("uid",)), {"uid": "alice", "sub": ABSENT}),
+        (TokenRules(subject_claims=("user.id",)), {"user": {"id": "alice"}, "sub": ABSENT}),
+        (TokenRules(client_claims=("azp",)), {"azp": "client-1", "client_id": ABSENT}),
+        (TokenRules(token_id_claims=("uti",)), {"uti": "id-1", "jti": ABSENT}),
+        (TokenRules(scope_list=True), {"scope": ["files:write"]}),
+        (TokenRules(scope_claims=("permissions",)), {"permissions": ["files:write"]}),
+        (
+            TokenRules(scope_claims=("realm_access.roles",)),
+            {"realm_access": {"roles": ["files:write"]}},
+        ),
+        (TokenRules(required_claims=("sub",)), {"jti": ABSENT, "iat": ABSENT}),
+        (TokenRules(must_equal={"realm.use": "access"}), {"realm": {"use": "access"}}),
+    ],
+)
+def test_each_rule_is_a_setting(rules: TokenRules, changes: dict[str, Any]) -> None:
+    """Refused by the preset or read differently, and accepted with the setting."""
+    accepted = judge(rules, **changes)
+
+    assert (accepted.subject, accepted.subject_kind) == ("alice", "user")
+    assert accepted.scopes == {"files:write"}
+    assert accepted.client_id == "client-1"
+
+
+@each(
+    ("reason", "rules", "changes"),
+    [
+        ("missing_claim", TokenRules(subject_claims=("uid",)), {}),
+        ("missing_claim", TokenRules(client_claims=("azp",)), {}),
+        ("missing_claim", TokenRules(required_claims=("acr",)), {}),
+        ("missing_claim", TokenRules(required_claims=()), {"exp": ABSENT}),
+        ("wrong_kind", TokenRules(forbidden={"use": ()}), {"use": "any"}),
+        ("wrong_kind", TokenRules(forbidden={"use": ("Id",)}), {"use": "ID"}),
+        ("wrong_kind", TokenRules(forbidden={"typ": ("x",)}), {"typ": "Refresh"}),
+        ("wrong_kind", TokenRules(forbidden={"nonce": ("x",)}), {"nonce": "y"}),
+        ("wrong_kind", TokenRules(must_equal={"use": "access"}), {}),
+        ("bad_scope", TokenRules(), {"scope": ["files:write"]}),
+        ("bad_scope", TokenRules(scope_list=True), {"scope": ["a b"]}),
+        ("bad_claim", TokenRules(subject_claims=("user.id",)), {"user": {"id": 7}}),
+        ("unknown_caller_kind", TokenRules(person=(CallerMark(claim="scp"),)), {}),
+        ("unknown_caller_kind", TokenRules(person=()), {}),
+        (
+            "unknown_caller_kind",
+            TokenRules(machine=(CallerMark(claim="gty", value="client-credentials"),)),
+            {"sub": "client-1"},
+        ),
+    ],
+)
+def test_a_rule_also_refuses(reason: str, rules: TokenRules, changes: dict[str, Any]) -> None:
+    """Under the reason whose sentence names the setting."""
+    with pytest.raises(InvalidToken) as refusal:
+        judge(rules, **changes)
+
+    assert refusal.value.reason == reason
+
+
+@each(
+    ("name", "claim", "value"),
+    [("keycloak", "typ", "ID"), ("cognito", "token_use", "id"), ("entra-v2", "ver", "1.0")],
+)
+def test_a_setting_cannot_contradict_what_a_preset_demands(
+    name: str, claim: str, value: str
+) -> None:
+    """Another value would let the provider's ID or refresh tokens in."""
+    rules = TokenRules(must_equal={claim: value}, forbidden={}, required_claims=())
+
+    merged = adjusted(PRESETS[name], rules)
+
+    assert merged.must_equal == PRESETS[name].must_equal
+    assert merged.access_marks <= merged.required
+
+
+@each("name", ["authentik", "zitadel", "okta", "entra-v2", "pingone"])
+def test_what_tells_access_tokens_from_id_tokens_stays_required(name: str) -> None:
+    """An empty list of required claims drops everything but that."""
+    merged = adjusted(PRESETS[name], TokenRules(required_claims=()))
+
+    assert merged.required == PRESETS[name].access_marks | {"iss", "exp"}
+    assert PRESETS[name].access_marks
+
+
+AUDIENCES = TokenRules(audience_claims=("resource", "azp"), client_as_audience=True)
+
+
+@each(
+    "changes",
+    [
+        {"aud": OTHER, "resource": RESOURCE},
+        {"aud": OTHER, "client_id": "api://gate"},
+        {"aud": ABSENT, "resource": OTHER, "azp": RESOURCE},
+        {"aud": ABSENT, "resource": OTHER, "client_id": "api://gate"},
+        {"aud": ABSENT, "client_id": RESOURCE},
+        {"aud": ABSENT},
+        {"aud": [], "resource": RESOURCE},
+        {"aud": None, "resource": RESOURCE},
+    ],
+)
+def test_the_audience_that_a_token_names_decides(changes: dict[str, Any]) -> None:
+    """No other claim, and no client, stands in for an audience that is there."""
+    with pytest.raises((WrongAudience, InvalidToken), match="audience"):
+        judge(AUDIENCES, **changes)
+
+
+@each(
+    "changes",
+    [
+        {"aud": ABSENT, "resource": RESOURCE},
+        {"aud": ABSENT, "azp": "api://gate"},
+        {"aud": ABSENT, "client_id": "api://gate", "sub": "alice"},
+    ],
+)
+def test_an_audience_may_stand_elsewhere(changes: dict[str, Any]) -> None:
+    """In the claims that the operator names, or in the list of clients."""
+    assert judge(AUDIENCES, **changes).subject == "alice"
+
+
+async def test_added_types_are_types_of_access_tokens() -> None:
+    """In any case and with or without `application/`; what names another kind is refused."""
+    gate = Gate(issuer(tokens=TokenRules(types=("JWT", "application/my+jwt", "logout+jwt"))))
+
+    for kind in ("jwt", "JWT", "my+jwt", "application/MY+jwt"):
+        await gate.accepted(FORGE.token(header={"typ": kind}))
+    assert (await gate.refused(FORGE.token(header={"typ": "at+jwt"}))).reason == "wrong_type"
+    assert (await gate.refused(FORGE.token(header={"typ": "logout+jwt"}))).reason == "refused_type"
+
+
+def test_two_issuers_of_one_preset_have_their_own_rules() -> None:
+    """The merge makes a new value; a preset is never changed."""
+    before = PRESETS["generic"]
+    changed = issuer(tokens=TokenRules(types=("jwt",), forbidden={"x": ()}))
+    plain = issuer("https://b.example", tenant=TenantRule(value="b"), tenants={})
+
+    first, second = IssuerRegistry([changed, plain]).issuers
+
+    assert first.preset.types == {"jwt"}
+    assert second.preset is not first.preset
+    assert second.preset == before == PRESETS["generic"]
+    assert "x" not in PRESETS["generic"].forbidden
+
+
+def test_a_machine_without_subject_needs_no_subject_claim() -> None:
+    """The mark itself says that the claim may be missing."""
+    rules = TokenRules(machine=(NO_SUBJECT,), person=(SUBJECT,))
+
+    accepted = judge(rules, sub=ABSENT)
+
+    assert (accepted.subject, accepted.subject_kind) == ("client-1", "client")
+    with pytest.raises(InvalidToken, match="no_subject"):
+        judge(rules, sub=ABSENT, username="alice")
