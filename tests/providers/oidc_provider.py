@@ -28,6 +28,8 @@ class OidcProvider(Provider):
         "revoked": "it revokes and introspects opaque tokens only",
     }
     form: ClassVar[TokenForm] = "jwt"
+    machines: ClassVar[Mapping[str, str]] = {MACHINE: "globex"}
+    """The tenants that machines' tokens name."""
 
     @classmethod
     def missing(cls) -> str:
@@ -39,7 +41,7 @@ class OidcProvider(Provider):
         settings = {
             "resources": {self.site.resource: self.form, self.site.neighbour: self.form},
             "scopes": [READ, WRITE],
-            "tenants": {person.name: person.tenant for person in PEOPLE} | {MACHINE: "globex"},
+            "tenants": {person.name: person.tenant for person in PEOPLE} | self.machines,
             "roles": {person.name: [person.role] for person in PEOPLE if person.role},
             "passwords": {person.name: PASSWORD for person in PEOPLE},
             "clients": [self._client(client) for client in self.clients],
@@ -80,8 +82,10 @@ class OpaqueOidcProvider(OidcProvider):
         "keys": "its access tokens are opaque, so no key signs them",
     }
     form = "opaque"
+    machines: ClassVar[Mapping[str, str]] = {}
 
     def table(self) -> dict[str, Any]:
-        """Return its settings, with introspection."""
+        """Return its settings, with introspection and the tenant of the machine."""
         asking = {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"}
-        return {**super().table(), "introspection": asking}
+        machines = {MACHINE: {"tenant": "globex"}}
+        return {**super().table(), "introspection": asking, "clients": machines}

@@ -2,18 +2,21 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import httpx2
 import pytest
 from mcp.shared.auth import OAuthClientInformationFull
+from playwright.sync_api import expect
 from pydantic import AnyUrl
 
 from tests.clients.sdk_clients import Wallet, Wire, connected, provider_for
 from tests.providers.conftest import Pairing
 from tests.providers.provider import AGENT, READ, REDIRECT
-from tests.providers.visitor import Visitor
+from tests.providers.visitor import PASSWORD, Visitor
+from tests.support.browser import CHROMIUM, chromium
 from tests.support.node import INSPECTOR, command, environment
 from tests.support.processes import Process
 
@@ -77,6 +80,28 @@ def test_signing_out_is_signing_out(pair: Pairing) -> None:
 
         assert entered.status_code == 303, entered.text
         assert visitor.passwords == 2
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
+@pytest.mark.parametrize("name", ["oidc-provider"])
+def test_a_real_browser_follows_the_sign_out(pairings: Callable[[str], Pairing], name: str) -> None:
+    """Its content security policy lets the form of the sign-out lead to the provider."""
+    pair = pairings(name)
+    site = pair.provider.site
+    with chromium() as browser:
+        page = browser.new_page(ignore_https_errors=True)
+        page.goto(f"{site.origin}/dashboard/sign-in")
+        page.get_by_role("link", name="Continue").click()
+        page.locator("input[name=login]").fill("alice")
+        page.locator("input[name=password]").fill(PASSWORD)
+        page.get_by_role("button").click()
+        expect(page).to_have_url(f"{site.origin}/dashboard")
+        page.get_by_role("button", name="Sign out").click()
+        # oidc-provider asks once more, on a page of its own.
+        page.get_by_role("button", name="Yes, sign me out").click()
+        expect(page).to_have_url(re.compile(re.escape(site.signed_out)))
+        expect(page.get_by_role("heading", name="You are signed out")).to_be_visible()
 
 
 def known_client(*redirects: str) -> OAuthClientInformationFull:
