@@ -220,6 +220,16 @@ class DashboardClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Where codes are redeemed; default: discovered, on the issuer's own host."""
     method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
     """How the client authenticates."""
+    sign_out: bool = True
+    """
+    Whether people who sign out of the dashboard sign out at the issuer too, if its metadata name an
+    `end_session_endpoint`. Register the dashboard's address and `/signed-out` with the client.
+    """
+    prompt: Literal["", "select_account", "login", "consent"] = ""
+    """
+    The `prompt` of a sign-in that follows a sign-out or a refused sign-in, so that a person can use
+    another account; default: `select_account` or `login`, if the issuer's metadata name it.
+    """
     encoding: Literal["form", "raw"] = "form"
     """
     How `client_secret_basic` writes id and secret: form-encoded (RFC 6749 section 2.3.1), or `raw`

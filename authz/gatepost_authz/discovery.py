@@ -17,7 +17,9 @@ OPENID = "/.well-known/openid-configuration"
 FRESH_S = 3600.0
 
 
-SIGN_IN = ("authorization_endpoint", "token_endpoint")
+Key = tuple[str, bool]
+"""An issuer, and whether its document of OpenID Connect is preferred."""
+SIGN_IN = ("authorization_endpoint", "token_endpoint", "end_session_endpoint")
 CACHED = 4096
 """The number of cached issuers; a template can have thousands."""
 
@@ -32,6 +34,10 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     introspection_endpoint: str = ""
     authorization_endpoint: str = ""
     token_endpoint: str = ""
+    end_session_endpoint: str = ""
+    """Where people sign out (OpenID Connect RP-Initiated Logout 1.0)."""
+    prompts: frozenset[str] = frozenset()
+    """The values of `prompt` that it supports (OpenID Connect Prompt Create 1.0 section 4.2)."""
     names_itself: bool = False
     """Authorization responses carry `iss` (RFC 9207)."""
     elsewhere: frozenset[str] = frozenset()
@@ -58,6 +64,10 @@ class DiscoveryLocation(msgspec.Struct, frozen=True, kw_only=True):
     allow_private: Networks = ()
     key_hosts: tuple[str, ...] = ()
     """Hosts beside the issuer's own that may serve its keys (a preset's)."""
+    sign_in: bool = False
+    """
+    Prefer the document of OpenID Connect: only there, many issuers tell where people sign out.
+    """
 
 
 class Discovery:
@@ -73,8 +83,8 @@ class Discovery:
     ) -> None:
         self._fetcher = fetcher
         self._monotonic = monotonic
-        self._known: OrderedDict[str, tuple[IssuerMetadata, float]] = OrderedDict()
-        self._running: dict[str, asyncio.Task[IssuerMetadata]] = {}
+        self._known: OrderedDict[Key, tuple[IssuerMetadata, float]] = OrderedDict()
+        self._running: dict[Key, asyncio.Task[IssuerMetadata]] = {}
 
     async def find(self, place: DiscoveryLocation) -> IssuerMetadata:
         """
@@ -82,14 +92,15 @@ class Discovery:
 
         With ``issuer`` as reason: the documents that were found belong to other issuers.
         """
-        known = self._known.get(place.issuer)
+        key = (place.issuer, place.sign_in)
+        known = self._known.get(key)
         if known is not None and self._monotonic() < known[1]:
             return known[0]
-        task = self._running.get(place.issuer)
+        task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(self._search(place))
-            self._running[place.issuer] = task
-            task.add_done_callback(lambda done: self._settle(place.issuer, done))
+            self._running[key] = task
+            task.add_done_callback(lambda done: self._settle(key, done))
         try:
             # One caller that gives up must not take the answer from the others.
             return await asyncio.shield(task)
@@ -100,13 +111,13 @@ class Discovery:
 
     def known(self, issuer: str) -> IssuerMetadata | None:
         """Return the cached metadata of an issuer, or None."""
-        found = self._known.get(issuer)
+        found = self._known.get((issuer, False))
         return None if found is None else found[0]
 
     def distrust(self, issuer: str) -> None:
         """Discard cached metadata that did not work."""
-        if issuer in self._known:
-            self._known[issuer] = (self._known[issuer][0], -inf)
+        for key in {(issuer, False), (issuer, True)} & self._known.keys():
+            self._known[key] = (self._known[key][0], -inf)
 
     async def aclose(self) -> None:
         """Cancel all searches."""
@@ -115,12 +126,12 @@ class Discovery:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _settle(self, issuer: str, task: asyncio.Task[IssuerMetadata]) -> None:
-        self._running.pop(issuer, None)
+    def _settle(self, key: Key, task: asyncio.Task[IssuerMetadata]) -> None:
+        self._running.pop(key, None)
         if task.cancelled() or task.exception() is not None:
             return
-        self._known[issuer] = (task.result(), self._monotonic() + FRESH_S)
-        self._known.move_to_end(issuer)
+        self._known[key] = (task.result(), self._monotonic() + FRESH_S)
+        self._known.move_to_end(key)
         if len(self._known) > CACHED:
             self._known.popitem(last=False)
 
@@ -135,7 +146,10 @@ async def find_document(
     Return the metadata of *place*, and the whole document; raise FetchError if there is none.
     """
     failure = FetchError("metadata")
-    for location in locations(place.issuer, place.extra_paths):
+    found = locations(place.issuer, place.extra_paths)
+    if place.sign_in:
+        found.sort(key=lambda location: OPENID not in location)
+    for location in found:
         try:
             document = await fetcher.get_json(location, allow_private=place.allow_private)
             return metadata_of(place, location, document.data), document.data
@@ -189,9 +203,13 @@ def metadata_of(
             elsewhere.add(name)
             url = ""
         found[name] = url
+    prompts = document.get("prompt_values_supported")
     return IssuerMetadata(
         issuer=place.issuer,
         location=location,
+        prompts=frozenset(
+            one for one in (prompts if isinstance(prompts, list) else ()) if isinstance(one, str)
+        ),
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
         elsewhere=frozenset(elsewhere),
         **found,

@@ -22,6 +22,18 @@ from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 LIMIT_BYTES = 262_144
 TIMEOUT_S = 5.0
+OAUTH_ERRORS = frozenset(
+    {
+        "invalid_request",
+        "invalid_client",
+        "invalid_grant",
+        "unauthorized_client",
+        "unsupported_grant_type",
+        "invalid_scope",
+        "invalid_target",
+    }
+)
+"""The errors of a token endpoint (RFC 6749 section 5.2, RFC 8707 section 2)."""
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.!#$&^_-]+\+)?json", re.ASCII)
 MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re.IGNORECASE)
 FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
@@ -70,14 +82,15 @@ class FetchError(Exception):
     """
     Raised when a document cannot be fetched; *reason* is a key of `FETCH_FAILURES`.
 
-    The text has nothing of the answer but the status.
+    The text has nothing of the answer but the status and an OAuth error code.
     """
 
-    def __init__(self, reason: str, *, status: int | None = None) -> None:
-        word = reason if status is None else f"{reason} {status}"
-        super().__init__(f"{FETCH_FAILURES[reason]} ({word})")
+    def __init__(self, reason: str, *, status: int | None = None, error: str = "") -> None:
+        words = [reason, *([] if status is None else [str(status)]), *([error] if error else [])]
+        super().__init__(f"{FETCH_FAILURES[reason]} ({' '.join(words)})")
         self.reason = reason
         self.status = status
+        self.error = error
 
     @property
     def answered(self) -> bool:
@@ -246,6 +259,9 @@ async def exchange(
         async with asyncio.timeout(timeout_s):
             answer = await transport.handle_async_request(asked)
             try:
+                if answer.status_code in {400, 401}:
+                    error = await oauth_error(answer, limit_bytes)
+                    raise FetchError("status", status=answer.status_code, error=error)
                 check_head(answer, limit_bytes)
                 body = await read(answer, limit_bytes)
             finally:
@@ -299,6 +315,16 @@ def check_head(answer: httpx2.Response, limit_bytes: int) -> None:
     announced = answer.headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > limit_bytes:
         raise FetchError("too_large")
+
+
+async def oauth_error(answer: httpx2.Response, limit_bytes: int) -> str:
+    """Return the OAuth error code in the body of a refusal; empty if it is none."""
+    try:
+        body = await read(answer, limit_bytes)
+        error = loads_object(body, max_bytes=limit_bytes).get("error")
+    except (FetchError, StrictJsonError):
+        return ""
+    return error if isinstance(error, str) and error in OAUTH_ERRORS else ""
 
 
 async def read(answer: httpx2.Response, limit_bytes: int) -> bytes:

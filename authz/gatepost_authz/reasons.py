@@ -300,6 +300,18 @@ _RULES: Mapping[str, RefusalReason] = {
         setting="storage.database",
     ),
     # Signing in to the dashboard.
+    "refused_client": RefusalReason(
+        "The issuer must accept the dashboard's client at its token endpoint.",
+        "Check the client's id, secret, method and scopes.",
+        setting="issuers.dashboard.client_id",
+    ),
+    "wrong_party": RefusalReason(
+        "The ID token must name the dashboard's client, and otherwise only audiences of this "
+        "server, unless `azp` names the client.",
+        "Have the issuer name the dashboard's client in the ID token.",
+        "aud",
+        "issuers.dashboard.client_id",
+    ),
     "wrong_nonce": RefusalReason("The ID token must belong to this sign-in.", _SIGN_IN, "nonce"),
     "another_subject": RefusalReason("Both tokens must have the same subject.", _SIGN_IN, "sub"),
     "wrong_access_token": RefusalReason(

@@ -86,9 +86,12 @@ def test_no_tracked_file_holds_a_private_key() -> None:
     assert held == []
 
 
+PROVIDERS = "tests/providers/requirements.lock"
+
+
 def test_locks_carry_hashes_and_no_index_address() -> None:
     """A lock that names a registry installs from there on a machine that cannot reach it."""
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", PROVIDERS):
         text = (ROOT / name).read_text(encoding="utf-8")
         pins = re.findall(r"^[\w.-]+==", text, re.MULTILINE)
 

@@ -192,6 +192,21 @@ async def test_the_next_location_is_tried_when_one_has_no_usable_document(
     assert found.jwks_uri == f"{issuer}/keys"
 
 
+async def test_a_sign_in_reads_the_document_of_openid_connect_first(
+    idp: Idp, fetcher: Fetcher
+) -> None:
+    """Canaille and django-oauth-toolkit tell the end of a session there alone."""
+    issuer = idp.issuer("acme")
+    told = {"issuer": issuer, "end_session_endpoint": f"{issuer}/end"}
+    idp.replace(f"/acme/.well-known/{OPENID}", answer(body=json.dumps(told).encode()))
+    discovery = Discovery(fetcher)
+
+    for sign_in, ends in ((True, f"{issuer}/end"), (False, ""), (True, f"{issuer}/end")):
+        found = await discovery.find(DiscoveryLocation(issuer=issuer, sign_in=sign_in))
+        assert found.end_session_endpoint == ends
+    assert idp.hits[f"/acme/.well-known/{OPENID}"] == 1
+
+
 async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetcher) -> None:
     """The 404 of the locations after it would hide the setting that is wrong."""
     idp.replace(f"/.well-known/{OAUTH}/acme", document(f"{idp.issuer('acme')}/"))

@@ -10,6 +10,7 @@ import pytest
 
 from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
 from gatepost_authz.identity import Login, check_identity
+from gatepost_authz.token_rules import TokenRules
 from tests.authz.verifiers import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
 from tests.support.cases import each
 from tests.support.tokens import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
@@ -61,6 +62,22 @@ async def check(token: str, wanted: Login, keys: Keys | None = None, **options: 
     await check_identity(token, wanted, keys or Keys(), clock=lambda: NOW, **options)
 
 
+async def test_without_a_common_subject_the_hash_connects_both_tokens() -> None:
+    """`username` in one token, a number as `sub` in the other, as django-oauth-toolkit writes."""
+    rules = TokenRules(subject_claims=("username",))
+    trusted = IssuerRegistry([issuer(tokens=rules)]).issuers[0]
+    wanted = login(trusted=trusted)
+
+    await check(identity(sub="1", at_hash=half(ACCESS)), wanted)
+    for token, reason in (
+        (identity(sub="1"), "missing_claim"),
+        (identity(sub="1", at_hash=half("another")), "wrong_access_token"),
+        (identity(sub="1", username="mallory", at_hash=half(ACCESS)), "another_subject"),
+    ):
+        with pytest.raises(InvalidToken, match=reason):
+            await check(token, wanted)
+
+
 def longer() -> str:
     return identity(at_hash=half(ACCESS, "sha512"))
 
@@ -73,6 +90,8 @@ def half(token: str, name: str = "sha256") -> str:
 GOOD: list[tuple[str, Callable[[], str]]] = [
     ("plain", identity),
     ("without typ", lambda: identity(header={"typ": ABSENT})),
+    ("our own resource beside us", lambda: identity(aud=[CLIENT, RESOURCE])),
+    ("no time of the sign-in", lambda: identity(auth_time=0)),
     ("several audiences and us as the party", lambda: identity(aud=[CLIENT, "x"], azp=CLIENT)),
     ("one audience in a list", lambda: identity(aud=[CLIENT])),
     ("the hash of the access token", lambda: identity(at_hash=half(ACCESS))),
@@ -105,11 +124,13 @@ BAD: list[tuple[str, str, Callable[[], str]]] = [
     ("from the future", "not_yet_valid", lambda: identity(iat=NOW + 31)),
     ("a life too long", "lives_too_long", lambda: identity(exp=NOW + 86_401)),
     ("an expiry in quotes", "bad_exp", lambda: identity(exp=str(NOW + 300))),
-    ("our resource as audience", "wrong_audience", lambda: identity(aud=RESOURCE)),
-    ("another client", "wrong_audience", lambda: identity(aud="other")),
-    ("another client of several", "wrong_audience", lambda: identity(aud=["other", "more"])),
-    ("several and no party", "wrong_audience", lambda: identity(aud=[CLIENT, "x"])),
-    ("another party", "wrong_audience", lambda: identity(azp="other")),
+    ("our resource as audience", "wrong_party", lambda: identity(aud=RESOURCE)),
+    ("another client", "wrong_party", lambda: identity(aud="other")),
+    ("another client of several", "wrong_party", lambda: identity(aud=["other", "more"])),
+    ("several and no party", "wrong_party", lambda: identity(aud=[CLIENT, "x"])),
+    ("ours, another and no party", "wrong_party", lambda: identity(aud=[CLIENT, RESOURCE, "x"])),
+    ("an audience of no text", "wrong_party", lambda: identity(aud=[CLIENT, {}])),
+    ("another party", "wrong_party", lambda: identity(azp="other")),
     ("no nonce", "wrong_nonce", lambda: identity(nonce=ABSENT)),
     ("another nonce", "wrong_nonce", lambda: identity(nonce="n-2")),
     ("a nonce of another kind", "wrong_nonce", lambda: identity(nonce=["n-1"])),

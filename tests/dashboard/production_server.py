@@ -74,8 +74,12 @@ class Provider(Idp):
         return {
             "token_type": "Bearer",
             "access_token": forge.token(client_id=CLIENT, **person),
-            "id_token": forge.token(header={"typ": "JWT"}, **identity),
+            "id_token": forge.token(header={"typ": "JWT"}, **self.identity(identity)),
         }
+
+    def identity(self, claims: dict[str, Any]) -> dict[str, Any]:
+        """Return the claims of the ID token."""
+        return claims
 
 
 class TlsProxy(Balancer):

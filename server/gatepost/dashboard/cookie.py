@@ -1,10 +1,10 @@
-"""The dashboard's two cookies: the session, and the sign-in in progress."""
+"""The dashboard's cookies: the session, its ID token, and the sign-in in progress."""
 
 from typing import Literal
 
 from gatepost_authz.config import Resource, Target
 
-Kind = Literal["session", "sign-in"]
+Kind = Literal["session", "identity", "sign-in"]
 
 
 class Cookies:

@@ -46,6 +46,10 @@ class DashboardLocation:
         """Return the redirect URI to register at the issuers."""
         return f"{self.resource.origin}{spot.base}/callback"
 
+    def signed_out(self, spot: DashboardPaths) -> str:
+        """Return the URL of the page after a sign-out, to register at the issuers."""
+        return f"{self.resource.origin}{spot.base}/signed-out"
+
 
 def below(wanted: str) -> str:
     """

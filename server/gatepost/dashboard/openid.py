@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 
 import msgspec
+from authlib.common.urls import add_params_to_uri  # type: ignore[import-untyped]
 from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
     prepare_grant_uri,
 )
@@ -37,10 +38,16 @@ class SignInAttempt(msgspec.Struct, frozen=True, kw_only=True):
     onward: str
     """The page that the visitor wanted, below the base."""
     began: float
+    switches: bool = False
+    """Whether the visitor asked to choose the account at the issuer."""
+
+
+PROMPTS = ("select_account", "login")
+"""The values of `prompt` by which a person can use another account, the preferred one first."""
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """The token endpoint's answer; not stored."""
+    """The token endpoint's answer."""
 
     access: str
     identity: str
@@ -68,11 +75,11 @@ class OpenIdClient:
         self.client = client
         self._fetcher = fetcher
         self._discovery = discovery
-        self._place = place_of(issuer, trusted)
+        self._place = msgspec.structs.replace(place_of(issuer, trusted), sign_in=True)
         self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 
-    def attempt(self, onward: str) -> SignInAttempt:
+    def attempt(self, onward: str, *, switches: bool = False) -> SignInAttempt:
         """Return a new sign-in with fresh secrets."""
         return SignInAttempt(
             issuer=self.issuer,
@@ -81,6 +88,7 @@ class OpenIdClient:
             verifier=secrets.token_urlsafe(48),
             onward=onward,
             began=time.time(),
+            switches=switches,
         )
 
     async def address(
@@ -101,8 +109,25 @@ class OpenIdClient:
             code_challenge=create_s256_code_challenge(attempt.verifier),
             code_challenge_method="S256",
             **self._resource(target),
+            **(await self._prompt() if attempt.switches else {}),
         )
         return uri
+
+    async def sign_out_address(self, back: str, hint: str) -> str:
+        """
+        Return the URL that signs a person out at the issuer; empty if it has none.
+
+        The issuer sends the browser *back*. *hint* is the ID token of the sign-in, or empty: then
+        the issuer asks the person first (OpenID Connect RP-Initiated Logout 1.0 section 2).
+        """
+        endpoint = await self._end_session_endpoint()
+        if not endpoint:
+            return ""
+        query = {"client_id": self.client.client_id, "post_logout_redirect_uri": back}
+        if hint:
+            query["id_token_hint"] = hint
+        address: str = add_params_to_uri(endpoint, list(query.items()))
+        return address
 
     async def names_itself(self) -> bool:
         """Return whether the issuer's answers name their sender (RFC 9207)."""
@@ -147,6 +172,24 @@ class OpenIdClient:
             # Anyone can start sign-ins, so an issuer that is down must not be asked each time.
             self._search_at = now + PAUSE_S
             raise
+
+    async def hint(self, identity: str) -> str:
+        """Return the ID token if the sign-out will need it, else an empty string."""
+        try:
+            return identity if await self._end_session_endpoint() else ""
+        except FetchError:
+            return ""
+
+    async def _end_session_endpoint(self) -> str:
+        return (await self._metadata()).end_session_endpoint if self.client.sign_out else ""
+
+    async def _prompt(self) -> Mapping[str, str]:
+        """Return the parameter that lets a person choose the account, if the issuer knows one."""
+        wanted: str = self.client.prompt
+        if not wanted and not self.client.authorization_endpoint:
+            known = (await self._metadata()).prompts
+            wanted = next((one for one in PROMPTS if one in known), "")
+        return {"prompt": wanted} if wanted else {}
 
     def _resource(self, target: Target) -> Mapping[str, str]:
         name = self.trusted.preset.resource_parameter

@@ -93,6 +93,10 @@ class PageServices(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     note: Callable[[str, TenantContext, str], Awaitable[None]]
     """Records a sign-in or sign-out with the visitor's address, durably."""
+    leave: Callable[[DashboardPaths, str, str], Awaitable[str]]
+    """
+    Returns where a visitor goes who signs out: given the dashboard, issuer and ID token (or empty).
+    """
 
 
 class GuardedPage:
@@ -154,12 +158,23 @@ class GuardedPage:
         except NotShown:
             raise ABSENT from None
         if answer.signs_out:
-            await around.sessions.end(session)
-            await around.note("signed_out", session.caller, peer_of(scope))
-            removal = around.cookies.removal("session", spot.target)
-            await reply.redirect(f"{spot.base}/signed-out", (removal,))
+            await self._sign_out(spot, session, scope, reply)
             return
         await self._send(answer, visit, session, receive, reply, self._renewal(session, spot))
+
+    async def _sign_out(
+        self, spot: DashboardPaths, session: SignedInSession, scope: Scope, reply: ResponseSender
+    ) -> None:
+        around = self._around
+        await around.sessions.end(session)
+        await around.note("signed_out", session.caller, peer_of(scope))
+        kept = cookie_of(scope["headers"], around.cookies.name("identity", spot.target))
+        hint = around.sessions.identity(session, kept)
+        address = await around.leave(spot, session.caller.issuer, hint)
+        removals = [around.cookies.removal("session", spot.target)]
+        if kept:
+            removals.append(around.cookies.removal("identity", spot.target))
+        await reply.redirect(address, removals)
 
     async def _judged(
         self, spot: DashboardPaths, session: SignedInSession, scope: Scope, receive: Receive

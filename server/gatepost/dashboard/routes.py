@@ -1,8 +1,10 @@
 """Build the dashboard: its routes, pages and shared objects."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
+import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -34,7 +36,11 @@ from gatepost.runtime.reload import revoked_callers
 from gatepost.runtime.services import Services
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
+from gatepost_authz.fetch import FetchError
 from gatepost_authz.issuers import IssuerRegistry
+
+Parties = Callable[[DashboardPaths], Mapping[str, OpenIdClient]]
+log = structlog.get_logger("gatepost.dashboard")
 
 
 class DashboardRoutes(msgspec.Struct, frozen=True):
@@ -49,11 +55,12 @@ class DashboardRoutes(msgspec.Struct, frozen=True):
 def rooms(config: Config, services: Services, resource: Resource) -> DashboardRoutes:
     """Return the dashboard for *config*."""
     assets = Assets()
-    around = page_services(config, services, resource, Templates(assets.path))
+    parties = _parties(config, services)
+    around = page_services(config, services, resource, Templates(assets.path), parties)
     place, view = around.place, around.view
     gateway = SignInServices(
         place=place,
-        parties=_parties(config, services),
+        parties=parties,
         bouncer=SignInVerifier(
             services.verifier,
             services.keys,
@@ -72,7 +79,12 @@ def rooms(config: Config, services: Services, resource: Resource) -> DashboardRo
     )
 
     def route(below: str, app: ASGIApp, methods: Sequence[str]) -> Route:
-        guarded = SecurityHeaders(app, resource=resource, development=config.development)
+        guarded = SecurityHeaders(
+            app,
+            resource=resource,
+            development=config.development,
+            sign_out_origins=_sign_out_origins(config),
+        )
         return Route(place.pattern + below, guarded, methods=list(methods))
 
     leaving = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
@@ -93,11 +105,16 @@ def rooms(config: Config, services: Services, resource: Resource) -> DashboardRo
 
 
 def page_services(
-    config: Config, services: Services, resource: Resource, view: Templates
+    config: Config,
+    services: Services,
+    resource: Resource,
+    view: Templates,
+    parties: Parties | None = None,
 ) -> PageServices:
     """Return what all pages of the dashboard share."""
+    place = DashboardLocation(resource)
     return PageServices(
-        place=DashboardLocation(resource),
+        place=place,
         sessions=DashboardSessions(
             services.keyring,
             services.records,
@@ -111,7 +128,33 @@ def page_services(
         streams=services.streams,
         max_body_bytes=config.limits.max_body_bytes,
         note=_note(services),
+        leave=_leaving(parties or _parties(config, services), place),
     )
+
+
+def _leaving(
+    parties: Parties, place: DashboardLocation
+) -> Callable[[DashboardPaths, str, str], Awaitable[str]]:
+    """Return the function that says where a visitor goes who signs out."""
+
+    async def leave(spot: DashboardPaths, issuer: str, hint: str) -> str:
+        back, party = place.signed_out(spot), parties(spot).get(short(issuer))
+        try:
+            address = await party.sign_out_address(back, hint) if party else ""
+        except FetchError as error:
+            # The session here has ended in any case.
+            log.warning("dashboard_sign_out_failed", issuer=issuer, reason=str(error))
+            address = ""
+        return address or f"{spot.base}/signed-out"
+
+    return leave
+
+
+def _sign_out_origins(config: Config) -> tuple[str, ...]:
+    """Return the origins of the issuers where people sign out, for the policy of the pages."""
+    leading = [one for one in config.issuers if one.dashboard and one.dashboard.sign_out]
+    parts = [urlsplit(issuer.issuer) for issuer in leading]
+    return tuple(dict.fromkeys(f"{part.scheme}://{part.netloc}" for part in parts))
 
 
 def _painter(place: DashboardLocation, view: Templates, guards: Sequence[Header]) -> RenderRefusal:
@@ -135,9 +178,7 @@ async def _sign_out(visit: PageRequest) -> PageResponse:
     return PageResponse(signs_out=True)
 
 
-def _parties(
-    config: Config, services: Services
-) -> Callable[[DashboardPaths], Mapping[str, OpenIdClient]]:
+def _parties(config: Config, services: Services) -> Parties:
     """Return the issuers with dashboard sign-in, created once."""
     issuers, known = services.issuers, dict[str, OpenIdClient | None]()
     clients = [issuer.dashboard for issuer in config.issuers if issuer.dashboard]

@@ -1,6 +1,6 @@
 """The security headers of every answer of the dashboard."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -14,11 +14,10 @@ Header = tuple[bytes, bytes]
 # level 3). Pages show text written by agents and attackers, which must never run.
 POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    b"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    b"connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 NO_STORE = (b"cache-control", b"no-store")
 GUARDS: tuple[Header, ...] = (
-    (b"content-security-policy", POLICY),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
     # With `no-referrer` browsers send `Origin: null` with our own forms (Fetch, "append a request
@@ -45,9 +44,16 @@ class SecurityHeaders:
     `localhost` do not apply to `127.0.0.1`.
     """
 
-    def __init__(self, app: ASGIApp, *, resource: Resource, development: bool) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        resource: Resource,
+        development: bool,
+        sign_out_origins: Sequence[str] = (),
+    ) -> None:
         self.app = app
-        self._guards = guards_of(resource)
+        self._guards = guards_of(resource, sign_out_origins)
         self._names = frozenset(name for name, _ in self._guards)
         self._origin = resource.origin.encode("ascii")
         self._host = resource.authority.lower().encode("ascii") if development else b""
@@ -68,6 +74,13 @@ class SecurityHeaders:
         await self.app(scope, receive, guarded)
 
 
-def guards_of(resource: Resource) -> tuple[Header, ...]:
-    """Return the security headers for a server at *resource*."""
-    return (*GUARDS, *SECURE) if resource.scheme == "https" else GUARDS
+def guards_of(resource: Resource, sign_out_origins: Sequence[str] = ()) -> tuple[Header, ...]:
+    """
+    Return the security headers for a server at *resource*.
+
+    Chromium applies `form-action` to redirects too, and the form of the sign-out leads to one of
+    *sign_out_origins*.
+    """
+    policy = " ".join([POLICY.decode("ascii"), *sign_out_origins]).encode("ascii")
+    guards = ((b"content-security-policy", policy), *GUARDS)
+    return (*guards, *SECURE) if resource.scheme == "https" else guards

@@ -14,7 +14,7 @@ from gatepost.storage.sessions import SessionRecord
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 
-PURPOSE, FORMS = "dashboard session", "dashboard form"
+PURPOSE, FORMS, IDENTITY = "dashboard session", "dashboard form", "dashboard identity"
 RENEWED_S = 60.0
 """Seconds by which the last visit in a cookie can be out of date."""
 MOST_COOKIE = 3_800
@@ -151,6 +151,21 @@ class DashboardSessions:
         return (
             msgspec.structs.replace(session, seen=now) if now - session.seen > RENEWED_S else None
         )
+
+    def sealed_identity(self, session: SignedInSession, token: str) -> str:
+        """
+        Return the cookie's value with the ID token of *session*; empty if it is too long.
+
+        Only the sign-out at the issuer uses it: it says whose session is to end there.
+        """
+        value = self._keyring.seal(IDENTITY, token.encode(), context=session.id)
+        return value if len(value) <= MOST_COOKIE else ""
+
+    def identity(self, session: SignedInSession, cookie: str) -> str:
+        """Return the ID token in *cookie*, if it is the one of *session*."""
+        if not cookie or not cookie.isascii() or len(cookie) > MOST_COOKIE:
+            return ""
+        return (self._keyring.open(IDENTITY, cookie, context=session.id) or b"").decode()
 
     def token(self, session: SignedInSession) -> str:
         """

@@ -4,7 +4,8 @@ import hashlib
 import hmac
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import urlencode
 
 import msgspec
 import structlog
@@ -16,6 +17,7 @@ from gatepost.dashboard.location import DashboardLocation, DashboardPaths, below
 from gatepost.dashboard.openid import OpenIdClient, SignInAttempt, SignInVerifier
 from gatepost.dashboard.page_guard import ABSENT, PageRefused
 from gatepost.dashboard.response import ResponseSender
+from gatepost.dashboard.security_headers import Header
 from gatepost.dashboard.session import CookieTooLong, DashboardSessions
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import peer_of
@@ -24,6 +26,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable, RevokedToken
 from gatepost_authz.fetch import FetchError
 from gatepost_authz.middleware import CALLER
+from gatepost_authz.reasons import NO_RULE, RULES
 
 PURPOSE = "dashboard sign-in"
 LASTS_S = 600
@@ -48,11 +51,45 @@ UNTRUSTED = PageRefused(
     "You signed in at the identity provider, but this dashboard did not accept the result. "
     "The server's log has the reason.",
 )
+OWN_ERRORS = {
+    "invalid_client": "issuers.dashboard.client_id, client_secret and method",
+    "unauthorized_client": "issuers.dashboard.client_id",
+    "invalid_scope": "issuers.dashboard.scopes and scopes.baseline",
+    "invalid_target": "resource, which the identity provider has to know",
+    "invalid_request": "issuers.dashboard",
+    "unsupported_grant_type": "issuers.dashboard.client_id",
+    "unsupported_response_type": "issuers.dashboard.client_id",
+}
+"""The OAuth errors that are about this server and not about the visitor, and their settings."""
+SWITCHES = {"account": "choose"}
+"""The parameter of a sign-in whose visitor wants to choose the account at the issuer."""
 AWAY = PageRefused(
     503,
     "Identity provider unavailable",
     "The identity provider could not be reached. Try again in a moment.",
 )
+
+
+def misconfigured(party: OpenIdClient, error: str) -> PageRefused:
+    """Log that the issuer refused this server, and return the page that says so."""
+    setting = OWN_ERRORS[error]
+    log.error("dashboard_sign_in_misconfigured", issuer=party.issuer, reason=error, setting=setting)
+    return PageRefused(
+        503,
+        "Sign-in is misconfigured",
+        f"The identity provider refused this server, not you ({error}). "
+        f"An administrator of this server has to check the setting {setting}.",
+    )
+
+
+def untrusted(refusal: AuthError) -> PageRefused:
+    """Return the page for a visitor whose tokens were refused; it names the rule."""
+    rule = RULES.get(refusal.reason, NO_RULE)
+    if not rule.setting:
+        return UNTRUSTED
+    claim = refusal.claim or rule.claim
+    told = f"{rule.rule} (claim {claim}, setting {rule.setting})" if claim else rule.rule
+    return PageRefused(UNTRUSTED.status, UNTRUSTED.title, f"{UNTRUSTED.sentence} {told}")
 
 
 class SignInServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +136,7 @@ class SignInStep:
                 )
             await self._step(gateway, spot, scope, reply)
         except PageRefused as turned:
-            again = f"{base}/sign-in" if spot else ""
+            again = f"{base}/sign-in?{urlencode(SWITCHES)}" if spot else ""
             html = gateway.view.bare("error.html", base, turned=turned, back=again)
             more = ((b"allow", b"GET, HEAD"),) if turned.status == 405 else ()
             await reply.html(turned.status, html, more)
@@ -113,9 +150,13 @@ async def choose(
     gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Show a link for each issuer; the visitor chooses before any redirect."""
-    onward = below(query_of(scope["query_string"]).get("next", ""))
-    names = {name: party.issuer for name, party in gateway.parties(spot).items()}
-    html = gateway.view.bare("signin.html", spot.base, issuers=names, onward=onward)
+    query = query_of(scope["query_string"])
+    shared = {"next": below(query.get("next", "")), **(SWITCHES if switches(query) else {})}
+    links = {
+        urlencode({"issuer": name, **shared}): party.issuer
+        for name, party in gateway.parties(spot).items()
+    }
+    html = gateway.view.bare("signin.html", spot.base, issuers=links)
     await reply.html(200, html)
 
 
@@ -123,7 +164,8 @@ async def signed_out(
     gateway: SignInServices, spot: DashboardPaths, scope: Scope, reply: ResponseSender
 ) -> None:
     """Show the page after the sign-out."""
-    await reply.html(200, gateway.view.bare("signedout.html", spot.base))
+    again = f"{spot.base}/sign-in?{urlencode(SWITCHES)}"
+    await reply.html(200, gateway.view.bare("signedout.html", spot.base, again=again))
 
 
 async def missing(
@@ -141,7 +183,7 @@ async def begin(
     party = gateway.parties(spot).get(query.get("issuer", ""))
     if party is None:
         raise ABSENT
-    attempt = party.attempt(below(query.get("next", "")))
+    attempt = party.attempt(below(query.get("next", "")), switches=switches(query))
     callback = gateway.place.callback(spot)
     try:
         address = await party.address(attempt, spot.target, callback, gateway.baseline)
@@ -173,11 +215,15 @@ async def finish(
     if not hmac.compare_digest(query.get("state", "").encode(), attempt.state.encode()):
         raise STALE
     try:
-        caller = await _identified(gateway, party, attempt, spot, query)
+        caller, identity = await _identified(gateway, party, attempt, spot, query)
     except FetchError as error:
+        own = error.error or ("invalid_client" if error.status == 401 else "")
+        if own in OWN_ERRORS:
+            # It counts as a failure: made-up codes must not become requests without end.
+            gateway.failed(scope, InvalidToken("refused_client").about(issuer=party.issuer))
+            raise misconfigured(party, own) from error
         log.warning("dashboard_sign_in_failed", issuer=party.issuer, reason=str(error))
-        if error.status in {400, 401}:
-            # 400: the code is not valid. 401: our own credentials are not; the log has details.
+        if error.status == 400:
             gateway.failed(scope, InvalidToken("bad_code").about(issuer=party.issuer))
             raise UNTRUSTED from error
         raise AWAY from error
@@ -188,8 +234,14 @@ async def finish(
     except AuthError as refusal:
         gateway.failed(scope, refusal.about(issuer=party.issuer))
         log.warning("dashboard_sign_in_refused", issuer=party.issuer, reason=refusal.reason)
-        raise UNTRUSTED from refusal
-    await _welcome(gateway, spot, scope, reply, caller, attempt.onward)
+        raise untrusted(refusal) from refusal
+    cookies = await _welcome(gateway, spot, scope, caller, identity)
+    await reply.redirect(spot.base + attempt.onward, cookies)
+
+
+def switches(query: Mapping[str, str]) -> bool:
+    """Return whether the visitor wants to choose the account."""
+    return SWITCHES.items() <= query.items()
 
 
 def under_way(gateway: SignInServices, spot: DashboardPaths, scope: Scope) -> SignInAttempt | None:
@@ -221,15 +273,19 @@ async def _identified(
     attempt: SignInAttempt,
     spot: DashboardPaths,
     query: Mapping[str, str],
-) -> TenantContext:
+) -> tuple[TenantContext, str]:
+    """Return the person, and the ID token if the sign-out will need it."""
     sender = query.get("iss")
-    if sender is None and await party.names_itself():
+    # An error carries nothing that another issuer could steal, and some leave `iss` out of it.
+    if sender is None and "error" not in query and await party.names_itself():
         raise InvalidToken("no_sender")
     if sender is not None and sender != party.issuer:
         # Another issuer answered in place of this one and would get our code and secret.
         raise InvalidToken("wrong_sender")
     if "error" in query:
         told = query["error"] if ERROR.fullmatch(query["error"]) else "unreadable"
+        if told in OWN_ERRORS:
+            raise misconfigured(party, told)
         log.info("dashboard_sign_in_declined", issuer=party.issuer, reason=told)
         raise DECLINED
     code = query.get("code", "")
@@ -237,17 +293,18 @@ async def _identified(
         raise STALE
     callback = gateway.place.callback(spot)
     tokens = await party.redeem(code, attempt, spot.target, callback)
-    return await gateway.bouncer.identify(tokens, party, attempt, spot.target)
+    person = await gateway.bouncer.identify(tokens, party, attempt, spot.target)
+    return person, await party.hint(tokens.identity)
 
 
 async def _welcome(
     gateway: SignInServices,
     spot: DashboardPaths,
     scope: Scope,
-    reply: ResponseSender,
     caller: TenantContext,
-    onward: str,
-) -> None:
+    identity: str,
+) -> Sequence[Header]:
+    """Open a session; return its cookies."""
     sessions, cookies, target = gateway.sessions, gateway.cookies, spot.target
     try:
         session = sessions.start(caller)
@@ -267,8 +324,11 @@ async def _welcome(
         await sessions.end(before)
     await gateway.note("signed_in", caller, peer_of(scope))
     scope[CALLER] = session.caller
-    more = (cookies.header("session", target, value), cookies.removal("sign-in", target))
-    await reply.redirect(spot.base + onward, more)
+    made = [cookies.header("session", target, value), cookies.removal("sign-in", target)]
+    hint = sessions.sealed_identity(session, identity) if identity else ""
+    if hint:
+        made.append(cookies.header("identity", target, hint))
+    return made
 
 
 def short(issuer: str) -> str:

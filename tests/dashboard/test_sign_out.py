@@ -1,0 +1,195 @@
+"""Signing out at the issuer too, and what a visitor is told when the issuer refuses this server."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.openid_provider import ChangeableProvider, changeable_provider
+from tests.dashboard.server import CLIENT, DashboardServer, HttpBrowser, parameters
+from tests.redaction.echo_server import overheard
+from tests.support.cases import each
+
+
+@pytest.fixture(scope="module")
+def shared_provider(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[DashboardServer, ChangeableProvider]]:
+    with changeable_provider(tmp_path_factory.mktemp("sign-out")) as pair:
+        yield pair
+
+
+@pytest.fixture
+def server(shared_provider: tuple[DashboardServer, ChangeableProvider]) -> DashboardServer:
+    return shared_provider[0]
+
+
+@pytest.fixture
+def provider(
+    shared_provider: tuple[DashboardServer, ChangeableProvider],
+) -> Iterator[ChangeableProvider]:
+    """The issuer; what a test changes is put back."""
+    provider = shared_provider[1]
+    yield provider
+    provider.refuses, provider.declines, provider.audience = None, "", CLIENT
+
+
+def signed_in(guest: HttpBrowser) -> str:
+    """Sign in as far as the issuer lets; return the page at the end."""
+    back = guest.http.get(guest.start().headers["location"]).headers["location"]
+    return guest.http.get(back).text
+
+
+def test_signing_out_leads_to_the_issuers_own_sign_out(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """With the ID token of this session, so that the issuer need not ask, and the way back."""
+    with server.guest() as guest:
+        signed_in(guest)
+        assert guest.get().status_code == 200
+        left = guest.post("/sign-out")
+        address = left.headers["location"]
+
+        assert address.startswith(f"{provider.issuer('main')}/end?")
+        asked = parameters(address)
+        assert asked["client_id"] == CLIENT
+        assert asked["post_logout_redirect_uri"] == f"{server.home}/signed-out"
+        assert asked["id_token_hint"].count(".") == 2
+        assert not list(guest.http.cookies.jar)
+        assert guest.get().headers["location"] == "/dashboard/sign-in"
+
+
+def test_the_form_of_the_sign_out_may_lead_to_the_issuer(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """Chromium applies `form-action` to redirects; no other host than the issuer's is allowed."""
+    with server.guest() as guest:
+        policy = guest.get("/sign-in").headers["content-security-policy"]
+
+    assert policy.endswith(f"; form-action 'self' {provider.base}")
+
+
+def test_the_next_sign_in_asks_for_the_account(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """Only after a sign-out or a refusal: otherwise a person stays signed in without a click."""
+    with server.guest() as guest:
+        signed_in(guest)
+        page = guest.get("/signed-out").text
+        again = re.search(r'href="(/dashboard/sign-in\?[^"]+)"', page)
+        assert again is not None
+        link = re.search(r'href="([^"]*/start\?[^"]+)"', guest.http.get(again[1]).text)
+        assert link is not None
+        asked = guest.http.get(link[1].replace("&amp;", "&")).headers["location"]
+
+    assert "prompt" not in provider.asked[-1]
+    assert parameters(asked)["prompt"] == "select_account"
+
+
+def test_the_sign_out_stays_here_where_the_operator_wants_it(tmp_path: Path) -> None:
+    """`sign_out = false`: no ID token is kept, and no other host may be led to."""
+    with changeable_provider(tmp_path, sign_out=False) as (server, _), server.guest() as guest:
+        signed_in(guest)
+        assert {cookie.name.rpartition("-")[2] for cookie in guest.http.cookies.jar} == {"session"}
+        left = guest.post("/sign-out")
+
+    assert left.headers["location"] == "/dashboard/signed-out"
+    assert left.headers["content-security-policy"].endswith("; form-action 'self'")
+
+
+def test_an_issuer_that_is_away_ends_the_session_here(tmp_path: Path) -> None:
+    """Without its metadata, the way leads to our own page."""
+    with changeable_provider(tmp_path) as (server, provider), server.guest() as guest:
+        signed_in(guest)
+        provider.metadata = {"end_session_endpoint": "https://elsewhere.example/end"}
+        server.run(forget(server))
+        left = guest.post("/sign-out")
+
+        assert left.headers["location"] == "/dashboard/signed-out"
+        assert guest.get().status_code == 303
+
+
+async def forget(server: DashboardServer) -> None:
+    """Have the server read the issuer's metadata anew."""
+    server.services.keys.discovery.distrust(server.gatepost.config.issuers[0].issuer)
+
+
+OWN_FAULTS = [
+    # status and error of the token endpoint, the setting that the page names
+    ((401, "invalid_client"), "issuers.dashboard.client_id, client_secret and method"),
+    ((400, "invalid_client"), "issuers.dashboard.client_id, client_secret and method"),
+    ((401, "made_up"), "issuers.dashboard.client_id, client_secret and method"),
+    ((400, "unauthorized_client"), "issuers.dashboard.client_id"),
+    ((400, "invalid_scope"), "issuers.dashboard.scopes and scopes.baseline"),
+    ((400, "invalid_target"), "resource"),
+]
+
+
+@each(("refusal", "setting"), OWN_FAULTS, ids=str)
+def test_a_visitor_is_not_blamed_for_our_own_refusal(
+    server: DashboardServer,
+    provider: ChangeableProvider,
+    refusal: tuple[int, str],
+    setting: str,
+) -> None:
+    """The page and the log name the setting, and nothing that the issuer made up."""
+    provider.refuses = refusal
+    with server.guest() as guest, overheard("json") as log:
+        page = signed_in(guest)
+
+    assert "refused this server, not you" in page
+    assert setting in page
+    lines = [line for line in log.getvalue().splitlines() if "sign_in_misconfigured" in line]
+    assert [json.loads(line)["issuer"] for line in lines] == [provider.issuer("main")]
+    assert setting in lines[0]
+    assert "made_up" not in page + log.getvalue()
+
+
+def test_a_code_that_is_not_good_is_no_misconfiguration(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """`invalid_grant` is about the code: made-up codes still slow their sender down."""
+    provider.refuses = (400, "invalid_grant")
+    with server.guest() as guest:
+        page = signed_in(guest)
+
+    assert "Access denied" in page
+    assert "misconfigured" not in page
+
+
+def test_an_error_of_the_sign_in_is_told_although_it_names_no_sender(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """django-oauth-toolkit announces `iss`, and leaves it out of errors."""
+    provider.declines = "invalid_scope"
+    with server.guest() as guest:
+        page = signed_in(guest)
+
+    assert "issuers.dashboard.scopes" in page
+    assert guest.cookie() == ""
+
+
+def test_an_id_token_may_also_name_our_resource(
+    server: DashboardServer, provider: ChangeableProvider
+) -> None:
+    """Canaille writes both, without `azp`; an audience that is not ours needs `azp`."""
+    ours = server.gatepost.config.resource
+    provider.audience = [CLIENT, ours]
+    with server.guest() as guest:
+        signed_in(guest)
+        assert guest.get().status_code == 200
+
+
+@pytest.mark.parametrize("named", [["https://other.example"], [{"a": 1}], [None]], ids=str)
+def test_an_id_token_for_another_server_too_is_refused(
+    server: DashboardServer, provider: ChangeableProvider, named: list[str]
+) -> None:
+    """The page names the rule and the setting."""
+    provider.audience = [CLIENT, *named]
+    with server.guest() as guest:
+        page = signed_in(guest)
+
+        assert "claim aud, setting issuers.dashboard.client_id" in page
+        assert guest.get().status_code == 303

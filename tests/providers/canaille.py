@@ -1,0 +1,44 @@
+"""Canaille 0.3: people's access tokens are ID tokens, machines' are opaque."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tests.providers.provider import GATEPOST, Provider
+from tests.support.processes import Process
+
+
+class Canaille(Provider):
+    """Canaille, with its memory as the store."""
+
+    name = "canaille"
+    version = "0.3.6"
+    sign_in_scopes = ("openid", "profile", "groups")
+    understands_resource = False
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "no claim of its tokens holds an organisation, so the issuer is one tenant",
+        "audience": "it ignores `resource`: the audience is what its administrator gave the client",
+    }
+
+    def launched(self) -> Process:
+        """Start it."""
+        return self.program("canaille_program")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "generic",
+            "audiences": [GATEPOST],
+            "tokens": {
+                "types": ["jwt"],
+                "required_claims": [],
+                "machine": [{"no_subject": True}],
+            },
+            "tenant": {"value": "acme"},
+            "roles": {"approver": {"claim": "groups", "value": "approver"}},
+            "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),
+            "introspection": {
+                "client_id": GATEPOST,
+                "client_secret": "env:TEST_SECRET",
+                "when": "always",
+            },
+        }

@@ -1,0 +1,37 @@
+"""django-oauth-toolkit 3.4: every access token is opaque, and introspection says little."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tests.providers.provider import GATEPOST, Provider
+from tests.support.processes import Process
+
+
+class DjangoOauthToolkit(Provider):
+    """A Django project of one file."""
+
+    name = "django-oauth-toolkit"
+    version = "3.4.1"
+    path = "/o"
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "its answers hold no organisation, so the issuer is one tenant",
+        "keys": "its access tokens are opaque, so no key signs them",
+        "roles": "its answers hold no claim besides scope, client_id, username and aud",
+    }
+
+    def launched(self) -> Process:
+        """Start it."""
+        return self.program("django_program")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "generic",
+            "tokens": {
+                "subject_claims": ["username"],
+                "machine": [{"no_subject": True}],
+            },
+            "tenant": {"value": "acme"},
+            "dashboard": self.dashboard(scopes=["openid"]),
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+        }

@@ -1,0 +1,91 @@
+"""Node's oidc-provider 9: once with signed access tokens, once with opaque ones."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tests.providers.provider import (
+    GATEPOST,
+    MACHINE,
+    PEOPLE,
+    READ,
+    WRITE,
+    Provider,
+    Registered,
+)
+from tests.providers.visitor import PASSWORD
+from tests.support.issuers import TokenForm
+from tests.support.node import command, environment
+from tests.support.processes import Process
+
+
+class OidcProvider(Provider):
+    """A server of `tests/node` whose people sign in by a form."""
+
+    name = "oidc-provider"
+    version = "9.13"
+    limits: ClassVar[Mapping[str, str]] = {
+        "revoked": "it revokes and introspects opaque tokens only",
+    }
+    form: ClassVar[TokenForm] = "jwt"
+    machines: ClassVar[Mapping[str, str]] = {MACHINE: "globex"}
+    """The tenants that machines' tokens name."""
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what this machine lacks: nothing, the tests bring Node."""
+        return ""
+
+    def launched(self) -> Process:
+        """Start it."""
+        settings = {
+            "resources": {self.site.resource: self.form, self.site.neighbour: self.form},
+            "scopes": [READ, WRITE],
+            "tenants": {person.name: person.tenant for person in PEOPLE} | self.machines,
+            "roles": {person.name: [person.role] for person in PEOPLE if person.role},
+            "passwords": {person.name: PASSWORD for person in PEOPLE},
+            "clients": [self._client(client) for client in self.clients],
+            "signing": self.signing.as_dict(private=True),
+            "tls": {"key": self.key_file, "certificate": self.certificate, "port": self.port},
+            "lifetime_s": self.lasts_s,
+        }
+        arguments = command("authorization_server.mjs", json.dumps(settings))
+        process = Process(arguments, env=environment())
+        assert json.loads(process.next_line())["issuer"] == self.issuer
+        return process
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "oidc-provider",
+            "tenant": {"claim": "org_id"},
+            "roles": {"approver": {"claim": "roles", "value": "approver"}},
+        }
+
+    def _client(self, client: Registered) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "client_id": client.client_id,
+            "grant_types": list(client.grants),
+            "redirect_uris": list(client.redirects),
+            "post_logout_redirect_uris": [self.site.signed_out] if client.redirects else [],
+            "response_types": ["code"] if client.redirects else [],
+            "token_endpoint_auth_method": "client_secret_basic" if client.secret else "none",
+        }
+        return described | ({"client_secret": client.secret} if client.secret else {})
+
+
+class OpaqueOidcProvider(OidcProvider):
+    """The same with opaque access tokens."""
+
+    name = "oidc-provider-opaque"
+    limits: ClassVar[Mapping[str, str]] = {
+        "keys": "its access tokens are opaque, so no key signs them",
+    }
+    form = "opaque"
+    machines: ClassVar[Mapping[str, str]] = {}
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings, with introspection and the tenant of the machine."""
+        asking = {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"}
+        machines = {MACHINE: {"tenant": "globex"}}
+        return {**super().table(), "introspection": asking, "clients": machines}

@@ -1,0 +1,304 @@
+"""A real identity provider as the journeys see it: its clients, its people, its tokens."""
+
+import base64
+import hashlib
+import json
+import secrets
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+from joserfc.jwk import RSAKey
+
+from tests.providers.visitor import PASSWORD, Visitor
+from tests.support.issuers import SECRET
+from tests.support.processes import Process, free_port, python_environment
+from tests.support.tokens import CertificateAuthority
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = ROOT / ".venv" / "providers" / "bin" / "python"
+"""The interpreter that has the providers of `requirements.lock`; `make` installs it."""
+HOST = "localhost"
+REDIRECT = "http://127.0.0.1:33419/callback"
+AGENT, MACHINE, GATEPOST, DASHBOARD = "agent", "machine", "gatepost", "gatepost-dashboard"
+NEIGHBOUR, OTHER_MACHINE = "neighbour", "neighbour-machine"
+"""Clients of another resource: one of people, one of its own."""
+READ, WRITE = "files:read", "files:write"
+LASTS_S = 300
+
+
+class Account(NamedTuple):
+    """A person that the provider knows; *tenant* and *role* only where its tokens say them."""
+
+    name: str
+    tenant: str
+    role: str = ""
+
+
+PEOPLE = (Account("alice", "acme", "approver"), Account("bob", "globex"))
+
+
+class Registered(NamedTuple):
+    """A client of the provider; without a secret it is a public one."""
+
+    client_id: str
+    grants: tuple[str, ...]
+    redirects: tuple[str, ...] = ()
+    secret: str = SECRET
+
+
+CODE = ("authorization_code", "refresh_token")
+CREDENTIALS = ("client_credentials",)
+
+
+class Site(NamedTuple):
+    """Where the provider runs, and the Gatepost that it issues tokens for."""
+
+    folder: Path
+    company: CertificateAuthority
+    resource: str
+    inspector_port: int
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port of the Gatepost."""
+        return "{0.scheme}://{0.netloc}".format(urlsplit(self.resource))
+
+    @property
+    def callback(self) -> str:
+        """Where the dashboard takes people back."""
+        return f"{self.origin}/dashboard/callback"
+
+    @property
+    def signed_out(self) -> str:
+        """Where people come back to who have signed out."""
+        return f"{self.origin}/dashboard/signed-out"
+
+    @property
+    def inspector(self) -> str:
+        """Where the Inspector listens for its sign-in."""
+        return f"http://127.0.0.1:{self.inspector_port}/oauth/callback"
+
+    @property
+    def neighbour(self) -> str:
+        """Another resource of the same provider."""
+        return "https://neighbour.example/mcp"
+
+
+class Provider(ABC):
+    """
+    One real identity provider over TLS with a certificate of a private company.
+
+    A new one is a file with a subclass: what it is started with, its `[[issuers]]` table, and what
+    it cannot do. All else follows from its metadata.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    path: ClassVar[str] = ""
+    """What the issuer has behind its host."""
+    scopes: ClassVar[tuple[str, ...]] = (READ, WRITE)
+    """Scopes of Gatepost's tools, where it knows any."""
+    sign_in_scopes: ClassVar[tuple[str, ...]] = ("openid",)
+    """What a person's client asks for besides."""
+    understands_resource: ClassVar[bool] = True
+    """Whether `resource` (RFC 8707) decides about the audience."""
+    limits: ClassVar[Mapping[str, str]] = {}
+    """Journeys that it cannot go, and why."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.port = free_port()
+        self.origin = f"https://{HOST}:{self.port}"
+        self.issuer = self.origin + self.path
+        self.certificate, self.key_file = site.company.certify(HOST)
+        self.trusting = ssl.create_default_context(cafile=str(site.company.bundle))
+        self.signing = self._new_key()
+        self.lasts_s = LASTS_S
+        self._process: Process | None = None
+        self._metadata: dict[str, Any] = {}
+
+    @property
+    def clients(self) -> tuple[Registered, ...]:
+        """Every client that it knows from the start."""
+        return (
+            Registered(AGENT, CODE, (REDIRECT, self.site.inspector), secret=""),
+            Registered(MACHINE, CREDENTIALS),
+            Registered(NEIGHBOUR, CODE, (REDIRECT,)),
+            Registered(OTHER_MACHINE, CREDENTIALS),
+            Registered(GATEPOST, CREDENTIALS),
+            Registered(DASHBOARD, CODE, (self.site.callback,)),
+        )
+
+    @classmethod
+    def missing(cls) -> str:
+        """Return what this machine lacks to run it; empty if nothing."""
+        return "" if PYTHON.exists() else f"no {PYTHON}: run `make .venv/providers`"
+
+    @abstractmethod
+    def launched(self) -> Process:
+        """Start the program, and return once it serves."""
+
+    @abstractmethod
+    def table(self) -> dict[str, Any]:
+        """Return the `[[issuers]]` table that fits it, without `issuer`."""
+
+    @staticmethod
+    def dashboard(**settings: Any) -> dict[str, Any]:
+        """Return the table of the dashboard's client."""
+        return {"client_id": DASHBOARD, "client_secret": "env:TEST_SECRET", **settings}
+
+    def start(self) -> None:
+        """Start it, with the keys and the lifetime that are set."""
+        self._process = self.launched()
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+    def restart(self) -> None:
+        """Have it take up other keys or another lifetime."""
+        self.stop()
+        self.start()
+
+    def rotate(self) -> None:
+        """Give it a new signing key; the old one is published no more."""
+        self.signing = self._new_key()
+        self.restart()
+
+    @contextmanager
+    def short_lived(self, seconds: int) -> Iterator[None]:
+        """Have it issue tokens for so many seconds."""
+        self.lasts_s = seconds
+        self.restart()
+        yield
+        self.lasts_s = LASTS_S
+        self.restart()
+
+    def endpoint(self, name: str) -> str:
+        """Return an endpoint of its metadata."""
+        if not self._metadata:
+            inserted = f"{self.origin}/.well-known/oauth-authorization-server{self.path}"
+            appended = f"{self.issuer}/.well-known/openid-configuration"
+            with self.http() as http:
+                found = [http.get(url) for url in (inserted, appended)]
+            documents = [answer.json() for answer in found if answer.status_code == 200]
+            assert documents, found[-1].text
+            self._metadata = {name: value for each in documents for name, value in each.items()}
+        return str(self._metadata[f"{name}_endpoint"])
+
+    def http(self) -> httpx2.Client:
+        """Return a client that trusts the private company."""
+        return httpx2.Client(verify=self.trusting, timeout=10)
+
+    def sign_in(self, visitor: Visitor, answer: httpx2.Response) -> httpx2.Response:
+        """Do what a person does with a page of it: by default, fill in its form."""
+        return visitor.fill_in(answer)
+
+    def resource(self, resource: str) -> dict[str, str]:
+        """Return the parameter that names a resource; none if it would be ignored."""
+        return {"resource": resource} if self.understands_resource and resource else {}
+
+    def machine_token(self, client: str = MACHINE, *, resource: str | None = None) -> str:
+        """Return an access token by client credentials, for Gatepost unless told otherwise."""
+        form = {
+            "grant_type": "client_credentials",
+            "scope": " ".join(self.scopes),
+            **self.resource(self.site.resource if resource is None else resource),
+        }
+        return str(self.post("token", form, client)["access_token"])
+
+    def person_token(self, name: str, client: str = AGENT, *, resource: str | None = None) -> str:
+        """Return a person's access token."""
+        return str(self.signed_in(name, client, resource=resource)["access_token"])
+
+    def signed_in(
+        self, name: str, client: str = AGENT, *, resource: str | None = None
+    ) -> dict[str, Any]:
+        """Return the token response for a code with PKCE, from a scripted browser."""
+        verifier = secrets.token_urlsafe(48)
+        digest = hashlib.sha256(verifier.encode()).digest()
+        named = self.resource(self.site.resource if resource is None else resource)
+        asked = {
+            "response_type": "code",
+            "client_id": client,
+            "redirect_uri": REDIRECT,
+            "scope": " ".join([*self.sign_in_scopes, *self.scopes]),
+            "state": secrets.token_urlsafe(16),
+            "nonce": secrets.token_urlsafe(16),
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+            **named,
+        }
+        with Visitor(self, name) as visitor:
+            back = visitor.visit(f"{self.endpoint('authorization')}?{urlencode(asked)}")
+        answered = parse_qs(urlsplit(back).query)
+        assert answered.get("state") == [asked["state"]], back
+        assert "code" in answered, back
+        form = {
+            "grant_type": "authorization_code",
+            "code": answered["code"][0],
+            "redirect_uri": REDIRECT,
+            "code_verifier": verifier,
+            **named,
+        }
+        return dict(self.post("token", form, client))
+
+    def revoke(self, token: str, client: str = MACHINE) -> None:
+        """Revoke a token of *client* (RFC 7009)."""
+        self.post("revocation", {"token": token}, client)
+
+    def introspected(self, token: str) -> dict[str, Any]:
+        """Return what the provider tells Gatepost about a token (RFC 7662)."""
+        return self.post("introspection", {"token": token}, GATEPOST)
+
+    def post(self, endpoint: str, form: Mapping[str, str], client: str) -> Any:
+        """Post a form as *client*; the answer must be a success."""
+        secret = next(one.secret for one in self.clients if one.client_id == client)
+        with self.http() as http:
+            if secret:
+                answer = http.post(self.endpoint(endpoint), data=form, auth=(client, secret))
+            else:
+                answer = http.post(self.endpoint(endpoint), data={**form, "client_id": client})
+        assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
+        return answer.json() if answer.content else {}
+
+    def program(self, name: str) -> Process:
+        """Run a program of `programs/` on the providers' interpreter, with what it has to know."""
+        path = self.site.folder / f"{name}.json"
+        path.write_text(json.dumps(self.settings()), encoding="utf-8")
+        module = f"tests.providers.programs.{name}"
+        process = Process(
+            [str(PYTHON), "-m", module, str(path)], env=python_environment(), cwd=ROOT
+        )
+        process.wait_for("^ready$")
+        return process
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a program has to know."""
+        return {
+            "host": HOST,
+            "port": self.port,
+            "certificate": self.certificate,
+            "key": self.key_file,
+            "folder": str(self.site.folder),
+            "signing": self.signing.as_dict(private=True),
+            "signing_pem": self.signing.as_pem(private=True).decode(),
+            "lasts_s": self.lasts_s,
+            "people": [{**person._asdict(), "password": PASSWORD} for person in PEOPLE],
+            "clients": [client._asdict() for client in self.clients],
+            "scopes": list(self.scopes),
+            "resources": [self.site.resource, self.site.neighbour],
+            "signed_out": self.site.signed_out,
+        }
+
+    @staticmethod
+    def _new_key() -> RSAKey:
+        return RSAKey.generate_key(2048, {"alg": "RS256", "use": "sig"}, auto_kid=True)

@@ -1,0 +1,193 @@
+"""
+Whole journeys at every real provider: the same tests for all, and each one's limits as data.
+
+Every token is one that the provider issued; nothing here signs or alters any.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
+from tests.providers.provider import MACHINE, NEIGHBOUR, OTHER_MACHINE
+from tests.support import commands
+from tests.support.client import Client, RawAnswer
+from tests.support.measuring import eventually
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.slow
+Journey = Callable[..., Any]
+LASTS_S, OVER_WITHIN_S = 2, 15
+
+
+def journey(name: str) -> Callable[[Journey], Journey]:
+    """Mark a test as the journey that a provider's `limits` may name; then it tells why not."""
+
+    def decorate(test: Journey) -> Journey:
+        @wraps(test)
+        def run(pair: Pairing, **fixtures: Any) -> None:
+            if reason := pair.provider.limits.get(name):
+                assert len(reason) > len(name), "a limit needs a reason"
+                return
+            test(pair, **fixtures)
+
+        return run
+
+    return decorate
+
+
+def refused(pair: Pairing, token: str) -> str:
+    """The reason that Gatepost counts for refusing that token; it must be refused."""
+    before = pair.refusals()
+    answer = pair.client.call(token, "whoami")
+    assert answer.status == 401, answer
+    told = answer.field("www-authenticate")
+    assert told is not None
+    assert 'error="invalid_token"' in told
+    # The page of the metrics is made at most once a second.
+    eventually(lambda: pair.refusals() - before, within=5)
+    [reason] = pair.refusals() - before
+    assert token not in pair.gatepost.output
+    return reason
+
+
+def test_people_are_themselves_and_nobody_else(pair: Pairing) -> None:
+    """Two people of one client are two callers, and neither is taken for a machine."""
+    known = [pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob")]
+
+    assert [caller["subject_kind"] for caller in known] == ["user", "user"]
+    assert len({caller["subject"] for caller in known}) == 2
+    for caller in known:
+        assert caller["issuer"] == pair.provider.issuer
+        assert caller["resource"] == pair.provider.site.resource
+        assert set(pair.provider.scopes) <= set(caller["scopes"])
+
+
+def test_a_person_stays_the_same_from_sign_in_to_sign_in(pair: Pairing) -> None:
+    """What a caller owns hangs on the subject."""
+    first, second = (pair.client.whoami(pair.provider.person_token("alice")) for _ in range(2))
+
+    assert first["subject"] == second["subject"]
+
+
+def test_a_machine_is_its_client(pair: Pairing) -> None:
+    """Client credentials make a caller of the kind client, whose id is the client's."""
+    known = pair.client.whoami(pair.provider.machine_token())
+
+    assert (known["subject_kind"], known["subject"]) == ("client", MACHINE)
+    assert known["client_id"] == MACHINE
+    assert known["roles"] == []
+
+
+@journey("audience")
+def test_a_token_for_another_resource_is_refused(pair: Pairing) -> None:
+    """The same client, person and scopes, and `resource` of a neighbour."""
+    other = pair.provider.site.neighbour
+
+    assert refused(pair, pair.provider.machine_token(resource=other)) == "wrong_audience"
+    reason = refused(pair, pair.provider.person_token("alice", resource=other))
+    assert reason == "wrong_audience"
+
+
+def test_a_token_of_another_client_is_refused(pair: Pairing) -> None:
+    """A neighbour's person and machine, who name no resource, or get their own audience."""
+    person = pair.provider.person_token("alice", NEIGHBOUR, resource="")
+    machine = pair.provider.machine_token(OTHER_MACHINE, resource="")
+
+    for token in (person, machine):
+        assert refused(pair, token) in {
+            "wrong_audience",
+            "no_audience",
+            "inactive",
+            "unknown_kind",
+        }
+
+
+def test_other_tokens_of_the_sign_in_open_nothing(pair: Pairing) -> None:
+    """Neither the ID token nor the refresh token is an access token."""
+    tokens = pair.provider.signed_in("alice")
+
+    assert pair.client.call(tokens["access_token"], "whoami").status == 200
+    for name in ("id_token", "refresh_token"):
+        if name in tokens:
+            refused(pair, tokens[name])
+
+
+def test_an_expired_token_is_refused(pair: Pairing) -> None:
+    """It worked, and works no more when its time is over."""
+    with pair.provider.short_lived(LASTS_S):
+        person, machine = pair.provider.person_token("alice"), pair.provider.machine_token()
+
+    for token in (person, machine):
+        eventually(lambda token=token: status(pair, token) == 401, within=OVER_WITHIN_S)
+        assert refused(pair, token) in {"expired", "inactive", "unknown_key", "bad_signature"}
+
+
+def status(pair: Pairing, token: str) -> int:
+    """How a call with that token ends."""
+    return pair.client.call(token, "whoami").status
+
+
+@journey("revoked")
+def test_a_revoked_token_is_refused(pair: Pairing) -> None:
+    """Revoked at the provider before Gatepost has seen it; afterwards an answer is kept 30 s."""
+    token = pair.provider.machine_token()
+    pair.provider.revoke(token)
+
+    assert refused(pair, token) == "inactive"
+
+
+@journey("keys")
+def test_new_keys_are_found_and_old_ones_are_over(pair: Pairing) -> None:
+    """Without a restart; a token of a key that is published no more is refused."""
+    before = pair.provider.person_token("alice")
+    assert status(pair, before) == 200
+    pair.provider.rotate()
+    after = pair.provider.person_token("alice")
+
+    eventually(lambda: status(pair, after) == 200, within=OVER_WITHIN_S)
+    assert refused(pair, before) in {"unknown_key", "bad_signature", "inactive"}
+
+
+@journey("tenants")
+def test_everybody_is_in_their_own_tenant(pair: Pairing) -> None:
+    """The organisation of people and machines comes from their tokens."""
+    tokens = {
+        "acme": pair.provider.person_token("alice"),
+        "globex": pair.provider.person_token("bob"),
+    }
+
+    assert {name: pair.client.whoami(token)["tenant"] for name, token in tokens.items()} == {
+        "acme": "acme",
+        "globex": "globex",
+    }
+    assert pair.client.whoami(pair.provider.machine_token())["tenant"] == "globex"
+
+
+@journey("roles")
+def test_roles_come_from_the_provider(pair: Pairing) -> None:
+    """Alice approves, Bob does not."""
+    alice, bob = (pair.client.whoami(pair.provider.person_token(name)) for name in ("alice", "bob"))
+
+    assert (alice["roles"], bob["roles"]) == (["approver"], [])
+
+
+def test_a_certificate_of_an_unknown_authority_is_told_as_such(
+    pair: Pairing, tmp_path: Path
+) -> None:
+    """Without `network.ca_bundle` no token is accepted, and nobody is told it was theirs."""
+    port = free_port()
+    settings = configuration(pair.provider) | {
+        "resource": f"http://127.0.0.1:{port}/mcp",
+        "listen": {"port": port},
+    }
+    token = pair.provider.person_token("alice")
+    with commands.serve(written(settings), tmp_path, env=ENVIRONMENT) as gatepost:
+        answer: RawAnswer = Client(gatepost.url).call(token, "whoami")
+        log = gatepost.output
+
+    assert answer.status == 503, answer
+    assert pair.provider.issuer in log
