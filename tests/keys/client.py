@@ -9,11 +9,12 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx2
 import pytest
 
-from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app, metadata
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
 CALLBACK = "http://127.0.0.1:41717/callback"
+PATHS = tuple(metadata.paths(IssuerSettings()))
 CLI = ("gatepost-cli", "cli-secret")
 
 
