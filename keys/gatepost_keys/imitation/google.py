@@ -28,6 +28,7 @@ GOOGLE_IMITATION = Imitation(
         "identity_scopes": GOOGLE_TOKENINFO,
         "scope_names": f"{GOOGLE}/protocols/oauth2/scopes#openid-connect",
         "client": GOOGLE_OAUTH,
+        "public_clients": GOOGLE_OAUTH,
         "audiences": GOOGLE_TOKENINFO,
         "errors": GOOGLE_OAUTH,
     },
@@ -79,10 +80,8 @@ GOOGLE_IMITATION = Imitation(
     refresh="access_type",
     refresh_rotates=False,
     audience="configured",
-    api_scopes=(
-        "https://www.googleapis.com/auth/userinfo.email",
-        "https://www.googleapis.com/auth/userinfo.profile",
-    ),
+    api_scopes=("openid",),
+    public_clients=False,
     unknown_scopes="refuse",
     identity_scopes=True,
     scope_names={

@@ -9,6 +9,8 @@ OPENID_APPENDED = "{issuer}/.well-known/openid-configuration"
 OAUTH_APPENDED = "{issuer}/.well-known/oauth-authorization-server"
 OPENID_INSERTED = "/.well-known/openid-configuration{issuer}"
 OAUTH_INSERTED = "/.well-known/oauth-authorization-server{issuer}"
+DISCOVERY = (OAUTH_INSERTED, OPENID_INSERTED, OPENID_APPENDED, OAUTH_APPENDED)
+"""Where clients look for metadata; RFC 8414 inserts before the path, OpenID Connect appends."""
 
 ENDPOINTS: Mapping[str, str] = {
     "authorization": "/authorize",
@@ -84,7 +86,7 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     # Addresses, each behind the development issuer's own path.
     issuer: str = ""
     """What follows the path in the issuer; `{org}` is the tenant as the provider spells it."""
-    discovery: tuple[str, ...] = (OAUTH_INSERTED, OPENID_INSERTED, OPENID_APPENDED, OAUTH_APPENDED)
+    discovery: tuple[str, ...] = DISCOVERY
     """Where the metadata are; `{issuer}` stands for the issuer's path without a trailing slash."""
     endpoints: Mapping[str, str] = msgspec.field(default_factory=lambda: ENDPOINTS)
     """The endpoints by name; a missing one does not exist."""
@@ -154,6 +156,10 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     """Scopes that the provider spells differently in tokens; an empty name is left out."""
 
     # Who there is.
+    public_clients: bool = True
+    """A client on a person's computer has no secret."""
+    sign_in_scopes: tuple[str, ...] = ()
+    """Scopes that every client has to ask for; `{api}` stands for the id of our API."""
     client: str = "{name}"
     """How the provider spells client ids."""
     org: str = "{name}"

@@ -31,6 +31,7 @@ ZITADEL_IMITATION = Imitation(
         "introspection": f"{ZITADEL_ENDPOINTS}#introspection_endpoint",
         "refresh": f"{ZITADEL}/apis/openidoauth/scopes",
         "audience": ZITADEL_SCOPES,
+        "sign_in_scopes": ZITADEL_SCOPES,
         "api": ZITADEL_SCOPES,
         "unknown_scopes": ZITADEL_SCOPES,
         "tenant_claim": ZITADEL_SCOPES,
@@ -84,6 +85,10 @@ ZITADEL_IMITATION = Imitation(
     },
     refresh="offline_access",
     audience="scope",
+    sign_in_scopes=(
+        "urn:zitadel:iam:org:project:id:{api}:aud",
+        "urn:zitadel:iam:user:resourceowner",
+    ),
     api="{digits}",
     unknown_scopes="ignore",
     client="{digits}",

@@ -1,4 +1,5 @@
 """Which resource an authorization is for, as the imitated provider decides it; pure."""
+# mypy: disallow-subclassing-any=False
 
 from collections.abc import Mapping, Sequence
 
@@ -8,11 +9,7 @@ from gatepost_keys.imitation import Imitation
 from gatepost_keys.imitation.facts import api_of
 from gatepost_keys.issuer.resources import Resources
 
-ZITADEL_AUDIENCE = "urn:zitadel:iam:org:project:id:{api}:aud"
-"""The scope that puts a project into the audience (https://zitadel.com/docs/apis/openidoauth/scopes)."""
 
-
-# mypy: disallow-subclassing-any=False
 class InvalidTarget(rfc6749.OAuth2Error):
     """The resource is unknown, or not the one that was granted (RFC 8707 section 2)."""
 
@@ -51,7 +48,8 @@ def resource_of(
         audience = values.get("audience")
         return named([audience] if audience else asked, resources, default="")
     if shape.audience == "scope":
-        return default if ZITADEL_AUDIENCE.format(api=api_of(shape, default)) in scopes else ""
+        wanted = shape.sign_in_scopes[0].format(api=api_of(shape, default))
+        return default if wanted in scopes else ""
     if shape.audience == "matching_scope":
         meant = any(scope.startswith(f"{default}/") for scope in scopes)
         # Compared byte for byte: a slash too many is another resource.

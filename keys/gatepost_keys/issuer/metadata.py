@@ -4,9 +4,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gatepost_keys.imitation.shape import DISCOVERY
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.server import OPENID as OPENID_SCOPE
-from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings
+from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import MINT_GRANT
 
 SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
@@ -19,6 +20,14 @@ def paths(settings: IssuerSettings) -> dict[str, str]:
         place = identifier.removeprefix(settings.origin).removesuffix("/")
         found |= {form.format(issuer=place): identifier for form in settings.imitation.discovery}
     return found
+
+
+def absent_paths(settings: IssuerSettings) -> set[str]:
+    """Return where clients look for metadata and registration, and the provider has none."""
+    places = (one.removeprefix(settings.origin).removesuffix("/") for one in settings.identifiers)
+    every = {form.format(issuer=place) for place in places for form in DISCOVERY}
+    registers = settings.path("registration") is not None
+    return (every | (set() if registers else {f"{MOUNT}/register"})) - paths(settings).keys()
 
 
 def document(settings: IssuerSettings, identifier: str = "") -> dict[str, object]:
@@ -42,7 +51,7 @@ def document(settings: IssuerSettings, identifier: str = "") -> dict[str, object
         "issuer": identifier or settings.identifiers[0],
         **endpoints,
         "jwks_uri": f"{settings.origin}{settings.path('jwks')}",
-        "scopes_supported": [*settings.offered, OPENID_SCOPE],
+        "scopes_supported": list(dict.fromkeys([*settings.offered, OPENID_SCOPE])),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": [*grants, *([MINT_GRANT] if settings.cli_secret else [])],
@@ -57,6 +66,11 @@ def document(settings: IssuerSettings, identifier: str = "") -> dict[str, object
         "id_token_signing_alg_values_supported": [settings.algorithm],
     }
     return {name: value for name, value in written.items() if name not in shape.metadata_lacks}
+
+
+async def absent(request: Request) -> Response:
+    """Answer that there is nothing: to a client, 401 would mean something else."""
+    return Response(status_code=404)
 
 
 def serve(settings: IssuerSettings, identifier: str) -> Handler:

@@ -55,6 +55,10 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
         route(path, public, GET=metadata.serve(settings, identifier))
         for path, identifier in metadata.paths(settings).items()
     ]
+    missing = [
+        route(path, public, GET=metadata.absent, POST=metadata.absent)
+        for path in metadata.absent_paths(settings)
+    ]
     # An imitation leaves out endpoints that its provider does not have.
     endpoints = [
         route(path, answers[name][0], **answers[name][1])
@@ -64,6 +68,7 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     return [
         *documents,
         *endpoints,
+        *missing,
         route(pages.STYLE_PATH, public, GET=pages.style()),
         route(f"{MOUNT}/rotate", local, POST=rotate.serve(server)),
         route(f"{MOUNT}/sign-in", own, POST=signin.serve(server, shown)),

@@ -62,6 +62,8 @@ class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
     """The redirect addresses for sign-ins; empty if no user signs in for it."""
     public: bool = False
     """Has no secret and proves itself by PKCE alone."""
+    refreshes: bool = False
+    """May use refresh tokens."""
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +92,8 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whom `auto_approve` signs in when no `login_hint` says; default: the first user."""
     cli_secret: str = ""
     """The secret of the client `gatepost-cli`, which mints and rotates; empty: no such client."""
+    token_client: str = ""
+    """The client that tokens of `gatepost token` name; default: `gatepost-cli`."""
     clients: tuple[StaticClient, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     """Web origins beside loopback ones whose scripts may register and get tokens."""

@@ -154,7 +154,7 @@ class DevelopmentIssuer:
         """Return the grants that suit a client of the settings."""
         machine = client.tenant and self.settings.imitation.machine
         signs_in = {"authorization_code"} if client.redirect_uris else set()
-        refreshes = {"refresh_token"} if client.public else set()
+        refreshes = {"refresh_token"} if client.refreshes else set()
         return frozenset(({"client_credentials"} if machine else set()) | signs_in | refreshes)
 
     def _described(

@@ -48,7 +48,7 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         request = self.request
         scope = self._spelled(request.payload.scope or "")
         record = RefreshToken(
-            client_id=request.client.client_id,
+            client_id=self.server.issuer.settings.token_client or request.client.client_id,
             scope=scope,
             resource=request.resource,
             sign_in=self.server.issuer.sign_in(request.user),
