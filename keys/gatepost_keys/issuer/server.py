@@ -77,6 +77,7 @@ class ClientRequest(rfc6749.OAuth2Request):
         self.payload = Payload(dict(form.values))
         self.resources = form.resources
         self.resource = ""
+        self.named = client_named(form)
 
     @property
     def args(self) -> Mapping[str, str]:
@@ -186,8 +187,10 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
 
     def _knows_client(self, request: object) -> bool:
         """Return whether the client that a token request names exists."""
-        form = request if isinstance(request, Form) else None
-        return form is None or self.query_client(client_named(form)) is not None
+        named = client_named(request) if isinstance(request, Form) else ""
+        if isinstance(request, ClientRequest):
+            named = request.named
+        return self.query_client(named) is not None
 
 
 def check_authentication(form: Form) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -26,7 +27,7 @@ from gatepost.dev.composition import (
     write_state,
 )
 from gatepost.dev.imitating import scopes_of
-from gatepost.dev.welcome import imitated, lines
+from gatepost.dev.welcome import lines
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServeJob
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
@@ -77,21 +78,13 @@ from gatepost_keys.issuer.mount import routes
     is_flag=True,
     help="Sign in the first user without showing pages. For tests.",
 )
-def dev(  # noqa: PLR0913 - one argument for each option
-    port: int,
-    files: tuple[str, ...],
-    state: Path,
-    provider: str,
-    opaque: bool,
-    rotation_s: int | None,
-    auto_approve: bool,
-) -> None:
+def dev(port: int, files: tuple[str, ...], state: Path, **issuer: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
     habits = IssuerHabits(
-        imitation=imitation_of(provider, opaque=opaque),
-        opaque=opaque,
-        rotate_keys_every_s=rotation_s or 0,
-        auto_approve=auto_approve,
+        imitation=imitation_of(issuer["provider"], opaque=issuer["opaque"]),
+        opaque=issuer["opaque"],
+        rotate_keys_every_s=issuer["rotation_s"] or 0,
+        auto_approve=issuer["auto_approve"],
     )
     run(port, files, state, habits)
 
@@ -118,14 +111,8 @@ def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) ->
     """Run the development server with an issuer of these *habits*."""
     sock = listening(HOST, port, "--port")
     limits, mistakes = limits_of(os.environ)
-    imitation = habits.imitation
     config = dev_config(
-        sock.getsockname()[1],
-        tools=files,
-        state=state,
-        limits=limits,
-        imitation=imitation,
-        opaque=habits.opaque,
+        sock.getsockname()[1], tools=files, state=state, limits=limits, habits=habits
     )
     toolbox = load(config.tools, config.packs, config.network)
     scopes = toolbox.declared_scopes
@@ -133,7 +120,7 @@ def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) ->
     if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
     config = msgspec.structs.replace(config, scopes=scopes_of(plan))
-    secrets = prepared(state, imitation)
+    secrets = prepared(state, habits.imitation)
     errors = [one for one in (*mistakes, *problems(config, toolbox)) if one.level == "error"]
     if errors:
         show(errors)
@@ -150,11 +137,7 @@ def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) ->
 
     def announce() -> None:
         click.echo(BANNER)
-        names = sorted(tool.name for tool in toolbox.tools)
-        for line in [
-            *lines(config.resource, names, state, issuer),
-            *imitated(config, issuer, state),
-        ]:
+        for line in lines(config, issuer, sorted(tool.name for tool in toolbox.tools), state):
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 

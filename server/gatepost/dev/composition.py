@@ -46,6 +46,21 @@ SETTINGS_FILE = "dev.toml"
 LIMITS_PREFIX = f"{PREFIX}LIMITS__"
 
 
+class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says about the issuer."""
+
+    imitation: Imitation = DEVELOPMENT
+    opaque: bool = False
+    """Access tokens are opaque."""
+    rotate_keys_every_s: int = 0
+    auto_approve: bool = False
+
+
+def opaque_tokens(habits: IssuerHabits) -> bool:
+    """Return whether the issuer's access tokens are opaque."""
+    return habits.opaque or habits.imitation.opaque == "always"
+
+
 def limits_of(environ: Mapping[str, str]) -> tuple[LimitsSettings, list[Problem]]:
     """Return the default limits, with those of `GATEPOST_LIMITS__…` applied."""
     tree: dict[str, Any] = {}
@@ -61,16 +76,15 @@ def dev_config(
     tools: tuple[str, ...],
     state: Path,
     limits: LimitsSettings | None = None,
-    imitation: Imitation = DEVELOPMENT,
-    opaque: bool = False,
+    habits: IssuerHabits | None = None,
 ) -> Config:
     """Return the development configuration: loopback only, one issuer, tenants on first use."""
-    origin = f"http://{HOST}:{port}"
+    resource, chosen = f"http://{HOST}:{port}/mcp", habits or IssuerHabits()
     return Config(
-        resource=f"{origin}/mcp",
+        resource=resource,
         mode="development",
         listen=Listen(host=HOST, port=port, drain_s=5),
-        issuers=(issuer_table(f"{origin}/mcp", state, imitation, opaque=opaque),),
+        issuers=(issuer_table(resource, state, chosen.imitation, opaque=opaque_tokens(chosen)),),
         tenancy=TenancySettings(tenants=("acme", "globex")),
         storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
@@ -78,16 +92,6 @@ def dev_config(
         limits=limits or LimitsSettings(),
         log=LogSettings(format="console"),
     )
-
-
-class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line says about the issuer."""
-
-    imitation: Imitation = DEVELOPMENT
-    opaque: bool = False
-    """Access tokens are opaque."""
-    rotate_keys_every_s: int = 0
-    auto_approve: bool = False
 
 
 def dev_issuer(
@@ -116,11 +120,6 @@ def dev_issuer(
         token_client="" if imitation == DEVELOPMENT else client_id(imitation, APP_CLIENT),
         clients=static_clients(config.resource, imitation, client_secrets or {}),
     )
-
-
-def opaque_tokens(habits: IssuerHabits) -> bool:
-    """Return whether the issuer's access tokens are opaque."""
-    return habits.opaque or habits.imitation.opaque == "always"
 
 
 def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -> list[str]:

@@ -122,8 +122,8 @@ def audiences_of(imitation: Imitation, api: str) -> Iterator[str]:
 def introspection_of(
     base: str, state: Path, imitation: Imitation, *, opaque: bool
 ) -> Introspection | None:
-    """Return how opaque tokens are asked about; None if the provider has none, or none are used."""
-    if not (opaque or imitation.opaque == "always"):
+    """Return how opaque tokens are asked about; None if none are used."""
+    if not opaque:
         return None
     endpoint = base + imitation.endpoints["introspection"] if imitation.tokeninfo else ""
     return Introspection(

@@ -38,8 +38,9 @@ def program() -> str:
     return shlex.quote(os.path.relpath(started))
 
 
-def lines(resource: str, tools: list[str], state: Path, issuer: IssuerSettings) -> list[str]:
+def lines(config: Config, issuer: IssuerSettings, tools: list[str], state: Path) -> list[str]:
     """Return the lines before the ready line."""
+    resource = config.resource
     origin = resource.removesuffix("/mcp")
     where = "" if state == DEFAULT_STATE else f" --state {shlex.quote(str(state))}"
     token = f"$({program()} token --tenant acme{where})"
@@ -59,6 +60,7 @@ def lines(resource: str, tools: list[str], state: Path, issuer: IssuerSettings) 
         f"Dashboard, where alice and dave approve calls: {origin}/dashboard",
         "Connect Claude Code (in other clients, paste the URL):",
         f"  claude mcp add --transport http gatepost {resource}",
+        *imitated(config, issuer, state),
     ]
 
 
