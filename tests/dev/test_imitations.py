@@ -1,6 +1,7 @@
 """Every imitation in process: its issuer's tokens at a gate with the table that `dev` prints."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,7 @@ from gatepost_authz.presets import PRESETS
 from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
+from tests.architecture.source import ROOT
 from tests.dev.imitated import CALLBACK, TOOL_SCOPES, Imitated
 from tests.keys.client import RESOURCE, query_of
 from tests.support.cases import each
@@ -343,3 +345,11 @@ async def test_a_token_without_scope_of_ours_is_for_graph(
 def key_of(token: str) -> str:
     """The `kid` of a signed token."""
     return str(json.loads(unb64(token.partition(".")[0]))["kid"])
+
+
+def test_the_provider_page_describes_every_imitation() -> None:
+    """Its table has one row for each name that `--as` takes."""
+    page = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
+    section = page.partition("## Try a provider without an account")[2].partition("\n## ")[0]
+
+    assert re.findall(r"^\| `([a-z][\w-]*)` \|", section, re.M) == NAMES

@@ -70,7 +70,6 @@ LOGTO_IMITATION = Imitation(
         "exp": "$exp",
         "iat": "$iat",
         "iss": "$iss",
-        "jti": "$jti",
         "scope": "$scope",
         "aud": "$resource",
         "token_type": "Bearer",
@@ -128,7 +127,7 @@ OIDC_PROVIDER_IMITATION = Imitation(
     person={**PROVIDER_CLAIMS, "sub": "$hex", "org_id": "$org", "roles": "$roles"},
     machine={**PROVIDER_CLAIMS, "sub": "$client", "org_id": "$org"},
     identity=PROVIDER_IDENTITY,
-    # A machine's answer has no `sub`.
+    # A machine's answer has no `sub`, and no `jti` either, which would be the token itself.
     introspection={
         "active": True,
         "sub": "$person_sub",
@@ -136,7 +135,6 @@ OIDC_PROVIDER_IMITATION = Imitation(
         "exp": "$exp",
         "iat": "$iat",
         "iss": "$iss",
-        "jti": "$jti",
         "scope": "$scope",
         "aud": "$resource",
         "token_type": "Bearer",
@@ -155,5 +153,6 @@ OIDC_PROVIDER_IMITATION = Imitation(
         "invalid_grant": ErrorShape(description="grant request is invalid"),
         "invalid_client": ErrorShape(status=401, description="client authentication failed"),
         "invalid_target": ErrorShape(description="resource indicator is missing, or unknown"),
+        "unsupported_grant_type": ErrorShape(description="unsupported grant_type requested"),
     },
 )
