@@ -106,7 +106,7 @@ KEYCLOAK_IMITATION = Imitation(
             status=401, description="Invalid client or Invalid client credentials"
         ),
         "invalid_grant": ErrorShape(description="Code not valid"),
-        "invalid_scope": ErrorShape(description="Invalid scopes: {asked}"),
+        "invalid_scope": ErrorShape(description="Invalid scopes"),
         "unsupported_grant_type": ErrorShape(description="Unsupported grant_type"),
     },
 )

@@ -26,7 +26,7 @@ ZITADEL_IMITATION = Imitation(
         "endpoints": ZITADEL_ENDPOINTS,
         "access_type": "https://github.com/zitadel/oidc/blob/main/pkg/op/signer.go",
         "person": ZITADEL_CLAIMS,
-        "machine": ZITADEL_CLAIMS,
+        "machine": "https://questions.zitadel.com/m/1435721390941540623",
         "identity": ZITADEL_CLAIMS,
         "introspection": f"{ZITADEL_ENDPOINTS}#introspection_endpoint",
         "refresh": f"{ZITADEL}/apis/openidoauth/scopes",
@@ -48,7 +48,11 @@ ZITADEL_IMITATION = Imitation(
     },
     access_type="JWT",
     person=ZITADEL_TOKEN,
-    machine=ZITADEL_TOKEN,
+    machine={
+        **{name: value for name, value in ZITADEL_TOKEN.items() if name != "azp"},
+        "aud": ["$api"],
+        "client_id": "$client",
+    },
     identity={
         "iss": "$iss",
         "sub": "$digits",

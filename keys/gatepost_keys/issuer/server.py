@@ -178,7 +178,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
             error.error, error.description = written.error, written.description
             answer: IssuerResponse = super().handle_error_response(request, error)
             return answer
-        headers = {"Cache-Control": "no-store"}
+        headers = {"Cache-Control": "no-store", "Pragma": "no-cache"}
         if written.status == 401:
             headers["WWW-Authenticate"] = 'Basic realm="Gatepost development issuer"'
         return IssuerResponse(
