@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from gatepost_keys.imitation import IMITATIONS
+from tests.clients.sdk_clients import CSV, walk_python
 from tests.keys.client import challenge_of
 from tests.support.browser import Person
 from tests.support.cases import each
@@ -230,6 +231,18 @@ def test_keys_rotate_while_it_runs(tmp_path: Path, name: str) -> None:
 def key_of(access_token: str) -> str:
     """The `kid` of a signed token."""
     return str(json.loads(unb64(access_token.partition(".")[0]))["kid"])
+
+
+@each("name", [name for name, shape in IMITATIONS.items() if "registration" in shape.endpoints])
+async def test_the_python_client_needs_no_help(tmp_path: Path, name: str) -> None:
+    """Where the provider registers clients: discovery, registration, sign-in, calls, renewal."""
+    folder = tmp_path / name
+    folder.mkdir()
+    with dev(folder, "--as", name) as gatepost:
+        report = await walk_python(gatepost.url, Person("alice"), mode="auto", csv=CSV)
+
+    assert "files:write" in report["granted"].split()
+    assert report["after_refresh"] == "again"
 
 
 def test_a_wrong_name_ends_with_the_right_one(tmp_path: Path) -> None:
