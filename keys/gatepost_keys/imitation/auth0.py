@@ -22,6 +22,7 @@ AUTH0_IMITATION = Imitation(
         "issuer": AUTH0_PROFILES,
         "discovery": f"{AUTH0}/get-started/applications/configure-applications-with-oidc-discovery",
         "endpoints": "https://auth0.com/docs/api/authentication",
+        "scopes_supported": f"{AUTH0}/get-started/apis/scopes/openid-connect-scopes",
         "access_type": AUTH0_PROFILES,
         "next_key": f"{AUTH0}/get-started/tenant-settings/signing-keys/rotate-signing-keys",
         "person": AUTH0_PROFILES,
@@ -46,6 +47,7 @@ AUTH0_IMITATION = Imitation(
         "registration": "/oidc/register",
         "revocation": "/oauth/revoke",
     },
+    scopes_supported=("openid", "profile", "email", "offline_access"),
     access_type="JWT",
     next_key=True,
     person={

@@ -13,6 +13,7 @@ GOOGLE_IMITATION = Imitation(
     sources={
         "discovery": GOOGLE_METADATA,
         "endpoints": GOOGLE_METADATA,
+        "scopes_supported": GOOGLE_METADATA,
         "machine": GOOGLE_OAUTH,
         "person": GOOGLE_TOKENINFO,
         "identity": f"{GOOGLE_OPENID}#an-id-tokens-payload",
@@ -40,6 +41,7 @@ GOOGLE_IMITATION = Imitation(
         "introspection": "/tokeninfo",
         "revocation": "/revoke",
     },
+    scopes_supported=("openid", "email", "profile"),
     machine={},
     person={
         "azp": "$client",

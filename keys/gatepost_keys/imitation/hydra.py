@@ -24,6 +24,7 @@ HYDRA_IMITATION = Imitation(
     sources={
         "discovery": HYDRA_API,
         "endpoints": HYDRA_API,
+        "scopes_supported": HYDRA_API,
         "access_type": f"{FOSITE}/token/jwt/jwt.go",
         "person": HYDRA_JWT,
         "machine": HYDRA_JWT,
@@ -47,6 +48,7 @@ HYDRA_IMITATION = Imitation(
         "introspection": "/admin/oauth2/introspect",
         "revocation": "/oauth2/revoke",
     },
+    scopes_supported=("offline_access", "openid"),
     access_type="JWT",
     person={**HYDRA_CLAIMS, "sub": "$guid"},
     machine={**HYDRA_CLAIMS, "sub": "$client"},

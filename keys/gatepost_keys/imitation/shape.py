@@ -92,6 +92,8 @@ class Imitation(msgspec.Struct, frozen=True, kw_only=True):
     """The endpoints by name; a missing one does not exist."""
     metadata_lacks: frozenset[str] = frozenset()
     """Metadata members that the provider does not publish."""
+    scopes_supported: tuple[str, ...] = ()
+    """The scopes that the metadata list; empty: all that exist."""
     names_itself: bool = True
     """Authorization responses name their issuer (RFC 9207)."""
 

@@ -24,6 +24,7 @@ ZITADEL_IMITATION = Imitation(
     sources={
         "discovery": ZITADEL_ENDPOINTS,
         "endpoints": ZITADEL_ENDPOINTS,
+        "scopes_supported": f"{ZITADEL}/apis/openidoauth/scopes",
         "access_type": "https://github.com/zitadel/oidc/blob/main/pkg/op/signer.go",
         "person": ZITADEL_CLAIMS,
         "machine": "https://questions.zitadel.com/m/1435721390941540623",
@@ -46,6 +47,7 @@ ZITADEL_IMITATION = Imitation(
         "introspection": "/oauth/v2/introspect",
         "revocation": "/oauth/v2/revoke",
     },
+    scopes_supported=("openid", "profile", "email", "offline_access"),
     access_type="JWT",
     person=ZITADEL_TOKEN,
     machine={

@@ -51,7 +51,9 @@ def document(settings: IssuerSettings, identifier: str = "") -> dict[str, object
         "issuer": identifier or settings.identifiers[0],
         **endpoints,
         "jwks_uri": f"{settings.origin}{settings.path('jwks')}",
-        "scopes_supported": list(dict.fromkeys([*settings.offered, OPENID_SCOPE])),
+        "scopes_supported": list(
+            shape.scopes_supported or dict.fromkeys([*settings.offered, OPENID_SCOPE])
+        ),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": [*grants, *([MINT_GRANT] if settings.cli_secret else [])],
