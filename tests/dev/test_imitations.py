@@ -278,10 +278,11 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 
 def test_opaque_tokens_need_a_provider_that_has_them() -> None:
-    """Entra has none that a resource server could ask about."""
+    """Entra has none that a resource server could ask about, and the issuer itself issues JWTs."""
     assert imitation_of("hydra", opaque=True) == IMITATIONS["hydra"]
-    with pytest.raises(click.BadParameter, match="no opaque access tokens"):
-        imitation_of("entra-v2", opaque=True)
+    for name in ("entra-v2", ""):
+        with pytest.raises(click.BadParameter, match="zitadel, hydra, logto, oidc-provider"):
+            imitation_of(name, opaque=True)
 
 
 @each("name", NAMES)

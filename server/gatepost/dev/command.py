@@ -65,7 +65,7 @@ from gatepost_keys.issuer.mount import routes
     help="Imitate an identity provider: claims, audiences, scopes, endpoints, errors. "
     f"One of {', '.join(IMITATIONS)}.",
 )
-@click.option("--opaque", is_flag=True, help="Issue opaque access tokens, which are introspected.")
+@click.option("--opaque", is_flag=True, help="With --as: issue opaque access tokens.")
 @click.option(
     "--rotate-keys-every",
     "rotation_s",
@@ -99,9 +99,10 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
             param_hint="--as",
         )
     imitation = IMITATIONS[provider] if provider else DEVELOPMENT
-    if opaque and imitation.opaque == "never":
+    if opaque and (not provider or imitation.opaque == "never"):
+        able = ", ".join(name for name, one in IMITATIONS.items() if one.opaque != "never")
         raise click.BadParameter(
-            f"{provider} issues no opaque access tokens that can be introspected.",
+            f"name a provider by --as that issues opaque access tokens: {able}.",
             param_hint="--opaque",
         )
     return imitation
