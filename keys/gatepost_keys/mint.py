@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,22 +12,13 @@ from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
 from gatepost_keys.generate import GenerationRefused
+from gatepost_keys.imitation import DEVELOPMENT, Imitation
+from gatepost_keys.imitation.facts import about, api_of, filled, ids_of, lifetime
 from gatepost_keys.jwks import ALGORITHMS
+from gatepost_keys.subject import TokenSubject
 
 MAX_LIFETIME_S = 600
 """A development token that leaks is worthless ten minutes later."""
-
-
-class TokenSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a token is about: a development user, or a machine client."""
-
-    username: str
-    """Becomes `sub`; unique at this issuer."""
-    tenant: str
-    """Becomes `org_id`."""
-    name: str = ""
-    email: str = ""
-    roles: tuple[str, ...] = ()
 
 
 class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,39 +28,46 @@ class AccessTokenClaims(msgspec.Struct, frozen=True, kw_only=True):
     person: TokenSubject
     client_id: str
     resource: str
-    """The only audience (RFC 8707)."""
+    """The only audience (RFC 8707); empty: the token is for no resource of ours."""
     scopes: str = ""
     """Space-delimited; empty leaves the claim out."""
     auth_time: int | None = None
     acr: str | None = None
+    imitation: Imitation = DEVELOPMENT
+    """Whose way of writing claims this is."""
+
+    def facts(self, *, now: float, lifetime_s: int) -> dict[str, object]:
+        """
+        Return the facts for templates about a token issued *now*; Refused when it would live over
+        ten minutes.
+        """
+        if not 0 < lifetime_s <= MAX_LIFETIME_S:
+            raise GenerationRefused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
+        shape = self.imitation
+        return {
+            **about(self.person, shape, self.client_id),
+            **lifetime(now, lifetime_s),
+            "iss": self.issuer,
+            "resource": self.resource,
+            "api": api_of(shape, self.resource) if self.resource else shape.other_api,
+            "scope": self.scopes,
+            "scopes": self.scopes.split(),
+            "auth_time": self.auth_time or None,
+            "acr": self.acr,
+            "sid": session_id(self.person, self.auth_time),
+        }
 
     def claims(self, *, now: float, lifetime_s: int) -> dict[str, object]:
         """
         Return the claims of a token issued *now*; Refused when it would live over ten minutes.
         """
-        if not 0 < lifetime_s <= MAX_LIFETIME_S:
-            raise GenerationRefused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
-        person = self.person
-        claims: dict[str, object] = {
-            "iss": self.issuer,
-            "sub": person.username,
-            "aud": self.resource,
-            "exp": int(now) + lifetime_s,
-            "iat": int(now),
-            "jti": secrets.token_urlsafe(16),
-            "client_id": self.client_id,
-            "org_id": person.tenant,
-            "dev": True,
-        }
-        optional: dict[str, object] = {
-            "scope": self.scopes,
-            "roles": list(person.roles),
-            "email": person.email,
-            "name": person.name,
-            "auth_time": self.auth_time,
-            "acr": self.acr,
-        }
-        return claims | {name: value for name, value in optional.items() if value}
+        return self.claims_of(self.facts(now=now, lifetime_s=lifetime_s))
+
+    def claims_of(self, facts: Mapping[str, object]) -> dict[str, object]:
+        """Return the claims that *facts* give."""
+        shape = self.imitation
+        template = shape.machine if self.person.machine else shape.person
+        return filled(template, facts) | {"dev": True}
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,28 +80,29 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str = ""
     auth_time: int | None = None
     acr: str | None = None
+    imitation: Imitation = DEVELOPMENT
+    """Whose way of writing claims this is."""
 
     def claims(self, *, now: float, lifetime_s: int, at_hash: str) -> dict[str, object]:
         """Return the claims of a token issued *now*; *at_hash* is of the access token beside it."""
-        person = self.person
-        claims: dict[str, object] = {
+        shape = self.imitation
+        facts = {
+            **about(self.person, shape, self.client_id),
+            **lifetime(now, lifetime_s),
             "iss": self.issuer,
-            "sub": person.username,
-            "aud": self.client_id,
-            "exp": int(now) + lifetime_s,
-            "iat": int(now),
-            "org_id": person.tenant,
-            "dev": True,
-        }
-        optional: dict[str, object] = {
+            "api": api_of(shape, ""),
             "nonce": self.nonce,
             "at_hash": at_hash,
-            "name": person.name,
-            "email": person.email,
-            "auth_time": self.auth_time,
+            "auth_time": self.auth_time or None,
             "acr": self.acr,
+            "sid": session_id(self.person, self.auth_time),
         }
-        return claims | {name: value for name, value in optional.items() if value}
+        return filled(shape.identity, facts) | {"dev": True}
+
+
+def session_id(person: TokenSubject, auth_time: int | None) -> str:
+    """Return the id of a person's sign-in, which is not secret."""
+    return ids_of("session", f"{person.username} {auth_time}")["guid"]
 
 
 def half_hash(token: str, algorithm: str) -> str:
@@ -130,7 +128,8 @@ class Algorithms(JWSRegistry):
 
 def sign(claims: Mapping[str, object], key: Key, *, kind: str = "at+jwt") -> str:
     """
-    Return a compact JWS of *claims* with *kind* as its `typ` and the key's own `kid` and `alg`.
+    Return a compact JWS of *claims* with *kind* as its `typ` (empty: none) and the key's own `kid`
+    and `alg`.
     """
-    header = {"typ": kind, "alg": str(key.alg), "kid": str(key.kid)}
-    return jwt.encode(header, dict(claims), key, registry=Algorithms())
+    header = {**({"typ": kind} if kind else {}), "alg": str(key.alg), "kid": str(key.kid)}
+    return jwt.encode(header, dict(claims), key, registry=Algorithms(), default_type=None)

@@ -7,13 +7,15 @@ import secrets
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx2
+import msgspec
 import pytest
 
-from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, app, metadata
 
 ORIGIN = "http://127.0.0.1:8000"
 RESOURCE = f"{ORIGIN}/mcp"
 CALLBACK = "http://127.0.0.1:41717/callback"
+PATHS = tuple(metadata.paths(IssuerSettings()))
 CLI = ("gatepost-cli", "cli-secret")
 
 
@@ -40,15 +42,22 @@ def challenge_of(verifier: str) -> str:
 class Walk:
     """One issuer, one browser and one client that walk the code flow together."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, made: IssuerSettings | None = None, **settings: object) -> None:
         self.clock = Clock()
-        defaults = {"cli_secret": CLI[1], "algorithm": "ES256", "clock": self.clock}
-        self.issuer = DevelopmentIssuer(IssuerSettings(**(defaults | settings)))
+        defaults = {"cli_secret": CLI[1], "algorithm": "ES256"}
+        made = made or IssuerSettings(**(defaults | settings))
+        self.issuer = DevelopmentIssuer(msgspec.structs.replace(made, clock=self.clock))
         self.http = httpx2.AsyncClient(
             transport=httpx2.ASGITransport(app=app(self.issuer)), base_url=ORIGIN
         )
         self.client_id = ""
         self.verifier = secrets.token_urlsafe(48)
+
+    def path(self, endpoint: str) -> str:
+        """The path of the endpoint of that name."""
+        path = self.issuer.settings.path(endpoint)
+        assert path is not None, f"there is no {endpoint} endpoint"
+        return path
 
     async def register(self, **metadata: object) -> dict[str, object]:
         body = {
@@ -56,7 +65,7 @@ class Walk:
             "token_endpoint_auth_method": "none",
             "client_name": "Test client",
         }
-        answer = await self.http.post("/dev-as/register", json=body | metadata)
+        answer = await self.http.post(self.path("registration"), json=body | metadata)
         assert answer.status_code == 201, answer.text
         self.client_id = answer.json()["client_id"]
         return answer.json()
@@ -76,7 +85,7 @@ class Walk:
         return {name: value for name, value in (values | changes).items() if value is not None}
 
     async def authorize(self, **changes: str | None) -> httpx2.Response:
-        return await self.http.get("/dev-as/authorize", params=self.request(**changes))
+        return await self.http.get(self.path("authorization"), params=self.request(**changes))
 
     async def submit(self, page: httpx2.Response, **pressed: str) -> httpx2.Response:
         """Press a button of the page's form."""
@@ -100,7 +109,7 @@ class Walk:
         return query_of(await self.submit(consent, decision="allow"))["code"]
 
     async def token(self, **fields: object) -> httpx2.Response:
-        return await self.http.post("/dev-as/token", data=fields)
+        return await self.http.post(self.path("token"), data=fields)
 
     async def exchange(self, code: str, /, **changes: object) -> httpx2.Response:
         fields = {
@@ -128,7 +137,7 @@ class Walk:
         return answer.json()
 
     async def introspect(self, token: str) -> dict[str, object]:
-        answer = await self.http.post("/dev-as/introspect", data={"token": token}, auth=CLI)
+        answer = await self.http.post(self.path("introspection"), data={"token": token}, auth=CLI)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

@@ -9,12 +9,12 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import metadata
-from tests.keys.client import CLI, ORIGIN, RESOURCE, Walk
+from tests.keys.client import CLI, ORIGIN, PATHS, RESOURCE, Walk
 
 INSPECTOR = "http://localhost:6274"
 
 
-@pytest.mark.parametrize("path", metadata.PATHS)
+@pytest.mark.parametrize("path", PATHS)
 async def test_the_metadata_is_the_same_at_every_address(walk: Walk, path: str) -> None:
     """RFC 8414 inserts the well-known part, OpenID Connect appends it; clients try both."""
     answer = await walk.http.get(path)
@@ -28,7 +28,7 @@ async def test_the_metadata_is_the_same_at_every_address(walk: Walk, path: str) 
 
 async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
     """Without S256, `none`, registration or the `iss` flag one client or another gives up."""
-    document = (await walk.http.get(metadata.PATHS[0])).json()
+    document = (await walk.http.get(PATHS[0])).json()
 
     assert document["code_challenge_methods_supported"] == ["S256"]
     assert "none" in document["token_endpoint_auth_methods_supported"]
@@ -39,7 +39,7 @@ async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
 
 async def test_every_endpoint_in_the_metadata_exists(walk: Walk) -> None:
     """A client that follows the document never meets 404."""
-    document = (await walk.http.get(metadata.PATHS[0])).json()
+    document = (await walk.http.get(PATHS[0])).json()
     addresses = [v for k, v in document.items() if k.endswith(("_endpoint", "jwks_uri"))]
 
     answers = [await walk.http.request("TRACE", address) for address in addresses]
@@ -93,7 +93,7 @@ async def test_a_single_old_key_can_be_withdrawn(walk: Walk) -> None:
     assert walk.issuer.keys.ids == (second,)
 
 
-@pytest.mark.parametrize("path", [*metadata.PATHS, "/dev-as/jwks"])
+@pytest.mark.parametrize("path", [*PATHS, "/dev-as/jwks"])
 async def test_any_page_may_read_what_is_public(walk: Walk, path: str) -> None:
     """Clients in a browser discover the issuer from their own origin."""
     answer = await walk.http.get(path, headers={"Origin": "https://anywhere.example"})

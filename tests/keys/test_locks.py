@@ -9,8 +9,8 @@ from joserfc import jwt
 from joserfc.jwk import KeySet
 
 from gatepost_keys.generate import GenerationRefused
-from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, metadata, routes
-from tests.keys.client import ORIGIN, RESOURCE, Walk
+from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, routes
+from tests.keys.client import ORIGIN, PATHS, RESOURCE, Walk
 from tests.support.cases import each
 
 LAPTOP = {
@@ -201,7 +201,7 @@ async def test_lock_7_a_foreign_host_name_gets_nothing(walk: Walk, host: str, pa
 )
 async def test_lock_7_this_machine_has_three_names(walk: Walk, host: str) -> None:
     """Whichever of them a person types, at the issuer's own port."""
-    answer = await walk.http.get(metadata.PATHS[0], headers={"Host": host})
+    answer = await walk.http.get(PATHS[0], headers={"Host": host})
 
     assert answer.status_code == 200
 

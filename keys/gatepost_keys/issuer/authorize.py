@@ -172,7 +172,7 @@ class Authorize:
         """Return the user that the tests' mode signs in, or None if the name is unknown."""
         settings = self.issuer.settings
         hint = checked.form.values.get("login_hint") or settings.auto_user
-        person = settings.user(hint) if hint else settings.users[0]
+        person = settings.user(hint) if hint else settings.people[0]
         if person is None:
             return None
         return self.issuer.sign_in(person, checked.acr or ACR_VALUES[0])
@@ -182,7 +182,7 @@ class Authorize:
         hint = checked.form.values.get("login_hint", "")
         values = {
             "client_name": checked.client.name or "An application",
-            "users": self.issuer.settings.users,
+            "users": self.issuer.settings.people,
             "expected": self.issuer.settings.user(hint) if hint else None,
             "strong": checked.acr == ACR_VALUES[1],
             "query": query,
@@ -203,9 +203,10 @@ class Authorize:
             "redirect_uri": checked.redirect_uri,
             "resource": checked.resource,
             "scopes": [(name, settings.descriptions.get(name, "")) for name in checked.scopes],
-            "left_out": [name for name in asked if name not in (*settings.scopes, *IDENTITY)],
+            "left_out": [name for name in asked if name not in (*settings.offered, *IDENTITY)],
             "person": sign_in.person,
             "query": query,
+            "authorize": settings.path("authorization"),
             "switch": checked.query("prompt", "max_age") + "&prompt=select_account",
             "seal": self.issuer.seal(session.id, "consent", sign_in.person.username, query),
         }

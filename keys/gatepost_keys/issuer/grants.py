@@ -13,7 +13,8 @@ from gatepost_keys.issuer.records import Code, RefreshToken, RegisteredClient, S
 from gatepost_keys.issuer.server import OPENID, AuthorizationServer, ClientRequest
 from gatepost_keys.issuer.state import digest
 from gatepost_keys.issuer.terminal import MintGrant
-from gatepost_keys.mint import Identity, TokenSubject
+from gatepost_keys.mint import Identity
+from gatepost_keys.subject import TokenSubject
 
 ALL_METHODS = ["none", "client_secret_basic", "client_secret_post"]
 SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
@@ -67,7 +68,7 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             sign_in=request.user,
             expires_at=issuer.now() + issuer.settings.code_lifetime_s,
             family=issuer.family(),
-            openid=request.payload.openid,
+            identity=request.payload.identity,
             nonce=request.form.get("nonce", ""),
         )
         issuer.codes.put(digest(code), record)
@@ -105,11 +106,15 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             resource=code.resource,
             sign_in=user,
             family=code.family,
+            identity=code.identity,
         )
-        answer = self.server.issue(record, scope, refresh=include_refresh_token)
-        if code.openid:
+        shape, asked = self.server.shape, code.identity.split()
+        refresh = include_refresh_token and (shape.refresh == "always" or "offline_access" in asked)
+        answer = self.server.issue(record, scope, refresh=refresh)
+        if OPENID in asked:
             identity = Identity(
-                issuer=self.server.issuer.settings.issuer,
+                issuer=self.server.issuer.settings.identifier(user.person.tenant),
+                imitation=shape,
                 person=user.person,
                 client_id=code.client_id,
                 nonce=code.nonce,
@@ -118,7 +123,8 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             )
             token = str(answer["access_token"])
             answer["id_token"] = self.server.issuer.id_token(identity, token)
-            answer["scope"] = f"{OPENID} {scope}".rstrip()
+            if not shape.identity_scopes:
+                answer["scope"] = f"{OPENID} {scope}".rstrip()
         return answer
 
 
@@ -157,11 +163,12 @@ class RefreshGrant(rfc6749.RefreshTokenGrant):
             resource=old.resource,
             sign_in=user,
             family=old.family,
+            identity=old.identity,
         )
-        return self.server.issue(fresh, scope, refresh=True)
+        return self.server.issue(fresh, scope, refresh=self.server.shape.refresh_rotates)
 
     def revoke_old_credential(self, refresh_token: RefreshToken) -> None:
-        refresh_token.used = True
+        refresh_token.used = self.server.shape.refresh_rotates
 
 
 class MachineGrant(rfc6749.ClientCredentialsGrant):
@@ -177,10 +184,10 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
 
     def generate_token(self, scope: str | None = None, **_: object) -> dict[str, object]:
         client: RegisteredClient = self.request.client
-        granted = client.get_allowed_scope(scope)
-        if granted is None:
-            raise rfc6749.InvalidScopeError()
-        person = TokenSubject(username=client.client_id, name=client.name, tenant=client.tenant)
+        granted = self._granted(client, scope)
+        person = TokenSubject(
+            username=client.client_id, name=client.name, tenant=client.tenant, machine=True
+        )
         # No sign-in, so there is neither auth_time nor acr.
         record = RefreshToken(
             client_id=client.client_id,
@@ -190,6 +197,18 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
             family=self.server.issuer.family(),
         )
         return self.server.issue(record, granted, refresh=False)
+
+    def _granted(self, client: RegisteredClient, scope: str | None) -> str:
+        shape, settings = self.server.shape, self.server.issuer.settings
+        if shape.machine_scope:
+            if scope != shape.machine_scope.format(resource=self.request.resource):
+                raise rfc6749.OAuth2Error(error="machine_scope")
+            # Programs have what an administrator granted them, and name none of it.
+            return " ".join([*settings.offered, *settings.scopes])
+        granted = client.get_allowed_scope(scope)
+        if granted is None:
+            raise rfc6749.InvalidScopeError()
+        return granted
 
 
 def register(server: AuthorizationServer) -> None:

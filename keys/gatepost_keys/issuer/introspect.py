@@ -37,11 +37,13 @@ class IntrospectionEndpoint(rfc7662.IntrospectionEndpoint):
     def create_introspection_payload(self, token: AccessToken | None) -> dict[str, object]:
         if token is None or not self.server.issuer.active(token):
             return {"active": False}
-        return {"active": True, "token_type": "Bearer", **token.claims}
+        return dict(token.described)
 
 
 def serve(server: AuthorizationServer) -> Handler:
     """Introspect a token for a client that authenticates with its secret."""
+    if server.issuer.settings.imitation.tokeninfo:
+        return tokeninfo(server)
     server.register_endpoint(IntrospectionEndpoint)
 
     def introspect(form: Form) -> IssuerResponse:
@@ -52,5 +54,21 @@ def serve(server: AuthorizationServer) -> Handler:
 
     async def post(request: Request) -> Response:
         return wire.response(server.answer(await wire.form_of(request), introspect))
+
+    return post
+
+
+def tokeninfo(server: AuthorizationServer) -> Handler:
+    """Answer as Google does: to anybody, with texts for numbers, and 400 for an inactive token."""
+    issuer = server.issuer
+
+    async def post(request: Request) -> Response:
+        values = (await wire.form_of(request)).values
+        found = issuer.found(values.get("access_token", ""))
+        if not isinstance(found, AccessToken) or not issuer.active(found):
+            return wire.refuse("Invalid Value", error="invalid_token")
+        left = {"expires_in": int(found.expires_at - issuer.now())}
+        told = {**found.described, **left}
+        return wire.json({k: str(v) if type(v) is int else v for k, v in told.items()})
 
     return post

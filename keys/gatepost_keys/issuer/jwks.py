@@ -14,6 +14,8 @@ def serve(issuer: DevelopmentIssuer) -> Handler:
     """
 
     async def get(request: Request) -> Response:
-        return wire.json(issuer.keys.document(), headers={"Cache-Control": "max-age=60"})
+        issuer.rotate_when_due()
+        published = issuer.keys.document(issuer.settings.imitation.key_lacks)
+        return wire.json(published, headers={"Cache-Control": "max-age=60"})
 
     return get

@@ -4,40 +4,62 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gatepost_keys.imitation.shape import DISCOVERY
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.server import OPENID as OPENID_SCOPE
 from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import MINT_GRANT
 
-OAUTH = "/.well-known/oauth-authorization-server"
-OPENID = "/.well-known/openid-configuration"
-PATHS = (f"{OAUTH}{MOUNT}", f"{OPENID}{MOUNT}", f"{MOUNT}{OPENID}", f"{MOUNT}{OAUTH}")
-"""RFC 8414 inserts the well-known part before the issuer's path, OpenID Connect appends it."""
-
 SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
 
 
-def document(settings: IssuerSettings) -> dict[str, object]:
-    """Return the metadata of the issuer; `issuer` is byte-equal to the setting."""
-    at = settings.issuer
-    grants = ["authorization_code", "refresh_token", "client_credentials"]
-    return {
-        "issuer": at,
-        "authorization_endpoint": f"{at}/authorize",
-        "token_endpoint": f"{at}/token",
-        "registration_endpoint": f"{at}/register",
-        "revocation_endpoint": f"{at}/revoke",
-        "introspection_endpoint": f"{at}/introspect",
-        "jwks_uri": f"{at}/jwks",
-        "scopes_supported": [*settings.scopes, OPENID_SCOPE],
+def paths(settings: IssuerSettings) -> dict[str, str]:
+    """Return every address of the metadata, with the issuer that the document there names."""
+    found: dict[str, str] = {}
+    for identifier in settings.identifiers:
+        place = identifier.removeprefix(settings.origin).removesuffix("/")
+        found |= {form.format(issuer=place): identifier for form in settings.imitation.discovery}
+    return found
+
+
+def absent_paths(settings: IssuerSettings) -> set[str]:
+    """Return where clients look for metadata and registration, and the provider has none."""
+    places = (one.removeprefix(settings.origin).removesuffix("/") for one in settings.identifiers)
+    every = {form.format(issuer=place) for place in places for form in DISCOVERY}
+    registers = settings.path("registration") is not None
+    return (every | (set() if registers else {f"{MOUNT}/register"})) - paths(settings).keys()
+
+
+def document(settings: IssuerSettings, identifier: str = "") -> dict[str, object]:
+    """Return the metadata of the issuer; `issuer` is byte-equal to *identifier*."""
+    shape = settings.imitation
+    endpoints = {
+        f"{name}_endpoint": f"{settings.origin}{settings.path(name)}"
+        for name in shape.endpoints
+        if name != "jwks" and not (name == "introspection" and shape.tokeninfo)
+    }
+    machines = ["client_credentials"] if shape.machine else []
+    grants = ["authorization_code", "refresh_token", *machines]
+    methods = {
+        f"{name}_endpoint_auth_methods_supported": (
+            SECRET_METHODS if name == "introspection" else ["none", *SECRET_METHODS]
+        )
+        for name in ("token", "revocation", "introspection")
+        if f"{name}_endpoint" in endpoints
+    }
+    written: dict[str, object] = {
+        "issuer": identifier or settings.identifiers[0],
+        **endpoints,
+        "jwks_uri": f"{settings.origin}{settings.path('jwks')}",
+        "scopes_supported": list(
+            shape.scopes_supported or dict.fromkeys([*settings.offered, OPENID_SCOPE])
+        ),
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": [*grants, *([MINT_GRANT] if settings.cli_secret else [])],
-        "token_endpoint_auth_methods_supported": ["none", *SECRET_METHODS],
-        "revocation_endpoint_auth_methods_supported": ["none", *SECRET_METHODS],
-        "introspection_endpoint_auth_methods_supported": SECRET_METHODS,
+        **methods,
         "code_challenge_methods_supported": ["S256"],
-        "authorization_response_iss_parameter_supported": True,
+        "authorization_response_iss_parameter_supported": shape.names_itself,
         "client_id_metadata_document_supported": False,
         "acr_values_supported": list(ACR_VALUES),
         "prompt_values_supported": ["none", "login", "consent", "select_account"],
@@ -45,11 +67,17 @@ def document(settings: IssuerSettings) -> dict[str, object]:
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": [settings.algorithm],
     }
+    return {name: value for name, value in written.items() if name not in shape.metadata_lacks}
 
 
-def serve(settings: IssuerSettings) -> Handler:
+async def absent(request: Request) -> Response:
+    """Answer that there is nothing: to a client, 401 would mean something else."""
+    return Response(status_code=404)
+
+
+def serve(settings: IssuerSettings, identifier: str) -> Handler:
     """Return the document as an endpoint, encoded once."""
-    encoded = msgspec.json.encode(document(settings))
+    encoded = msgspec.json.encode(document(settings, identifier))
 
     async def get(request: Request) -> Response:
         headers = {"Cache-Control": "max-age=60"}

@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gatepost_keys.imitation import DEVELOPMENT
 from gatepost_keys.issuer import (
     authorize,
     consent,
@@ -41,20 +42,38 @@ def routes(subject: IssuerSettings | DevelopmentIssuer) -> list[Route]:
     def route(path: str, audience: AllowedOrigins, **handlers: Handler) -> Route:
         return Route(path, IssuerEndpoint(settings, audience, handlers))
 
-    described = metadata.serve(settings)
+    public, local, own = AllowedOrigins.ANYBODY, AllowedOrigins.LOCAL, AllowedOrigins.OURSELVES
+    answers: dict[str, tuple[AllowedOrigins, dict[str, Handler]]] = {
+        "authorization": (own, {"GET": authorize.serve(server, shown)}),
+        "token": (local, {"POST": token.serve(server)}),
+        "jwks": (public, {"GET": jwks.serve(issuer)}),
+        "registration": (local, {"POST": register.serve(issuer)}),
+        "introspection": (local, {"POST": introspect.serve(server)}),
+        "revocation": (local, {"POST": revoke.serve(server)}),
+    }
+    documents = [
+        route(path, public, GET=metadata.serve(settings, identifier))
+        for path, identifier in metadata.paths(settings).items()
+    ]
+    missing = [
+        route(path, public, GET=metadata.absent, POST=metadata.absent)
+        for path in metadata.absent_paths(settings)
+    ]
+    # An imitation leaves out endpoints that its provider does not have.
+    endpoints = [
+        route(path, answers[name][0], **answers[name][1])
+        for name in answers
+        if (path := settings.path(name)) is not None
+    ]
     return [
-        *(route(path, AllowedOrigins.ANYBODY, GET=described) for path in metadata.PATHS),
-        route(f"{MOUNT}/jwks", AllowedOrigins.ANYBODY, GET=jwks.serve(issuer)),
-        route(pages.STYLE_PATH, AllowedOrigins.ANYBODY, GET=pages.style()),
-        route(f"{MOUNT}/register", AllowedOrigins.LOCAL, POST=register.serve(issuer)),
-        route(f"{MOUNT}/token", AllowedOrigins.LOCAL, POST=token.serve(server)),
-        route(f"{MOUNT}/revoke", AllowedOrigins.LOCAL, POST=revoke.serve(server)),
-        route(f"{MOUNT}/introspect", AllowedOrigins.LOCAL, POST=introspect.serve(server)),
-        route(f"{MOUNT}/rotate", AllowedOrigins.LOCAL, POST=rotate.serve(server)),
-        route(f"{MOUNT}/authorize", AllowedOrigins.OURSELVES, GET=authorize.serve(server, shown)),
-        route(f"{MOUNT}/sign-in", AllowedOrigins.OURSELVES, POST=signin.serve(server, shown)),
-        route(f"{MOUNT}/consent", AllowedOrigins.OURSELVES, POST=consent.serve(server, shown)),
-        route(MOUNT, AllowedOrigins.OURSELVES, GET=front(issuer, shown)),
+        *documents,
+        *endpoints,
+        *missing,
+        route(pages.STYLE_PATH, public, GET=pages.style()),
+        route(f"{MOUNT}/rotate", local, POST=rotate.serve(server)),
+        route(f"{MOUNT}/sign-in", own, POST=signin.serve(server, shown)),
+        route(f"{MOUNT}/consent", own, POST=consent.serve(server, shown)),
+        route(MOUNT, own, GET=front(issuer, shown)),
     ]
 
 
@@ -69,11 +88,13 @@ def front(issuer: DevelopmentIssuer, shown: pages.Pages) -> Handler:
     async def get(request: Request) -> Response:
         settings = issuer.settings
         values = {
-            "issuer": settings.issuer,
+            "issuer": settings.identifiers[0],
+            "imitates": settings.imitation.name if settings.imitation != DEVELOPMENT else "",
             "resources": settings.resources,
-            "scopes": settings.scopes,
-            "users": settings.users,
-            "metadata": metadata.PATHS[0],
+            "scopes": settings.offered,
+            "users": settings.people,
+            "keys": settings.path("jwks"),
+            "metadata": next(iter(metadata.paths(settings))),
         }
         return shown.render("front", values)
 

@@ -2,11 +2,12 @@
 
 import hmac
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from gatepost_keys.issuer import redirects
-from gatepost_keys.mint import TokenSubject
+from gatepost_keys.subject import TokenSubject
 
 
 class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,8 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
     offered: tuple[str, ...] = ()
     """The scopes that exist at this issuer."""
     default_scope: str = ""
+    unknown_scopes: Literal["leave out", "ignore", "refuse"] = "leave out"
+    """What unknown scopes of a request lead to."""
 
     def get_client_id(self) -> str:
         return self.client_id
@@ -63,7 +66,9 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
             asked = (self.scope or self.default_scope).split()
             return " ".join(name for name in dict.fromkeys(asked) if name in self.offered)
         granted = [name for name in dict.fromkeys(asked) if name in self.offered]
-        return " ".join(granted) if granted else None
+        if self.unknown_scopes == "refuse" and len(granted) < len(set(asked)):
+            return None
+        return " ".join(granted) if granted or self.unknown_scopes == "ignore" else None
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +99,8 @@ class Code(msgspec.Struct, kw_only=True, eq=False):
     sign_in: SignIn
     expires_at: float
     family: TokenFamily
-    openid: bool = False
-    """An ID token was asked for (OpenID Connect Core 3.1.2.1)."""
+    identity: str = ""
+    """The scopes about the person that were asked for; `openid` asks for an ID token."""
     nonce: str = ""
     used: bool = False
 
@@ -114,6 +119,8 @@ class RefreshToken(msgspec.Struct, kw_only=True, eq=False):
     resource: str
     sign_in: SignIn
     family: TokenFamily
+    identity: str = ""
+    """The scopes about the person."""
     used: bool = False
 
     def check_client(self, client: RegisteredClient) -> bool:
@@ -127,6 +134,9 @@ class AccessToken(msgspec.Struct, kw_only=True, eq=False):
     """An access token that was issued: what introspection and revocation know of it."""
 
     claims: Mapping[str, object]
+    described: Mapping[str, object]
+    """What introspection says of it while it is active."""
+    expires_at: float
     client_id: str
     family: TokenFamily
     revoked: bool = False

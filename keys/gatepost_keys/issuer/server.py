@@ -4,6 +4,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from authlib.oauth2.rfc6749.requests import (  # type: ignore[import-untyped]
     BasicOAuth2Payload,
 )
 
+from gatepost_keys.imitation import Imitation
+from gatepost_keys.imitation.errors import error_body, written_as
+from gatepost_keys.issuer.audience import InvalidTarget, resource_of
 from gatepost_keys.issuer.records import RefreshToken, RegisteredClient
 from gatepost_keys.issuer.resources import Resources
 from gatepost_keys.issuer.state import DevelopmentIssuer
@@ -42,12 +46,6 @@ class IssuerResponse(msgspec.Struct, frozen=True):
     location: str = ""
 
 
-class InvalidTarget(rfc6749.OAuth2Error):
-    """The resource is unknown, or not the one that was granted (RFC 8707 section 2)."""
-
-    error = "invalid_target"
-
-
 class Payload(BasicOAuth2Payload):
     """The parameters as Authlib reads them."""
 
@@ -63,9 +61,11 @@ class Payload(BasicOAuth2Payload):
         return value and " ".join(name for name in value.split() if name not in IDENTITY)
 
     @property
-    def openid(self) -> bool:
-        """Return whether an ID token is asked for."""
-        return OPENID in str(self.data.get("scope", "")).split()
+    def identity(self) -> str:
+        """Return the scopes about the person."""
+        asked = str(self.data.get("scope", "")).split()
+        offline = ["offline_access"] if self.data.get("access_type") == "offline" else []
+        return " ".join(dict.fromkeys(name for name in [*asked, *offline] if name in IDENTITY))
 
 
 class ClientRequest(rfc6749.OAuth2Request):
@@ -77,6 +77,7 @@ class ClientRequest(rfc6749.OAuth2Request):
         self.payload = Payload(dict(form.values))
         self.resources = form.resources
         self.resource = ""
+        self.named = client_named(form)
 
     @property
     def args(self) -> Mapping[str, str]:
@@ -94,6 +95,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
     def __init__(self, issuer: DevelopmentIssuer) -> None:
         super().__init__()
         self.issuer = issuer
+        self.shape = issuer.settings.imitation
         self.resources = Resources(issuer.settings.resources)
 
     def answer(self, form: Form, respond: Callable[[Form], IssuerResponse]) -> IssuerResponse:
@@ -106,18 +108,13 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
 
     def target(self, request: ClientRequest) -> str:
         """Return the one resource that an authorization is for; InvalidTarget otherwise."""
-        if len(request.resources) > 1:
-            raise InvalidTarget("Ask for one resource at a time")
-        # Clients from before RFC 8707 name none; with a single resource there is no doubt.
-        asked = self.resources.find(request.resources[0]) if request.resources else None
-        found = asked if request.resources else self.resources.default
-        if found is None:
-            raise InvalidTarget("This issuer does not serve that resource")
-        return found
+        return resource_of(self.shape, self.resources, request.form, request.resources)
 
     def check_target(self, request: ClientRequest, granted: str) -> None:
         """Check that a token request names no other resource than the granted one."""
-        if any(self.resources.find(asked) != granted for asked in request.resources):
+        ignored = self.shape.audience in {"configured", "scope"}
+        others = (asked for asked in request.resources if self.resources.find(asked) != granted)
+        if not ignored and any(others):
             raise InvalidTarget("The authorization was for another resource")
 
     def issue(
@@ -126,12 +123,14 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         """
         Return a token answer (RFC 6749 section 5.1); the refresh token keeps the record's scope.
         """
+        person, shape = record.sign_in.person, self.shape
         grant = AccessTokenClaims(
-            issuer=self.issuer.settings.issuer,
-            person=record.sign_in.person,
+            issuer=self.issuer.settings.identifier(person.tenant),
+            person=person,
             client_id=record.client_id,
             resource=record.resource,
-            scopes=scope,
+            scopes=scopes_in_token(shape, record, scope),
+            imitation=shape,
             auth_time=record.sign_in.auth_time,
             acr=record.sign_in.acr,
         )
@@ -139,7 +138,7 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
             "access_token": self.issuer.access_token(grant, record.family, token_format),
             "token_type": "Bearer",
             "expires_in": self.issuer.settings.token_lifetime_s,
-            "scope": scope,
+            "scope": f"{record.identity} {scope}".strip() if shape.identity_scopes else scope,
         }
         if refresh:
             body["refresh_token"] = self.issuer.refresh_token(record)
@@ -167,21 +166,31 @@ class AuthorizationServer(rfc6749.AuthorizationServer):
         if location:
             # RFC 9207: every authorization response, errors included, says who sent it, or a
             # client of several issuers can be made to hand this code to another one.
-            location = add_params_to_uri(location, {"iss": self.issuer.settings.issuer})
+            sender = self.issuer.settings.identifiers[0]
+            if self.shape.names_itself:
+                location = add_params_to_uri(location, {"iss": sender})
             return IssuerResponse(status, {}, {}, location)
         return IssuerResponse(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
 
     def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> IssuerResponse:
-        if not isinstance(error, rfc6749.InvalidClientError):
+        written = written_as(self.shape, error, known=self._knows_client(request))
+        if error.redirect_uri:
+            error.error, error.description = written.error, written.description
             answer: IssuerResponse = super().handle_error_response(request, error)
             return answer
-        # Always 401: clients throw their registration away and start over on that.
-        headers = {
-            "Cache-Control": "no-store",
-            "WWW-Authenticate": 'Basic realm="Gatepost development issuer"',
-        }
-        body = {"error": "invalid_client", "error_description": "Client authentication failed"}
-        return IssuerResponse(401, body, headers)
+        headers = {"Cache-Control": "no-store", "Pragma": "no-cache"}
+        if written.status == 401:
+            headers["WWW-Authenticate"] = 'Basic realm="Gatepost development issuer"'
+        return IssuerResponse(
+            written.status, error_body(self.shape, written, self.issuer.now()), headers
+        )
+
+    def _knows_client(self, request: object) -> bool:
+        """Return whether the client that a token request names exists."""
+        named = client_named(request) if isinstance(request, Form) else ""
+        if isinstance(request, ClientRequest):
+            named = request.named
+        return self.query_client(named) is not None
 
 
 def check_authentication(form: Form) -> None:
@@ -192,8 +201,31 @@ def check_authentication(form: Form) -> None:
     if scheme.lower() != "basic":
         raise rfc6749.InvalidClientError()
     try:
-        name = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[0]
+        name = basic_client(credentials)
     except (binascii.Error, ValueError):
         raise rfc6749.InvalidClientError() from None
     if "client_secret" in form.values or form.values.get("client_id", name) != name:
         raise rfc6749.InvalidRequestError("Authenticate the client in one way only")
+
+
+def basic_client(credentials: str) -> str:
+    """Return the client id in the credentials of a Basic header; ValueError if there is none."""
+    return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[0]
+
+
+def client_named(form: Form) -> str:
+    """Return the client id that a request names, in its header or its form."""
+    if form.authorization is not None:
+        with suppress(ValueError):
+            return basic_client(form.authorization.partition(" ")[2])
+    return form.values.get("client_id", "")
+
+
+def scopes_in_token(shape: Imitation, record: RefreshToken, scope: str) -> str:
+    """Return the scopes as the access token lists them."""
+    prefix = shape.scope_form.format(resource=record.resource, scope="")
+    asked = [*(record.identity.split() if shape.identity_scopes else []), *scope.split()]
+    if shape.scope_short:
+        asked = [name.removeprefix(prefix) for name in asked]
+    named = (shape.scope_names.get(name, name) for name in asked)
+    return " ".join(dict.fromkeys(name for name in named if name))

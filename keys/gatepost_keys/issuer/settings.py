@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gatepost_keys.generate import GenerationRefused
-from gatepost_keys.mint import MAX_LIFETIME_S, TokenSubject
+from gatepost_keys.imitation import DEVELOPMENT, Imitation
+from gatepost_keys.imitation.facts import org_of
+from gatepost_keys.mint import MAX_LIFETIME_S
+from gatepost_keys.subject import TokenSubject
 
 MOUNT = "/dev-as"
 """The path of every development issuer: it marks the issuer as one for development."""
@@ -57,6 +60,10 @@ class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
     """May ask about every token, as a resource server does (RFC 7662)."""
     redirect_uris: tuple[str, ...] = ()
     """The redirect addresses for sign-ins; empty if no user signs in for it."""
+    public: bool = False
+    """Has no secret and proves itself by PKCE alone."""
+    refreshes: bool = False
+    """May use refresh tokens."""
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +73,10 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     issuer: str = "http://127.0.0.1:8000/dev-as"
-    """Byte-equal to what its metadata, its tokens and the protected resource say."""
+    """
+    Where it is. Without an imitation, byte-equal to what its metadata, its tokens and the protected
+    resource say; an imitation adds the provider's own path (`identifier`).
+    """
     resources: tuple[str, ...] = ("http://127.0.0.1:8000/mcp",)
     """The resources it issues tokens for; `{tenant}` may stand for one path segment."""
     scopes: tuple[str, ...] = ("files:read", "files:write")
@@ -82,6 +92,8 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whom `auto_approve` signs in when no `login_hint` says; default: the first user."""
     cli_secret: str = ""
     """The secret of the client `gatepost-cli`, which mints and rotates; empty: no such client."""
+    token_client: str = ""
+    """The client that tokens of `gatepost token` name; default: `gatepost-cli`."""
     clients: tuple[StaticClient, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     """Web origins beside loopback ones whose scripts may register and get tokens."""
@@ -89,6 +101,10 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Redirect addresses with a private scheme, each exactly as a client registers it."""
     access_token_format: Literal["jwt", "opaque"] = "jwt"  # noqa: S105 - a format, not a secret
     algorithm: str = "RS256"
+    imitation: Imitation = DEVELOPMENT
+    """The identity provider whose habits it takes on."""
+    rotate_keys_every_s: int = 0
+    """A new signing key after so many seconds; 0: only when `gatepost-cli` asks for one."""
     token_lifetime_s: int = MAX_LIFETIME_S
     refresh_lifetime_s: int = MAX_REFRESH_S
     """From the sign-in on, however often it was refreshed."""
@@ -116,9 +132,41 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def origin(self) -> str:
         return self.issuer.removesuffix(MOUNT)
 
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Return the tenants of its users; one, if the imitated tokens cannot name any."""
+        known = tuple(dict.fromkeys(person.tenant for person in self.users))
+        return known if self.imitation.has_tenants else known[:1]
+
+    @property
+    def people(self) -> tuple[TokenSubject, ...]:
+        """Return the users of those tenants, who can sign in."""
+        return tuple(person for person in self.users if person.tenant in self.tenants)
+
+    def identifier(self, tenant: str) -> str:
+        """Return the issuer that metadata and tokens of *tenant* name."""
+        return self.issuer + self.imitation.issuer.replace("{org}", org_of(self.imitation, tenant))
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """Return every issuer that its metadata and tokens name."""
+        return tuple(dict.fromkeys(self.identifier(tenant) for tenant in self.tenants))
+
+    def path(self, endpoint: str) -> str | None:
+        """Return the path of the endpoint of that name, or None if the provider has none."""
+        found = self.imitation.endpoints.get(endpoint)
+        return None if found is None else MOUNT + found
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """Return the scopes that exist, as clients ask for them."""
+        form, own = self.imitation.scope_form, self.imitation.api_scopes
+        resource = self.resources[0] if self.resources else ""
+        return tuple(form.format(resource=resource, scope=name) for name in own or self.scopes)
+
     def user(self, hint: str) -> TokenSubject | None:
         """Return the user that *hint* names: `alice`, `alice@acme` or the e-mail address."""
-        for person in self.users:
+        for person in self.people:
             if hint in {person.username, f"{person.username}@{person.tenant}", person.email}:
                 return person
         return None

@@ -10,7 +10,7 @@ from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.server import AuthorizationServer, Form
 from gatepost_keys.issuer.session import keep, session_of, start
-from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT
+from gatepost_keys.issuer.settings import ACR_VALUES
 
 
 def form_in(query: str, request: Request) -> Form:
@@ -38,7 +38,7 @@ def serve(server: AuthorizationServer, pages: Pages) -> Handler:
             return turn_away(server, pages, error)
         signed_in = start(issuer, issuer.sign_in(person, acr))
         # The path is ours and fixed: the query cannot lead anywhere else.
-        onward = RedirectResponse(f"{MOUNT}/authorize?{query}", 303)
+        onward = RedirectResponse(f"{issuer.settings.path('authorization')}?{query}", 303)
         return keep(onward, signed_in, issuer)
 
     return post

@@ -3,9 +3,11 @@
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 
 import msgspec
 
+from gatepost_keys.imitation.facts import filled
 from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.records import (
     AccessToken,
@@ -15,9 +17,10 @@ from gatepost_keys.issuer.records import (
     SignIn,
     TokenFamily,
 )
-from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings
+from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings, StaticClient
 from gatepost_keys.issuer.signing import SigningKeys
-from gatepost_keys.mint import AccessTokenClaims, Identity, TokenSubject, half_hash, sign
+from gatepost_keys.mint import AccessTokenClaims, Identity, half_hash, sign
+from gatepost_keys.subject import TokenSubject
 
 CLI_CLIENT = "gatepost-cli"
 MINT_GRANT = "urn:gatepost:params:oauth:grant-type:development-token"
@@ -36,7 +39,9 @@ class DevelopmentIssuer:
 
     def __init__(self, settings: IssuerSettings) -> None:
         self.settings = settings
-        self.keys = SigningKeys(settings.algorithm)
+        shape = settings.imitation
+        ahead = shape.next_key or shape.identity_key == "other"
+        self.keys = SigningKeys(settings.algorithm, ahead=ahead)
         self.clients: Bounded[RegisteredClient] = Bounded(1_000)
         self.codes: Bounded[Code] = Bounded(1_000)
         self.refresh_tokens: Bounded[RefreshToken] = Bounded(10_000)
@@ -57,6 +62,10 @@ class DevelopmentIssuer:
     def rotate(self, *, remove_old: bool = False) -> str:
         """Sign with a new key from now on, and say its id; the old ones go if *remove_old*."""
         return self.keys.rotate(remove_old=remove_old)
+
+    def rotate_when_due(self) -> None:
+        """Rotate the keys if the settings say that they have signed long enough."""
+        self.keys.rotate_when_due(self.now(), self.settings.rotate_keys_every_s)
 
     def seal(self, *parts: str) -> str:
         """
@@ -80,13 +89,22 @@ class DevelopmentIssuer:
 
     def access_token(self, grant: AccessTokenClaims, family: TokenFamily, form: str = "") -> str:
         """Return a new access token; *form* (`jwt`, `opaque`) overrides the settings."""
-        lifetime = self.settings.token_lifetime_s
-        claims = grant.claims(now=self.now(), lifetime_s=lifetime)
-        record = AccessToken(claims=claims, client_id=grant.client_id, family=family)
-        if (form or self.settings.access_token_format) == "opaque":
-            token = OPAQUE_PREFIX + secrets.token_urlsafe(32)
+        self.rotate_when_due()
+        lifetime, shape = self.settings.token_lifetime_s, self.settings.imitation
+        facts = grant.facts(now=self.now(), lifetime_s=lifetime)
+        claims = grant.claims_of(facts)
+        record = AccessToken(
+            claims=claims,
+            described=self._described(facts, claims),
+            expires_at=int(self.now()) + lifetime,
+            client_id=grant.client_id,
+            family=family,
+        )
+        unbound = shape.unbound_opaque and not grant.resource
+        if unbound or (form or self.settings.access_token_format) == "opaque":
+            token = shape.opaque_prefix + OPAQUE_PREFIX + secrets.token_urlsafe(32)
         else:
-            token = sign(claims, self.keys.current)
+            token = sign(claims, self.keys.current, kind=shape.access_type)
         self.access_tokens.put(digest(token), record)
         return token
 
@@ -97,7 +115,9 @@ class DevelopmentIssuer:
             lifetime_s=self.settings.token_lifetime_s,
             at_hash=half_hash(access_token, self.settings.algorithm),
         )
-        return sign(claims, self.keys.current, kind="JWT")
+        other = self.settings.imitation.identity_key == "other"
+        key = self.keys.newest if other else self.keys.current
+        return sign(claims, key, kind=self.settings.imitation.identity_type)
 
     def refresh_token(self, record: RefreshToken) -> str:
         """Return a new refresh token for *record*."""
@@ -107,9 +127,7 @@ class DevelopmentIssuer:
 
     def active(self, record: AccessToken) -> bool:
         """Return whether the token still opens anything."""
-        expires_at = record.claims["exp"]
-        assert isinstance(expires_at, int)  # noqa: S101 - we wrote it
-        return not (record.revoked or record.family.revoked) and self.now() < expires_at
+        return not (record.revoked or record.family.revoked) and self.now() < record.expires_at
 
     def found(self, token: str) -> AccessToken | RefreshToken | None:
         """Return the record of *token* of any kind, or None."""
@@ -125,7 +143,30 @@ class DevelopmentIssuer:
     def _offering(self, client: RegisteredClient) -> RegisteredClient:
         settings = self.settings
         default = " ".join(settings.default_scopes)
-        return msgspec.structs.replace(client, offered=settings.scopes, default_scope=default)
+        return msgspec.structs.replace(
+            client,
+            offered=settings.offered,
+            default_scope=default,
+            unknown_scopes=settings.imitation.unknown_scopes,
+        )
+
+    def _grants_of(self, client: StaticClient) -> frozenset[str]:
+        """Return the grants that suit a client of the settings."""
+        machine = client.tenant and self.settings.imitation.machine
+        signs_in = {"authorization_code"} if client.redirect_uris else set()
+        refreshes = {"refresh_token"} if client.refreshes else set()
+        return frozenset(({"client_credentials"} if machine else set()) | signs_in | refreshes)
+
+    def _described(
+        self, facts: dict[str, object], claims: dict[str, object]
+    ) -> Mapping[str, object]:
+        """Return what introspection says of an active token, marked as one for development."""
+        template = self.settings.imitation.introspection
+        if not template:
+            return {"active": True, "token_type": "Bearer", **claims}
+        person_sub = None if facts["machine"] else claims.get("sub")
+        known = {**claims, **facts, "sub": claims.get("sub"), "person_sub": person_sub}
+        return filled(template, known) | {"dev": True}
 
     def _static_clients(self) -> list[RegisteredClient]:
         known = [
@@ -133,12 +174,9 @@ class DevelopmentIssuer:
                 client_id=client.client_id,
                 secret=client.secret,
                 name=client.name or client.client_id,
-                auth_methods=SECRET_METHODS,
+                auth_methods=frozenset({"none"}) if client.public else SECRET_METHODS,
                 redirect_uris=client.redirect_uris,
-                grant_types=frozenset(
-                    ({"client_credentials"} if client.tenant else set())
-                    | ({"authorization_code"} if client.redirect_uris else set())
-                ),
+                grant_types=self._grants_of(client),
                 tenant=client.tenant,
                 introspects=client.introspects,
             )
@@ -152,7 +190,12 @@ class DevelopmentIssuer:
             grant_types=frozenset({MINT_GRANT}),
             introspects=True,
         )
-        return [self._offering(client) for client in (*known, cli) if client.secret]
+        return [self._offering(client) for client in (*known, cli) if usable(client)]
+
+
+def usable(client: RegisteredClient) -> bool:
+    """Return whether the client can prove itself: by its secret, or as a public one by PKCE."""
+    return bool(client.secret) or "none" in client.auth_methods
 
 
 def digest(token: str) -> str:

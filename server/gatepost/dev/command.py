@@ -2,8 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
+import msgspec
 
 from gatepost.check.pack_loading import load
 from gatepost.check.problems import problems
@@ -12,10 +14,11 @@ from gatepost.cli.serve import listening, running
 from gatepost.cli.token import DEFAULT_STATE
 from gatepost.dev.composition import (
     HOST,
+    IssuerHabits,
     dev_config,
     dev_issuer,
     dev_ring,
-    dev_secret,
+    dev_secrets,
     forget_state,
     limits_of,
     locked,
@@ -23,9 +26,11 @@ from gatepost.dev.composition import (
     write_settings,
     write_state,
 )
+from gatepost.dev.imitating import scopes_of
 from gatepost.dev.welcome import lines
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServerSetup
+from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
 
@@ -53,25 +58,75 @@ from gatepost_keys.issuer.mount import routes
     help="Directory for workspaces, the database and the state for `gatepost token`.",
 )
 @click.option(
+    "--as",
+    "provider",
+    default="",
+    metavar="PROVIDER",
+    help="Imitate an identity provider: claims, audiences, scopes, endpoints, errors. "
+    f"One of {', '.join(IMITATIONS)}.",
+)
+@click.option("--opaque", is_flag=True, help="With --as: issue opaque access tokens.")
+@click.option(
+    "--rotate-keys-every",
+    "rotation_s",
+    type=click.IntRange(1, 86_400),
+    metavar="SECONDS",
+    help="Sign with a new key after so many seconds. Default: never.",
+)
+@click.option(
     "--auto-approve",
     is_flag=True,
     help="Sign in the first user without showing pages. For tests.",
 )
-def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> None:
+def dev(port: int, files: tuple[str, ...], state: Path, **issuer: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
+    habits = IssuerHabits(
+        imitation=imitation_of(issuer["provider"], opaque=issuer["opaque"]),
+        opaque=issuer["opaque"],
+        rotate_keys_every_s=issuer["rotation_s"] or 0,
+        auto_approve=issuer["auto_approve"],
+    )
+    run(port, files, state, habits)
+
+
+def imitation_of(provider: str, *, opaque: bool) -> Imitation:
+    """Return the imitation of that name; a usage error if there is none, or it does not fit."""
+    if provider and provider not in IMITATIONS:
+        like = nearest(provider)
+        hint = f"Did you mean {like}? " if like else ""
+        raise click.BadParameter(
+            f"no imitation is called {provider!r}. {hint}There are: {', '.join(IMITATIONS)}.",
+            param_hint="--as",
+        )
+    imitation = IMITATIONS[provider] if provider else DEVELOPMENT
+    if opaque and (not provider or imitation.opaque == "never"):
+        able = ", ".join(name for name, one in IMITATIONS.items() if one.opaque != "never")
+        raise click.BadParameter(
+            f"name a provider by --as that issues opaque access tokens: {able}.",
+            param_hint="--opaque",
+        )
+    return imitation
+
+
+def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) -> None:
+    """Run the development server with an issuer of these *habits*."""
     sock = listening(HOST, port, "--port")
     limits, mistakes = limits_of(os.environ)
-    config = dev_config(sock.getsockname()[1], tools=files, state=state, limits=limits)
+    config = dev_config(
+        sock.getsockname()[1], tools=files, state=state, limits=limits, habits=habits
+    )
     toolbox = load(config.tools, config.packs, config.network)
     scopes = toolbox.declared_scopes
-    if reasons := locked(config, dev_issuer(config, scopes, auto_approve=auto_approve), os.environ):
+    plan = dev_issuer(config, scopes, habits)
+    if reasons := locked(config, plan, os.environ):
         raise click.ClickException("; ".join(reasons))
-    secret = prepared(state)
+    config = msgspec.structs.replace(config, scopes=scopes_of(plan))
+    secrets = prepared(state, habits.imitation)
     errors = [one for one in (*mistakes, *problems(config, toolbox)) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
-    issuer = dev_issuer(config, scopes, auto_approve=auto_approve, dashboard_secret=secret)
+    issuer = dev_issuer(config, scopes, habits, client_secrets=secrets)
     try:
         keyring = dev_ring(state)
         write_settings(state, config)
@@ -83,8 +138,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
 
     def announce() -> None:
         click.echo(BANNER)
-        names = sorted(tool.name for tool in toolbox.tools)
-        for line in lines(config.resource, names, state):
+        for line in lines(config, issuer, sorted(tool.name for tool in toolbox.tools), state):
             click.echo(line)
         click.echo(f"Gatepost is ready at {config.resource}")
 
@@ -102,11 +156,11 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     raise click.exceptions.Exit(code)
 
 
-def prepared(state: Path) -> str:
-    """Create the state folder and return the dashboard's client secret in it."""
+def prepared(state: Path, imitation: Imitation) -> dict[str, str]:
+    """Create the state folder and return the secrets of the clients in it."""
     try:
         make_state_folder(state)
-        return dev_secret(state)
+        return dev_secrets(state, imitation)
     except OSError as error:
         raise unusable(state, error) from None
 

@@ -22,20 +22,43 @@ from gatepost.config.settings import (
     ToolsSettings,
     WorkspaceSettings,
 )
+from gatepost.dev.imitating import (
+    APP_CLIENT,
+    DASHBOARD_CLIENT,
+    SECRET_FILES,
+    client_id,
+    inline,
+    issuer_table,
+    static_clients,
+)
 from gatepost.permissions import close_to_others
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost_authz.config import DashboardClient, Issuer, Problem, RoleRule, TenantRule
+from gatepost_authz.config import Problem
+from gatepost_keys.imitation import DEVELOPMENT, Imitation
 from gatepost_keys.issuer.locks import problems
-from gatepost_keys.issuer.settings import IssuerSettings, StaticClient
+from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 HOST = "127.0.0.1"
 DATABASE_FILE = "gatepost.db"
 RING_FILE = "keyring.json"
 SETTINGS_FILE = "dev.toml"
-SECRET_FILE = "dashboard.secret"  # noqa: S105 - the file's name
-DASHBOARD_CLIENT = "gatepost-dashboard"
 LIMITS_PREFIX = f"{PREFIX}LIMITS__"
+
+
+class IssuerHabits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says about the issuer."""
+
+    imitation: Imitation = DEVELOPMENT
+    opaque: bool = False
+    """Access tokens are opaque."""
+    rotate_keys_every_s: int = 0
+    auto_approve: bool = False
+
+
+def opaque_tokens(habits: IssuerHabits) -> bool:
+    """Return whether the issuer's access tokens are opaque."""
+    return habits.opaque or habits.imitation.opaque == "always"
 
 
 def limits_of(environ: Mapping[str, str]) -> tuple[LimitsSettings, list[Problem]]:
@@ -48,28 +71,20 @@ def limits_of(environ: Mapping[str, str]) -> tuple[LimitsSettings, list[Problem]
 
 
 def dev_config(
-    port: int, *, tools: tuple[str, ...], state: Path, limits: LimitsSettings | None = None
+    port: int,
+    *,
+    tools: tuple[str, ...],
+    state: Path,
+    limits: LimitsSettings | None = None,
+    habits: IssuerHabits | None = None,
 ) -> Config:
     """Return the development configuration: loopback only, one issuer, tenants on first use."""
-    origin = f"http://{HOST}:{port}"
+    resource, chosen = f"http://{HOST}:{port}/mcp", habits or IssuerHabits()
     return Config(
-        resource=f"{origin}/mcp",
+        resource=resource,
         mode="development",
         listen=Listen(host=HOST, port=port, drain_s=5),
-        issuers=(
-            Issuer(
-                issuer=f"{origin}/dev-as",
-                tenant=TenantRule(claim="org_id"),
-                roles={
-                    "approver": RoleRule(claim="roles", value="approver"),
-                    "admin": RoleRule(claim="roles", value="admin"),
-                },
-                dashboard=DashboardClient(
-                    client_id=DASHBOARD_CLIENT,
-                    client_secret=f"file:{(state / SECRET_FILE).resolve()}",
-                ),
-            ),
-        ),
+        issuers=(issuer_table(resource, state, chosen.imitation, opaque=opaque_tokens(chosen)),),
         tenancy=TenancySettings(tenants=("acme", "globex")),
         storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
@@ -80,27 +95,30 @@ def dev_config(
 
 
 def dev_issuer(
-    config: Config, scopes: frozenset[str], *, auto_approve: bool, dashboard_secret: str = ""
+    config: Config,
+    scopes: frozenset[str],
+    habits: IssuerHabits,
+    *,
+    client_secrets: Mapping[str, str] | None = None,
 ) -> IssuerSettings:
     """
     Return the issuer's settings for that configuration; *scopes* are the scopes of its tools.
 
-    Without *dashboard_secret*, dashboard sign-in does not work.
+    Clients without a secret in *client_secrets* do not work, such as dashboard sign-in.
     """
+    imitation = habits.imitation
     return IssuerSettings(
-        issuer=config.issuers[0].issuer,
+        issuer=f"{config.resource.removesuffix('/mcp')}{MOUNT}",
         resources=(config.resource,),
         scopes=tuple(sorted(scopes)),
         cli_secret=secrets.token_urlsafe(32),
-        auto_approve=auto_approve,
-        clients=(
-            StaticClient(
-                client_id=DASHBOARD_CLIENT,
-                secret=dashboard_secret,
-                name="The Gatepost dashboard",
-                redirect_uris=(f"{config.resource.removesuffix('/mcp')}/dashboard/callback",),
-            ),
-        ),
+        auto_approve=habits.auto_approve,
+        algorithm=imitation.algorithm,
+        imitation=imitation,
+        access_token_format="opaque" if opaque_tokens(habits) else "jwt",
+        rotate_keys_every_s=habits.rotate_keys_every_s,
+        token_client="" if imitation == DEVELOPMENT else client_id(imitation, APP_CLIENT),
+        clients=static_clients(config.resource, imitation, client_secrets or {}),
     )
 
 
@@ -114,7 +132,9 @@ def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -
         production=not config.development,
         tls=bool(listen.tls_certificate or listen.tls_key),
         trusted_proxies=listen.trusted_proxies,
-        other_issuers=[one.issuer for one in config.issuers if one.issuer != issuer.issuer],
+        other_issuers=[
+            one.issuer for one in config.issuers if not one.issuer.startswith(issuer.issuer)
+        ],
         environ=environ,
     )
 
@@ -125,7 +145,7 @@ def make_state_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         close_to_others(handle, str(folder))
-        for name in (SECRET_FILE, STATE_FILE, SETTINGS_FILE):
+        for name in (*SECRET_FILES.values(), STATE_FILE, SETTINGS_FILE):
             with contextlib.suppress(FileNotFoundError):
                 _close(folder / name)
     finally:
@@ -141,9 +161,14 @@ def _close(path: Path) -> None:
         os.close(file)
 
 
-def dev_secret(folder: Path) -> str:
-    """Return the dashboard's client secret, created if missing; raises OSError."""
-    path = folder / SECRET_FILE
+def dev_secrets(folder: Path, imitation: Imitation) -> dict[str, str]:
+    """Return the secrets of the clients by name, created if missing; raises OSError."""
+    names = [DASHBOARD_CLIENT] if imitation == DEVELOPMENT else list(SECRET_FILES)
+    return {name: dev_secret(folder / SECRET_FILES[name]) for name in names}
+
+
+def dev_secret(path: Path) -> str:
+    """Return the secret in that file, created if missing; raises OSError."""
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -170,8 +195,8 @@ def write_settings(folder: Path, config: Config) -> None:
     lines = [
         b"resource = %b" % quoted(config.resource),
         b'mode = "development"',
-        b'issuers = [{ issuer = %b, tenant = { claim = "org_id" } }]'
-        % quoted(config.issuers[0].issuer),
+        b"issuers = [%b]" % inline(config.issuers[0]).encode(),
+        b"scopes = %b" % inline(config.scopes).encode(),
         b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
         b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
         b"tools = { packs = %b }" % quoted(config.tools.packs),
@@ -184,7 +209,7 @@ def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
     """Write the state that `gatepost token` uses to reach the issuer; it contains a secret."""
     state = DevState(
         resource=config.resource,
-        token_endpoint=f"{issuer.issuer}/token",
+        token_endpoint=f"{issuer.origin}{issuer.path('token')}",
         client_id=CLI_CLIENT,
         client_secret=issuer.cli_secret,
     )

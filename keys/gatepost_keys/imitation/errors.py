@@ -1,0 +1,61 @@
+"""Errors as the imitated provider writes them; pure."""
+
+import secrets
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gatepost_keys.imitation.facts import filled
+from gatepost_keys.imitation.shape import ErrorShape, Imitation
+
+PLAIN = ErrorShape()
+
+
+class WrittenError(msgspec.Struct, frozen=True, kw_only=True):
+    """One error in the provider's words."""
+
+    error: str
+    description: str
+    status: int
+    code: int
+    body: Mapping[str, object]
+
+
+def written_as(shape: Imitation, error: Any, *, known: bool) -> WrittenError:
+    """
+    Return Authlib's *error* in the provider's words; *known* says whether the client exists.
+
+    An error with a redirect address is one of the authorization endpoint.
+    """
+    keys = [error.error]
+    if error.error == "invalid_client" and not known:
+        keys = ["unknown_client", *keys]
+    if error.redirect_uri:
+        keys = [f"authorize.{error.error}", *keys]
+    found = next((shape.errors[key] for key in keys if key in shape.errors), PLAIN)
+    refused = error.error == "invalid_client"
+    # Always 401 by itself: clients throw their registration away and start over on that.
+    usual = "Client authentication failed" if refused else str(error.description or "")
+    text = found.description.format(asked=getattr(error, "asked", "")) or usual
+    return WrittenError(
+        error=found.error or error.error,
+        description=f"AADSTS{found.code}: {text}" if found.code else text,
+        status=found.status or (401 if refused else error.status_code),
+        code=found.code,
+        body=found.body or shape.error_body,
+    )
+
+
+def error_body(shape: Imitation, written: WrittenError, now: float) -> dict[str, object]:
+    """Return the members of an error answer at this time."""
+    facts = {
+        "error": written.error,
+        "description": written.description,
+        "code": written.code or None,
+        "trace": str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)),
+        "timestamp": datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+    }
+    return filled(written.body, facts)

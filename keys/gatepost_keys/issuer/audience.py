@@ -1,0 +1,59 @@
+"""Which resource an authorization is for, as the imitated provider decides it; pure."""
+# mypy: disallow-subclassing-any=False
+
+from collections.abc import Mapping, Sequence
+
+from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
+
+from gatepost_keys.imitation import Imitation
+from gatepost_keys.imitation.facts import api_of
+from gatepost_keys.issuer.resources import Resources
+
+
+class InvalidTarget(rfc6749.OAuth2Error):
+    """The resource is unknown, or not the one that was granted (RFC 8707 section 2)."""
+
+    error = "invalid_target"
+
+    def __init__(self, description: str, asked: str = "") -> None:
+        super().__init__(description)
+        self.asked = asked
+
+
+def named(asked: Sequence[str], resources: Resources, *, default: str | None) -> str:
+    """Return the one resource of *asked*, or *default* if it is empty; else InvalidTarget."""
+    if len(asked) > 1:
+        raise InvalidTarget("Ask for one resource at a time", " ".join(asked))
+    found = resources.find(asked[0]) if asked else default
+    if found is None:
+        raise InvalidTarget("This issuer does not serve that resource", *asked)
+    return found
+
+
+def resource_of(
+    shape: Imitation, resources: Resources, values: Mapping[str, str], asked: Sequence[str]
+) -> str:
+    """
+    Return the resource that an authorization with these parameters is for; InvalidTarget if it
+    cannot be granted. An empty text: a token for no resource of ours.
+    """
+    default = resources.default or ""
+    scopes = values.get("scope", "").split()
+    if shape.audience == "default_resource":
+        # Clients from before RFC 8707 name none; with a single resource there is no doubt.
+        return named(asked, resources, default=resources.default)
+    if shape.audience == "resource":
+        return named(asked, resources, default="")
+    if shape.audience == "audience":
+        audience = values.get("audience")
+        return named([audience] if audience else asked, resources, default="")
+    if shape.audience == "scope":
+        wanted = shape.sign_in_scopes[0].format(api=api_of(shape, default))
+        return default if wanted in scopes else ""
+    if shape.audience == "matching_scope":
+        meant = any(scope.startswith(f"{default}/") for scope in scopes)
+        # Compared byte for byte: a slash too many is another resource.
+        if asked and (list(asked) != [default] or not meant):
+            raise InvalidTarget("The resource does not match the scopes", " ".join(asked))
+        return default if meant else ""
+    return default

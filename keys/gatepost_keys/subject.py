@@ -1,0 +1,17 @@
+"""Whom a token is about."""
+
+import msgspec
+
+
+class TokenSubject(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a token is about: a development user, or a machine client."""
+
+    username: str
+    """Becomes `sub`; unique at this issuer."""
+    tenant: str
+    """Becomes `org_id`."""
+    name: str = ""
+    email: str = ""
+    roles: tuple[str, ...] = ()
+    machine: bool = False
+    """Whether this is a client that speaks for itself."""

@@ -1,0 +1,370 @@
+"""Every imitation in process: its issuer's tokens at a gate with the table that `dev` prints."""
+
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import click
+import msgspec
+import pytest
+
+from gatepost.dev.command import imitation_of
+from gatepost.dev.imitating import (
+    MACHINE_CLIENT,
+    client_id,
+    tables,
+)
+from gatepost_authz.config import Issuer
+from gatepost_authz.errors import InvalidToken, WrongAudience
+from gatepost_authz.presets import PRESETS
+from gatepost_keys.imitation import IMITATIONS, Imitation
+from gatepost_keys.imitation.shape import DEVELOPMENT
+from gatepost_keys.issuer.state import CLI_CLIENT
+from tests.architecture.source import ROOT
+from tests.dev.imitated import CALLBACK, TOOL_SCOPES, Imitated
+from tests.keys.client import RESOURCE, query_of
+from tests.support.cases import each
+from tests.support.tokens import unb64
+
+NAMES = list(IMITATIONS)
+SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
+WITH_MACHINES = [name for name in SIGNED if IMITATIONS[name].machine]
+TREATED_AS_PEOPLE = {"keycloak", "zitadel", "authentik"}
+"""Their machines have an account, whose id is no client's (docs/providers.md)."""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Imitated]:
+    """One issuer per provider for the tests of this file: making its RSA keys takes long."""
+    return cache(lambda name: Imitated(name, tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture
+def imitated(started: Callable[[str], Imitated]) -> Callable[[str], Imitated]:
+    """The issuer that imitates a provider, with a browser in which nobody is signed in."""
+
+    def fresh(name: str) -> Imitated:
+        one = started(name)
+        one.walk.http.cookies.clear()
+        return one
+
+    return fresh
+
+
+@each("name", SIGNED)
+async def test_a_person_is_accepted_by_the_printed_table(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Code flow with PKCE, then the gate: the tenant, a person, and the client that signed in."""
+    one = imitated(name)
+    answer = await one.sign_in()
+    assert answer.status_code == 200, answer.text
+    caller = await one.verify(answer.json()["access_token"])
+
+    assert (caller.tenant_id, caller.subject_kind) == ("acme", "user")
+    assert caller.client_id == one.walk.client_id
+    assert caller.roles == (frozenset({"approver", "admin"}) if one.shape.roles_claim else set())
+    # Zitadel's signed tokens list no scopes (https://zitadel.com/docs/apis/openidoauth/claims).
+    assert (caller.scopes >= TOOL_SCOPES) == (name != "zitadel")
+
+
+@each("name", SIGNED)
+async def test_two_people_are_two_callers(imitated: Callable[[str], Imitated], name: str) -> None:
+    """Ids differ from person to person, and stay the same from one sign-in to the next."""
+    one = imitated(name)
+    first = (await one.sign_in("alice")).json()["access_token"]
+    again = (await one.sign_in("alice")).json()["access_token"]
+    one.walk.http.cookies.clear()
+    other = (await one.sign_in("dave")).json()["access_token"]
+    callers = [await one.verify(token) for token in (first, again, other)]
+
+    assert callers[0].principal_key == callers[1].principal_key != callers[2].principal_key
+
+
+@each("name", [name for name in SIGNED if IMITATIONS[name].has_tenants])
+async def test_a_person_of_another_tenant_has_that_tenant(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Tenants are spelled as the provider does, and the printed table maps them."""
+    one = imitated(name)
+    caller = await one.verify((await one.sign_in("bob")).json()["access_token"])
+
+    assert caller.tenant_id == "globex"
+
+
+@each("name", [name for name in NAMES if not IMITATIONS[name].has_tenants])
+async def test_a_provider_without_tenants_knows_one(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Nobody of another tenant can sign in, because the token could not say so."""
+    one = imitated(name)
+    page = await one.walk.authorize(scope=one.scope, redirect_uri=CALLBACK)
+
+    assert [person.username for person in one.walk.issuer.settings.people] == ["alice", "dave"]
+    assert "Alice Archer" in page.text
+    assert "Bob Bright" not in page.text
+
+
+@each("name", WITH_MACHINES)
+async def test_a_machine_is_accepted_as_one(imitated: Callable[[str], Imitated], name: str) -> None:
+    """Client credentials: the printed table accepts the token, and says that it is a client's."""
+    one = imitated(name)
+    answer = await one.machine()
+    assert answer.status_code == 200, answer.text
+    caller = await one.verify(answer.json()["access_token"])
+
+    assert caller.tenant_id == "acme"
+    assert caller.client_id == client_id(one.shape, MACHINE_CLIENT)
+    assert caller.subject_kind == "client" or name in TREATED_AS_PEOPLE
+    assert "refresh_token" not in answer.json()
+
+
+@each("name", [name for name in NAMES if not IMITATIONS[name].machine])
+async def test_a_provider_without_machines_refuses_them(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Google has no client credentials for a client of its sign-in."""
+    answer = await imitated(name).machine()
+
+    assert answer.json()["error"] == "unauthorized_client"
+
+
+@pytest.mark.requirement("C24")
+@each("name", NAMES)
+async def test_an_id_token_opens_nothing(imitated: Callable[[str], Imitated], name: str) -> None:
+    """It comes from the same keys, with the claims and the header that the provider gives it."""
+    one = imitated(name)
+    token = (await one.sign_in()).json()["id_token"]
+
+    with pytest.raises(InvalidToken):
+        await one.verify(token)
+
+
+@each("name", SIGNED)
+async def test_a_token_for_another_audience_is_refused(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """The same token at a server that the printed audiences do not name."""
+    one = imitated(name)
+    token = (await one.sign_in()).json()["access_token"]
+    elsewhere = msgspec.structs.replace(one.config.issuers[0], audiences=("another",))
+
+    with pytest.raises(WrongAudience):
+        await one.verify(token, table=elsewhere, resource="http://127.0.0.1:8000/other")
+
+
+@each("name", SIGNED)
+async def test_generic_refuses_where_the_provider_differs(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """The preset is needed: with RFC 9068 alone the token is refused, but where it follows it."""
+    one = imitated(name)
+    token = (await one.sign_in()).json()["access_token"]
+    table = msgspec.structs.replace(one.config.issuers[0], preset="generic")
+    follows = {"logto": True, "oidc-provider": True}.get(name, False)
+    if follows:
+        # Logto signs with ES384, which RFC 9068 leaves open.
+        table = msgspec.structs.replace(table, algorithms=("ES384",) if name == "logto" else ())
+        assert (await one.verify(token, table=table)).tenant_id == "acme"
+        return
+
+    with pytest.raises(InvalidToken):
+        await one.verify(token, table=table)
+
+
+@each("name", SIGNED)
+async def test_keys_rotate_and_retire(imitated: Callable[[str], Imitated], name: str) -> None:
+    """A token of the next key is accepted; one of a removed key is refused."""
+    one = imitated(name)
+    cli = (CLI_CLIENT, one.walk.issuer.settings.cli_secret)
+    before = (await one.sign_in()).json()["access_token"]
+    one.walk.issuer.rotate()
+    after = (await one.sign_in()).json()["access_token"]
+
+    assert key_of(before) != key_of(after)
+    assert (await one.verify(before)).tenant_id == "acme"
+    assert (await one.verify(after)).tenant_id == "acme"
+    rotated = await one.walk.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=cli)
+    assert rotated.status_code == 200
+    with pytest.raises(InvalidToken):
+        await one.verify(before)
+
+
+async def test_keys_rotate_by_the_clock(tmp_path: Path) -> None:
+    """After so many seconds, and not before; Logto's keys are made quickly."""
+    one = Imitated("logto", tmp_path, rotate_keys_every_s=100)
+    found = []
+    for wait in (0, 99, 1, 100):
+        one.walk.clock.now += wait
+        found.append(key_of((await one.sign_in()).json()["access_token"]))
+
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+@each("name", ["okta", "auth0"])
+async def test_the_next_key_is_published_ahead(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """A gate that fetched the keys before the rotation knows the key that signs after it."""
+    one = imitated(name)
+    path = one.walk.path("jwks")
+    before = {key["kid"] for key in (await one.walk.http.get(path)).json()["keys"]}
+    one.walk.issuer.rotate()
+
+    assert key_of((await one.sign_in()).json()["access_token"]) in before
+
+
+async def test_cognito_signs_its_two_tokens_with_two_keys(
+    imitated: Callable[[str], Imitated],
+) -> None:
+    """The `kid` of an access token is not the ID token's."""
+    answer = (await imitated("cognito").sign_in()).json()
+
+    assert key_of(answer["access_token"]) != key_of(answer["id_token"])
+
+
+@each("name", NAMES)
+async def test_a_refresh_gives_what_the_provider_gives(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """A new access token; a new refresh token only where the provider rotates them."""
+    one = imitated(name)
+    first = (await one.sign_in()).json()
+    answer = await one.walk.refresh(
+        first["refresh_token"], **({"client_secret": one.secret} if one.secret else {})
+    )
+
+    assert answer.status_code == 200, answer.text
+    assert ("refresh_token" in answer.json()) == one.shape.refresh_rotates
+    if name in SIGNED:
+        assert (await one.verify(answer.json()["access_token"])).tenant_id == "acme"
+
+
+@each("name", [name for name in NAMES if IMITATIONS[name].refresh == "offline_access"])
+async def test_nobody_gets_a_refresh_token_unasked(
+    imitated: Callable[[str], Imitated], name: str
+) -> None:
+    """Without `offline_access` there is none."""
+    one = imitated(name)
+    scope = one.scope.replace("offline_access ", "")
+
+    assert "refresh_token" not in (await one.sign_in(scope=scope)).json()
+
+
+@each("name", NAMES)
+def test_what_is_printed_is_what_is_used(imitated: Callable[[str], Imitated], name: str) -> None:
+    """The printed lines are TOML, and read back they are the tables of the running server."""
+    one = imitated(name)
+    written = tomllib.loads("\n".join(tables(one.config)))
+
+    assert msgspec.convert(written["issuers"], tuple[Issuer, ...]) == one.config.issuers
+    assert written.get("scopes", {}) == {
+        name: json.loads(json.dumps(value))
+        for name, value in msgspec.to_builtins(one.config.scopes).items()
+        if name in written.get("scopes", {})
+    }
+    assert one.config.issuers[0].preset in PRESETS
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    """An operator who writes `entra` or `keycloack` reads what to write."""
+    for name, like in (("entra", "entra-v2"), ("keycloack", "keycloak"), ("Okta", "okta")):
+        with pytest.raises(click.BadParameter, match=f"Did you mean {like}"):
+            imitation_of(name, opaque=False)
+
+
+def test_opaque_tokens_need_a_provider_that_has_them() -> None:
+    """Entra has none that a resource server could ask about, and the issuer itself issues JWTs."""
+    assert imitation_of("hydra", opaque=True) == IMITATIONS["hydra"]
+    for name in ("entra-v2", ""):
+        with pytest.raises(click.BadParameter, match="zitadel, hydra, logto, oidc-provider"):
+            imitation_of(name, opaque=True)
+
+
+@each("name", NAMES)
+def test_every_departure_names_its_source(name: str) -> None:
+    """A field that differs from the development issuer's has the page that documents it."""
+    shape = IMITATIONS[name]
+    derived = {
+        "name",
+        "sources",
+        "client",
+        "org",
+        "tenant_claim",
+        "roles_claim",
+        "audiences",
+        "api",
+    }
+    differing = {
+        field
+        for field in Imitation.__struct_fields__
+        if getattr(shape, field) != getattr(DEVELOPMENT, field)
+    }
+
+    assert differing - derived - shape.sources.keys() == set()
+    assert shape.sources.keys() - differing - derived == set()
+    assert all(url.startswith("https://") for url in shape.sources.values())
+
+
+async def test_a_token_without_audience_is_the_clients_at_cognito(
+    imitated: Callable[[str], Imitated],
+) -> None:
+    """Without `resource` there is no `aud`, and the client id among `audiences` decides."""
+    one = imitated("cognito")
+    token = (await one.sign_in(resource=None)).json()["access_token"]
+    assert (await one.verify(token)).client_id == one.walk.client_id
+
+    stranger = msgspec.structs.replace(one.config.issuers[0], audiences=("another",))
+    with pytest.raises(WrongAudience, match="no_audience"):
+        await one.verify(token, table=stranger)
+
+
+@each("name", ["auth0", "logto"])
+async def test_a_token_for_no_api_is_opaque(imitated: Callable[[str], Imitated], name: str) -> None:
+    """Without `audience` or `resource`, the token is of use to the provider alone."""
+    answer = await imitated(name).sign_in(resource=None, audience=None)
+
+    assert "." not in answer.json()["access_token"]
+
+
+async def test_entra_wants_the_resource_and_the_scopes_to_match(
+    imitated: Callable[[str], Imitated],
+) -> None:
+    """AADSTS9010010 goes back to the client in the redirect, without a sign-in."""
+    one = imitated("entra-v2")
+    answer = await one.walk.authorize(
+        scope=one.scope, redirect_uri=CALLBACK, resource=f"{RESOURCE}/"
+    )
+    found = query_of(answer)
+
+    assert found["error"] == "invalid_target"
+    assert found["error_description"].startswith("AADSTS9010010: ")
+    assert "iss" not in found
+
+
+async def test_a_token_without_scope_of_ours_is_for_graph(
+    imitated: Callable[[str], Imitated],
+) -> None:
+    """Entra then issues a token for Microsoft Graph, which the gate refuses."""
+    one = imitated("entra-v2")
+    token = (await one.sign_in(scope="openid offline_access", resource=None)).json()
+
+    with pytest.raises(WrongAudience):
+        await one.verify(token["access_token"])
+
+
+def key_of(token: str) -> str:
+    """The `kid` of a signed token."""
+    return str(json.loads(unb64(token.partition(".")[0]))["kid"])
+
+
+def test_the_provider_page_describes_every_imitation() -> None:
+    """Its table has one row for each name that `--as` takes."""
+    page = (ROOT / "docs/providers.md").read_text(encoding="utf-8")
+    section = page.partition("## Try a provider without an account")[2].partition("\n## ")[0]
+
+    assert re.findall(r"^\| `([a-z][\w-]*)` \|", section, re.M) == NAMES

@@ -1,0 +1,285 @@
+"""What an imitation's endpoints answer: metadata, errors, and the absence of endpoints."""
+
+import json
+import re
+
+import httpx2
+import pytest
+
+from gatepost_keys.imitation import IMITATIONS
+from gatepost_keys.issuer import IssuerSettings, StaticClient
+from tests.keys.client import CALLBACK, CLI, ORIGIN, RESOURCE, Walk, query_of
+from tests.support.cases import each
+from tests.support.tokens import unb64
+
+NAMES = list(IMITATIONS)
+APP, MACHINE, API = "the-app", "the-machine", "the-api"
+SECRET = "a-secret"
+
+
+def imitating(name: str, **settings: object) -> Walk:
+    """An issuer that imitates *name*, with a public client, a program and a resource server."""
+    clients = (
+        StaticClient(client_id=APP, secret="", public=True, redirect_uris=(CALLBACK,)),
+        StaticClient(client_id=MACHINE, secret=SECRET, tenant="acme"),
+        StaticClient(client_id=API, secret=SECRET, introspects=True),
+    )
+    # Errors do not depend on the algorithm, and these keys are made quickly.
+    made = IssuerSettings(
+        imitation=IMITATIONS[name],
+        algorithm="ES256",
+        clients=clients,
+        cli_secret=CLI[1],
+        **settings,
+    )
+    walk = Walk(made)
+    walk.client_id = APP
+    return walk
+
+
+async def bad_code(walk: Walk) -> httpx2.Response:
+    return await walk.exchange("no-such-code")
+
+
+async def machine(walk: Walk, **changes: str) -> httpx2.Response:
+    form = {"grant_type": "client_credentials", "client_id": MACHINE, "client_secret": SECRET}
+    return await walk.token(**(form | changes))
+
+
+@each("name", NAMES)
+async def test_the_metadata_names_endpoints_that_exist(name: str) -> None:
+    """At the provider's own addresses, for every issuer that its tokens name, and nowhere else."""
+    walk = imitating(name)
+    settings, shape = walk.issuer.settings, walk.issuer.settings.imitation
+    for identifier in settings.identifiers:
+        place = identifier.removesuffix("/") + "/.well-known/openid-configuration"
+        document = (await walk.http.get(place)).json()
+        assert document["issuer"] == identifier
+        assert ("registration_endpoint" in document) == ("registration" in shape.endpoints)
+        assert not shape.metadata_lacks & document.keys()
+        for member, url in document.items():
+            if member.endswith("_endpoint") or member == "jwks_uri":
+                assert (await walk.http.request("PATCH", url)).status_code == 405, member
+    other = await walk.http.get("/.well-known/openid-configuration/dev-as")
+    assert other.status_code == 404
+
+
+@each("name", [name for name in NAMES if "registration" not in IMITATIONS[name].endpoints])
+async def test_nobody_registers_where_the_provider_registers_nobody(name: str) -> None:
+    """The path where the development issuer registers clients is none then."""
+    answer = await imitating(name).http.post("/dev-as/register", json={})
+
+    assert answer.status_code == 404
+
+
+@each("name", [name for name in NAMES if "registration" in IMITATIONS[name].endpoints])
+async def test_a_client_registers_at_the_providers_path(name: str) -> None:
+    """Keycloak, Auth0, Hydra and oidc-provider can register clients."""
+    walk = imitating(name)
+
+    assert (await walk.register())["client_id"] == walk.client_id
+
+
+async def test_entra_keys_have_no_algorithm() -> None:
+    """The published keys name their type and use only."""
+    walk = imitating("entra-v2")
+    (key,) = (await walk.http.get(walk.path("jwks"))).json()["keys"]
+
+    assert "alg" not in key
+    assert key["use"] == "sig"
+
+
+ENTRA_DESCRIPTION = re.compile(
+    r"AADSTS(\d+): [^\r]+\r\nTrace ID: ([0-9a-f-]{36})\r\nCorrelation ID: ([0-9a-f-]{36})\r\n"
+    r"Timestamp: \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ"
+)
+
+
+async def test_entra_errors_have_numbers_and_traces() -> None:
+    """The members of the documented answer, and the number in text and list."""
+    walk = imitating("entra-v2")
+    cases = [
+        (await bad_code(walk), 400, "invalid_grant", 70008),
+        (await machine(walk, client_secret="wrong"), 401, "invalid_client", 7000215),
+        (await machine(walk, client_id="nobody"), 400, "unauthorized_client", 700016),
+        (await machine(walk, scope=f"{RESOURCE}/access"), 400, "invalid_scope", 1002012),
+        (await walk.token(grant_type="password"), 400, "unsupported_grant_type", 70003),
+    ]
+    for answer, status, error, number in cases:
+        body = answer.json()
+        assert (answer.status_code, body["error"]) == (status, error), body
+        assert body["error_codes"] == [number]
+        found = ENTRA_DESCRIPTION.fullmatch(body["error_description"])
+        assert found is not None, body
+        assert found.groups() == (str(number), body["trace_id"], body["correlation_id"])
+
+
+async def test_okta_answers_an_unknown_client_in_its_own_shape() -> None:
+    """Other errors have OAuth's members."""
+    walk = imitating("okta")
+    unknown = await machine(walk, client_id="nobody")
+    wrong = await machine(walk, client_secret="wrong")
+    scope = await machine(walk, scope="made:up")
+
+    assert unknown.status_code == wrong.status_code == 401
+    assert unknown.json().keys() == {"errorCode", "errorSummary", "errorLink", "errorId"}
+    assert wrong.json()["error"] == "invalid_client"
+    assert (scope.status_code, scope.json()["error"]) == (400, "invalid_scope")
+
+
+async def test_auth0_refuses_an_unknown_audience() -> None:
+    """With 403 at the token endpoint, and in the redirect of a sign-in."""
+    walk = imitating("auth0")
+    token = await machine(walk, audience="https://other.example")
+    back = query_of(await walk.authorize(audience="https://other.example", resource=None))
+
+    assert token.status_code == 403
+    assert token.json() == {
+        "error": "access_denied",
+        "error_description": "Service not enabled within domain: https://other.example",
+    }
+    assert back["error"] == "access_denied"
+    assert back["error_description"] == "Service not found: https://other.example"
+    assert (await bad_code(walk)).status_code == 403
+
+
+async def test_cognito_names_the_error_and_nothing_else() -> None:
+    """Always 400, with one member."""
+    walk = imitating("cognito")
+    answers = [await bad_code(walk), await machine(walk, client_secret="wrong")]
+
+    assert [(answer.status_code, answer.json()) for answer in answers] == [
+        (400, {"error": "invalid_grant"}),
+        (400, {"error": "invalid_client"}),
+    ]
+
+
+async def test_google_tells_everybody_what_a_token_means() -> None:
+    """Tokeninfo: numbers as texts, no client, and 400 for a token that is not active."""
+    walk = imitating("google", access_token_format="opaque")
+    answer = (await walk.exchange(await walk.code(scope="openid email"))).json()
+    path = walk.path("introspection")
+    told = await walk.http.post(path, data={"access_token": answer["access_token"]})
+    unknown = await walk.http.post(path, data={"access_token": "ya29.unknown"})
+
+    assert answer["access_token"].startswith("ya29.")
+    assert told.json()["aud"] == told.json()["azp"] == APP
+    assert told.json()["scope"] == "openid https://www.googleapis.com/auth/userinfo.email"
+    assert told.json()["expires_in"] == "600"
+    assert "active" not in told.json()
+    assert (unknown.status_code, unknown.json()["error"]) == (400, "invalid_token")
+
+
+@each(
+    ("name", "status", "error", "text"),
+    [
+        ("keycloak", 400, "invalid_grant", "Code not valid"),
+        ("google", 400, "invalid_grant", "Bad Request"),
+        ("okta", 400, "invalid_grant", "The authorization code is invalid or has expired."),
+        ("logto", 400, "invalid_grant", "grant request is invalid"),
+        ("oidc-provider", 400, "invalid_grant", "grant request is invalid"),
+    ],
+)
+async def test_a_bad_code_is_refused_in_the_providers_words(
+    name: str, status: int, error: str, text: str
+) -> None:
+    """Log files and clients match these words."""
+    answer = await bad_code(imitating(name))
+
+    assert answer.status_code == status
+    assert (answer.json()["error"], answer.json()["error_description"]) == (error, text)
+
+
+async def test_logto_adds_its_own_code() -> None:
+    """Beside OAuth's members."""
+    body = (await bad_code(imitating("logto"))).json()
+
+    assert (body["code"], body["message"]) == ("oidc.invalid_grant", "grant request is invalid")
+
+
+@each("name", ["zitadel", "hydra", "logto", "oidc-provider"])
+async def test_an_opaque_token_is_introspected_in_the_providers_words(name: str) -> None:
+    """With the members that the provider documents, and marked as one for development."""
+    walk = imitating(name, access_token_format="opaque")
+    shape = walk.issuer.settings.imitation
+    answer = await walk.exchange(await walk.code(scope="files:read " + scopes_of(name)))
+    token = answer.json()["access_token"]
+    asked = await walk.http.post(
+        walk.path("introspection"), data={"token": token}, auth=(API, SECRET)
+    )
+    described = asked.json()
+
+    assert token.startswith(shape.opaque_prefix)
+    assert described["active"] is True
+    assert described["dev"] is True
+    assert described.keys() - {"dev"} <= shape.introspection.keys()
+    assert {"client_id", "sub", "exp", "iat"} <= described.keys()
+
+
+def scopes_of(name: str) -> str:
+    """The scope by which Zitadel puts the project into the audience."""
+    project = IMITATIONS[name].sign_in_scopes
+    return " ".join(scope.format(api="0") for scope in project)
+
+
+async def test_a_machine_of_oidc_provider_has_no_subject() -> None:
+    """Its introspection response names the client and no `sub`."""
+    walk = imitating("oidc-provider", access_token_format="opaque")
+    token = (await machine(walk, scope="files:read", resource=RESOURCE)).json()["access_token"]
+    asked = await walk.http.post(
+        walk.path("introspection"), data={"token": token}, auth=(API, SECRET)
+    )
+
+    assert asked.json()["client_id"] == MACHINE
+    assert "sub" not in asked.json()
+
+
+@each("name", [name for name in NAMES if IMITATIONS[name].opaque != "always"])
+async def test_every_token_is_marked_as_one_for_development(name: str) -> None:
+    """A production gate refuses it by its claim and by its key, whatever it imitates."""
+    walk = imitating(name)
+    answer = await walk.http.post(
+        walk.path("token"),
+        data={
+            "grant_type": "urn:gatepost:params:oauth:grant-type:development-token",
+            "tenant": "acme",
+        },
+        auth=CLI,
+    )
+    head, claims = (json.loads(part) for part in parts_of(answer.json()["access_token"]))
+
+    assert head["kid"].startswith("dev-")
+    assert head.get("typ", "") == walk.issuer.settings.imitation.access_type
+    assert claims["dev"] is True
+    assert str(claims["iss"]).startswith(f"{ORIGIN}/dev-as")
+
+
+def parts_of(token: str) -> list[bytes]:
+    """The header and the claims of a signed token."""
+    return [unb64(part) for part in token.split(".")[:2]]
+
+
+async def test_a_tenant_that_tokens_cannot_name_is_refused() -> None:
+    """`gatepost token --tenant globex` says why there is none."""
+    walk = imitating("okta")
+    answer = await walk.http.post(
+        walk.path("token"),
+        data={
+            "grant_type": "urn:gatepost:params:oauth:grant-type:development-token",
+            "tenant": "globex",
+        },
+        auth=CLI,
+    )
+
+    assert answer.status_code == 400
+    assert "okta name no tenant" in answer.json()["error_description"]
+
+
+@pytest.mark.parametrize("name", ["entra-v2", "cognito"])
+async def test_the_answer_does_not_name_its_sender(name: str) -> None:
+    """Neither sends `iss` (RFC 9207), and neither claims to."""
+    walk = imitating(name)
+    asked = f"{RESOURCE}/access" if name == "entra-v2" else f"{RESOURCE}/files:read"
+    consent = await walk.sign_in(scope=asked)
+
+    assert "iss" not in query_of(await walk.submit(consent, decision="allow"))
