@@ -126,7 +126,7 @@ def is_bound(claims: dict[str, Any], rules: TokenRules, *, listed: bool) -> bool
         return is_ours(claims["aud"], accepted)
     if any(is_ours(claims.get(name), accepted) for name in rules.audience_claims or ()):
         return True
-    return listed and any(claims.get(name) == OURS for name in CLIENTS)
+    return listed and any(claims.get(name) == OURS for name in (*CLIENTS, "sub"))
 
 
 def may_open(claims: dict[str, Any], name: str) -> bool:

@@ -3,12 +3,15 @@
 from gatepost_authz.presets.hosted import HOSTED
 from gatepost_authz.presets.preset import Preset, adjusted
 from gatepost_authz.presets.self_hosted import SELF_HOSTED
+from gatepost_authz.presets.workloads import WORKLOADS
 
 __all__ = ["CLAIM_NAMES", "PRESETS", "Preset", "adjusted"]
 
 GENERIC = Preset(name="generic", documentation="https://www.rfc-editor.org/rfc/rfc9068")
 
-PRESETS: dict[str, Preset] = {preset.name: preset for preset in (GENERIC, *SELF_HOSTED, *HOSTED)}
+PRESETS: dict[str, Preset] = {
+    preset.name: preset for preset in (GENERIC, *SELF_HOSTED, *HOSTED, *WORKLOADS)
+}
 """Every preset by the name that ``[[issuers]] preset`` takes."""
 
 CLAIM_NAMES = frozenset(

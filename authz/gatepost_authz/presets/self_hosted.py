@@ -62,4 +62,57 @@ SELF_HOSTED: tuple[Preset, ...] = (
         machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
         answers_name_type=True,
     ),
+    Preset(
+        name="better-auth",
+        documentation="https://www.better-auth.com/docs/plugins/oauth-provider",
+        # `client_id` and `jti` came later than `azp`, which no ID token and no session token has.
+        required=STANDARD | {"azp"},
+        access_marks=frozenset({"azp"}),
+        client_claims=("client_id", "azp"),
+    ),
+    Preset(
+        name="django-oauth-toolkit",
+        documentation="https://django-oauth-toolkit.readthedocs.io/en/latest/resource_server.html",
+        # An answer has `username` for a person, nothing for a machine, and no `sub`. It has an
+        # `aud` if the client sent `resource` (from 3.4 on).
+        client_as_audience=True,
+        subject_claims=("username",),
+        machine=(NO_SUBJECT,),
+        opaque=True,
+    ),
+    Preset(
+        name="django-allauth",
+        documentation="https://docs.allauth.org/en/latest/idp/openid-connect/",
+        types=frozenset({"jwt"}),
+        algorithms=("RS256",),
+        # A token names its client and no audience; without a user it has no `sub`.
+        required=frozenset({"iss", "exp", "iat", "client_id", "jti", "token_use"}),
+        must_equal={"token_use": "access"},
+        client_as_audience=True,
+        names_resource=False,
+        machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
+    ),
+    Preset(
+        name="lemonldap-ng",
+        documentation="https://lemonldap-ng.org/documentation/latest/idpopenidconnect.html",
+        algorithms=("RS256", "ES256"),
+        names_resource=False,
+        opaque=True,
+    ),
+    Preset(
+        name="canaille",
+        documentation="https://canaille.readthedocs.io/en/latest/",
+        # People's tokens are ID tokens without nonce and hash, and machines' are opaque; only
+        # answers name client and scopes. The `aud` lists client ids, and ours must be among them.
+        types=frozenset({"jwt"}),
+        required=STANDARD,
+        names_resource=False,
+        machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
+        opaque=True,
+    ),
+    Preset(
+        name="cloudflare-workers",
+        documentation="https://github.com/cloudflare/workers-oauth-provider",
+        algorithms=("RS256", "ES256"),
+    ),
 )

@@ -1,0 +1,119 @@
+"""Presets of opaque tokens, with answers as their providers write them."""
+
+from typing import Any
+
+import pytest
+
+from gatepost_authz.config import Introspection, TenantRule
+from gatepost_authz.errors import InvalidToken
+from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate
+from tests.support.cases import each
+
+TIMES = {"exp": NOW + 300, "iat": NOW - 10}
+# Written down from the providers' source code: what their introspection endpoints return.
+DJANGO = {"active": True, "scope": "files:write", "exp": NOW + 300, "client_id": "c1"}
+CANAILLE = {
+    "active": True,
+    "client_id": "c1",
+    "token_type": "Bearer",
+    "scope": "openid files:write",
+    "aud": ["gatepost", "c1"],
+    **TIMES,
+}
+NODE = {
+    "active": True,
+    "client_id": "c1",
+    "jti": "j1",
+    "aud": RESOURCE,
+    "scope": "files:write",
+    "token_type": "Bearer",
+    **TIMES,
+}
+LOGTO = {"active": True, "client_id": "c1", "scope": "openid", "token_type": "Bearer", **TIMES}
+PEOPLE: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
+    ("django-oauth-toolkit", ("c1",), DJANGO | {"username": "alice"}, "alice"),
+    ("canaille", ("gatepost",), CANAILLE | {"sub": "alice", "username": "Alice A"}, "alice"),
+    ("oidc-provider", (), NODE | {"sub": "u1", "sid": "s1"}, "u1"),
+]
+MACHINES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("django-oauth-toolkit", ("c1",), DJANGO),
+    ("canaille", ("gatepost",), CANAILLE),
+    ("oidc-provider", (), NODE),
+]
+REFUSED: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
+    ("no_audience", "django-oauth-toolkit", ("c2",), DJANGO | {"username": "alice"}),
+    ("no_audience", "django-oauth-toolkit", (), DJANGO),
+    ("wrong_audience", "canaille", ("other",), CANAILLE | {"sub": "alice"}),
+    ("no_subject", "canaille", ("gatepost",), CANAILLE | {"username": "Alice A"}),
+    ("no_subject", "oidc-provider", (), NODE | {"username": "alice"}),
+    ("wrong_kind", "oidc-provider", (), NODE | {"sub": "u1", "token_type": None}),
+    ("no_audience", "logto", ("c1",), LOGTO | {"sub": "u1"}),
+]
+
+
+def trust(gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...]) -> None:
+    asked = Introspection("gatepost", "env:S", endpoint=f"{gate.idp.base}/id/introspect")
+    gate.trust(
+        gate.issuer(
+            "id",
+            preset=preset,
+            audiences=audiences,
+            tenant=TenantRule(value="acme"),
+            tenants={},
+            introspection=asked,
+        )
+    )
+
+
+def shown(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if value is not None}
+
+
+@each(("preset", "audiences", "answer", "subject"), PEOPLE)
+async def test_a_person_is_who_the_answer_names(
+    opaque_gate: OpaqueTokenGate,
+    preset: str,
+    audiences: tuple[str, ...],
+    answer: dict[str, Any],
+    subject: str,
+) -> None:
+    """By the one claim with which the provider identifies people."""
+    trust(opaque_gate, preset, audiences)
+    opaque_gate.endpoint.answer = answer
+
+    caller = await opaque_gate.verify(f"token-{preset}")
+
+    assert caller is not None
+    assert (caller.subject, caller.subject_kind, caller.client_id) == (subject, "user", "c1")
+
+
+@each(("preset", "audiences", "answer"), MACHINES)
+async def test_a_machine_is_its_client(
+    opaque_gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...], answer: dict[str, Any]
+) -> None:
+    """Its answer has no subject, and nothing else in it speaks of a person."""
+    trust(opaque_gate, preset, audiences)
+    opaque_gate.endpoint.answer = answer
+
+    caller = await opaque_gate.verify(f"token-{preset}")
+
+    assert caller is not None
+    assert (caller.subject, caller.subject_kind) == ("c1", "client")
+
+
+@each(("reason", "preset", "audiences", "answer"), REFUSED)
+async def test_what_a_provider_does_not_say_is_not_guessed(
+    opaque_gate: OpaqueTokenGate,
+    reason: str,
+    preset: str,
+    audiences: tuple[str, ...],
+    answer: dict[str, Any],
+) -> None:
+    """Another client's token, a person without id, a refresh token."""
+    trust(opaque_gate, preset, audiences)
+    opaque_gate.endpoint.answer = shown(answer)
+
+    with pytest.raises(InvalidToken) as refusal:
+        await opaque_gate.verify(f"token-{reason}-{preset}-{len(answer)}-{audiences}")
+
+    assert refusal.value.reason == reason
