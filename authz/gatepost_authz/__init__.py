@@ -9,6 +9,7 @@ from gatepost_authz.caller import SubjectKind, TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.check import problems
 from gatepost_authz.config import (
+    ClientRule,
     Introspection,
     Issuer,
     Network,
@@ -18,6 +19,8 @@ from gatepost_authz.config import (
     Target,
     TenantRule,
 )
+from gatepost_authz.confirmation import Confirmation
+from gatepost_authz.effective_rules import EffectiveRule, effective_rules
 from gatepost_authz.errors import (
     AuthError,
     ExpiredToken,
@@ -45,6 +48,7 @@ from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.signature import IssuerKeys
 from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.token_rules import CallerMark, TokenRules
 from gatepost_authz.tunnel import Tunnel
 from gatepost_authz.verifier import JwtVerifier, KeySource, TokenVerifier, VerdictCache, Verifiers
 
@@ -52,7 +56,11 @@ __all__ = [
     "PRESETS",
     "AuthError",
     "BearerMiddleware",
+    "CallerMark",
     "Challenge",
+    "ClientRule",
+    "Confirmation",
+    "EffectiveRule",
     "ExpiredToken",
     "Fetcher",
     "GuardedTransport",
@@ -87,6 +95,7 @@ __all__ = [
     "Tenancy",
     "TenantContext",
     "TenantRule",
+    "TokenRules",
     "TokenVerifier",
     "TrustedIssuer",
     "Tunnel",
@@ -95,6 +104,7 @@ __all__ = [
     "Verifiers",
     "WrongAudience",
     "caller_of",
+    "effective_rules",
     "is_public",
     "origin_of",
     "problems",

@@ -9,6 +9,7 @@ from gatepost_authz.claims import MAX_CLIENT_ID, scopes_of
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.jwks import confirms
 from gatepost_authz.presets import Preset
 
 
@@ -43,12 +44,6 @@ class Confirmation:
         return agreed(proved, answer, trusted.preset)
 
 
-def is_confirmed(trusted: TrustedIssuer) -> bool:
-    """Return whether signed tokens of this issuer are introspected."""
-    settings = trusted.settings.introspection
-    return settings is not None and settings.when == "always"
-
-
 async def confirmed(
     confirmation: Confirmation | None,
     token: str,
@@ -56,7 +51,7 @@ async def confirmed(
     trusted: TrustedIssuer,
 ) -> dict[str, object]:
     """Return the claims to judge: those of the token alone unless its issuer is asked about it."""
-    if not is_confirmed(trusted):
+    if not confirms(trusted):
         return proved
     if confirmation is None:
         # Without an answer nothing says that the token is not revoked.

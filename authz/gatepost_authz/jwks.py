@@ -236,7 +236,7 @@ class IssuerKeySets:
                 continue
             if asks(one):
                 self._look_for(one)
-            else:
+            if not asks(one) or confirms(one):
                 self.of(one.settings.issuer, one).warm()
 
     def state_of(self, trusted: TrustedIssuer) -> str:
@@ -338,6 +338,12 @@ class IssuerKeySets:
                 strangers=strangers,
             ),
         )
+
+
+def confirms(trusted: TrustedIssuer) -> bool:
+    """Return whether signed tokens of this issuer are introspected too."""
+    settings = trusted.settings.introspection
+    return settings is not None and settings.when == "always"
 
 
 def asks(trusted: TrustedIssuer) -> bool:

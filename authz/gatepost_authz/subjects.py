@@ -41,15 +41,14 @@ def kind_of(
     claims: Mapping[str, object], preset: Preset, stable: str | None, client_id: str | None
 ) -> SubjectKind:
     """Return whether the caller is a person or a machine; without a mark it is refused."""
-    # No subject of any kind: the client speaks for itself, unless a claim speaks of a person.
-    bare = "sub" not in claims and PERSONAL.isdisjoint(claims)
-    bare = bare and all(lookup(claims, name) is MISSING for name in preset.subject_claims)
     subjects = (stable, claims.get("sub"))
     for mark in preset.machine:
         if mark.subject_is_client:
             marked = client_id is not None and f"{client_id}{mark.suffix}" in subjects
+        elif mark.no_subject:
+            marked = names_nobody(claims, preset)
         else:
-            marked = bare if mark.no_subject else says(claims, mark)
+            marked = says(claims, mark)
         if marked:
             return "client"
     for mark in preset.person:
@@ -62,6 +61,13 @@ def kind_of(
     raise InvalidToken("no_subject" if stable is None else "unknown_caller_kind").about(
         claim=preset.subject_claims[0]
     )
+
+
+def names_nobody(claims: Mapping[str, object], preset: Preset) -> bool:
+    """Return whether a token has no subject, and no other claim that speaks of a person."""
+    if "sub" in claims or not PERSONAL.isdisjoint(claims):
+        return False
+    return all(lookup(claims, name) is MISSING for name in preset.subject_claims)
 
 
 def says(claims: Mapping[str, object], mark: CallerMark) -> bool:

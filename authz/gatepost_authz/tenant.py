@@ -80,6 +80,11 @@ def client_tenants(settings: Issuer) -> frozenset[str]:
     return frozenset(rule.tenant for rule in settings.clients.values() if rule.tenant)
 
 
+def reaches(tenant: str, rules: TenantRules) -> bool:
+    """Return whether callers of an issuer can have *tenant*: by a claim, or by their client."""
+    return tenant not in rules.foreign or tenant in client_tenants(rules.settings)
+
+
 def closed_set(settings: Issuer) -> frozenset[str] | None:
     """Return the only tenants that *settings* allow an issuer to name, or None."""
     if settings.tenants:

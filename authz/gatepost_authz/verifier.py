@@ -13,9 +13,10 @@ from gatepost_authz.answer_cache import GOOD_S
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
-from gatepost_authz.confirmation import Confirmation, confirmed, is_confirmed
+from gatepost_authz.confirmation import Confirmation, confirmed
 from gatepost_authz.errors import AuthError, ExpiredToken, InvalidToken, IssuerUnavailable
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwks import confirms
 from gatepost_authz.signature import IssuerKeys, Versioned, proved, try_each
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 
@@ -266,7 +267,7 @@ class JwtVerifier:
         except AuthError as refusal:
             refusal.about(issuer=named)
             raise
-        lifetime = GOOD_S if is_confirmed(trusted) else LIFETIME
+        lifetime = GOOD_S if confirms(trusted) else LIFETIME
         verdict = verdict_on(caller, keys=keys, version=version, now=now, lifetime=lifetime)
         self.decisions.put(key, verdict)
         return caller

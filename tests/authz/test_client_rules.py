@@ -6,7 +6,8 @@ import pytest
 
 from gatepost_authz.config import ClientRule
 from gatepost_authz.errors import InvalidToken
-from gatepost_authz.tenant import Policy
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.tenant import Policy, reaches
 from tests.authz.test_tenant import caller
 from tests.authz.verifiers import RIVAL, issuer
 from tests.support.cases import each
@@ -80,6 +81,19 @@ def test_an_issuer_cannot_name_the_tenant_of_another_ones_machine() -> None:
             other,
             org_id="globex",
         )
+
+
+def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
+    """One for its machine, the other in its table; a reload does not cut the machine off."""
+    other = issuer(RIVAL, tenants={"o": "globex"})
+    settings = issuer(tenants={}, clients={"client-1": ClientRule(tenant="globex")})
+
+    machine = caller(settings, other, **MACHINE)
+    rules = IssuerRegistry([settings, other]).issuers[0].rules
+
+    assert machine.tenant_id == "globex"
+    assert reaches("globex", rules)
+    assert "globex" in rules.foreign
 
 
 def test_a_template_has_no_clients() -> None:

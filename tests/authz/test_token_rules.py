@@ -160,6 +160,13 @@ async def test_added_types_are_types_of_access_tokens() -> None:
     assert (await gate.refused(FORGE.token(header={"typ": "logout+jwt"}))).reason == "refused_type"
 
 
+@each("rules", [TokenRules(subject_claims=()), TokenRules(client_claims=())])
+def test_nobody_can_be_told_apart_without_claims(rules: TokenRules) -> None:
+    """Such an issuer never comes into force, whatever started the server."""
+    with pytest.raises(ValueError, match="must have a claim"):
+        IssuerRegistry([issuer(tokens=rules)])
+
+
 def test_two_issuers_of_one_preset_have_their_own_rules() -> None:
     """The merge makes a new value; a preset is never changed."""
     before = PRESETS["generic"]

@@ -97,6 +97,14 @@ CASES = [
         "NOT_SET",
     ),
     Case(
+        'tenant = { claim = "org_id" }',
+        'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
+        'introspection.method = "private_key_jwt"\nintrospection.private_key = "file:bad.py"',
+        "config.E020",
+        "issuers[0].introspection.private_key",
+        "PEM",
+    ),
+    Case(
         "[tools]",
         "[workspace]\nroot = '/dev/null/x'\n[tools]",
         "config.E021",

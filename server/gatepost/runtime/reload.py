@@ -8,7 +8,7 @@ from gatepost.tools.context import Listed
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.tenant import client_tenants
+from gatepost_authz.tenant import client_tenants, reaches
 
 Loses = Callable[[TenantContext], bool]
 
@@ -67,7 +67,7 @@ def revoked_callers(config: Config, issuers: IssuerRegistry) -> Loses:
         if tenant in suspended or (known is not None and tenant not in known):
             return True
         found = issuers.find(caller.issuer)
-        return found is None or tenant in found[0].rules.foreign
+        return found is None or not reaches(tenant, found[0].rules)
 
     return is_out
 
@@ -78,7 +78,7 @@ def _stands(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> 
     if before is None or after is None or before[0].settings != after[0].settings:
         return False
     rules = after[0].rules
-    return caller.tenant_id not in rules.foreign and rules.exclusive >= before[0].rules.exclusive
+    return reaches(caller.tenant_id, rules) and rules.exclusive >= before[0].rules.exclusive
 
 
 def _meaning(config: Config) -> object:

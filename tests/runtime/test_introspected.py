@@ -1,0 +1,111 @@
+"""A running server that asks its issuer about tokens, with every kind of credentials."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from gatepost_authz import signature
+from tests.support.issuers import Idp, Receive, Scope, Send, respond
+from tests.support.server import issuer_settings, running_server
+from tests.support.tokens import ec_key
+
+
+class Endpoint:
+    """An introspection endpoint that knows one client by its key, and these tokens."""
+
+    def __init__(self, issuer: str) -> None:
+        self.issuer = issuer
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.assertions: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        while (event := await receive())["type"] == "http.request":
+            body += event["body"]
+            if not event["more_body"]:
+                break
+        form = {name: value[0] for name, value in parse_qs(body.decode()).items()}
+        status, shown = 401, {"error": "invalid_client"}
+        if self.is_ours(form):
+            status, shown = 200, self.answers.get(form["token"], {"active": False})
+        await respond(send, status, json.dumps(shown).encode())
+
+    def is_ours(self, form: dict[str, str]) -> bool:
+        parts = signature.split(form["client_assertion"])
+        self.assertions.append(str(parts.unverified["jti"]))
+        proved = signature.CHECKS["ES256"].verify(
+            parts.signed, ec_key("gate").public_key(), parts.signature
+        )
+        return proved and parts.unverified["aud"] == self.issuer
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as running:
+        yield running
+
+
+def settings(idp: Idp, folder: Path, **changes: Any) -> dict[str, Any]:
+    """An issuer that is asked with an assertion of our key, which stands in a file."""
+    file = folder / "gate.pem"
+    key = ec_key("gate").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(key)
+    asked = {
+        "client_id": "gatepost",
+        "method": "private_key_jwt",
+        "private_key": f"file:{file}",
+        "endpoint": f"{idp.base}/main/introspect",
+    }
+    table = issuer_settings(idp, tenants={"acme": "acme"})
+    return table | {"introspection": asked | changes.pop("asked", {})} | changes
+
+
+def test_opaque_tokens_of_people_and_machines(idp: Idp, tmp_path: Path) -> None:
+    """Answers without subject and audience, as django-oauth-toolkit writes them."""
+    table = settings(
+        idp,
+        tmp_path,
+        preset="django-oauth-toolkit",
+        audiences=["app-1", "nightly"],
+        clients={"nightly": {"tenant": "acme", "scopes": ["files:read"]}},
+    )
+    endpoint = Endpoint(table["issuer"])
+    idp.replace("/main/introspect", endpoint)
+    usual = {"active": True, "exp": int(time.time()) + 300}
+    alice = usual | {"client_id": "app-1", "username": "alice", "org_id": "acme"}
+    endpoint.answers = {
+        "of-alice": alice | {"scope": "files:write"},
+        "of-nightly": usual | {"client_id": "nightly"},
+        "of-a-neighbour": alice | {"client_id": "app-2"},
+        "of-nobody": usual | {"client_id": "app-1", "org_id": "acme", "email": "a@example.com"},
+    }
+    with running_server(idp, [table]) as server:
+        answers = {token: server.client.call(token).status for token in endpoint.answers}
+        unknown = server.client.call("unknown").status
+
+    assert answers == {
+        "of-alice": 200, "of-nightly": 200, "of-a-neighbour": 401, "of-nobody": 401
+    }  # fmt: skip
+    assert unknown == 401
+    assert len(set(endpoint.assertions)) == len(endpoint.assertions) == 5
+
+
+def test_a_signed_token_that_the_issuer_no_longer_knows(idp: Idp, tmp_path: Path) -> None:
+    """Its signature is good for an hour; the issuer's word decides."""
+    table = settings(idp, tmp_path, asked={"when": "always"})
+    endpoint = Endpoint(table["issuer"])
+    idp.replace("/main/introspect", endpoint)
+    with running_server(idp, [table]) as server:
+        good, revoked = server.token(jti="good"), server.token(jti="revoked")
+        endpoint.answers = {good: {"active": True}, revoked: {"active": False}}
+
+        statuses = [server.client.call(token).status for token in (good, revoked, revoked)]
+
+    assert statuses == [200, 401, 401]
+    assert len(endpoint.assertions) == 2
