@@ -26,13 +26,8 @@ class Canaille(Provider):
     def table(self) -> dict[str, Any]:
         """Return its settings."""
         return {
-            "preset": "generic",
+            "preset": "canaille",
             "audiences": [GATEPOST],
-            "tokens": {
-                "types": ["jwt"],
-                "required_claims": [],
-                "machine": [{"no_subject": True}],
-            },
             "tenant": {"value": "acme"},
             "roles": {"approver": {"claim": "groups", "value": "approver"}},
             "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),

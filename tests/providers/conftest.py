@@ -10,11 +10,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tests.providers.canaille import Canaille
-from tests.providers.django_oauth_toolkit import DjangoOauthToolkit
-from tests.providers.glewlwyd import Glewlwyd
-from tests.providers.oidc_provider import OidcProvider, OpaqueOidcProvider
-from tests.providers.provider import READ, Provider, Site
+from tests.providers.provider import PROVIDERS, READ, Provider, Site
 from tests.support import commands
 from tests.support.client import Client
 from tests.support.commands import Gatepost, toml
@@ -22,10 +18,6 @@ from tests.support.issuers import SECRET
 from tests.support.processes import free_port
 from tests.support.tokens import CertificateAuthority
 
-PROVIDERS: dict[str, type[Provider]] = {
-    provider.name: provider
-    for provider in (Canaille, DjangoOauthToolkit, Glewlwyd, OidcProvider, OpaqueOidcProvider)
-}
 ENVIRONMENT = {"TEST_SECRET": SECRET, **commands.HURRIED}
 
 
@@ -99,5 +91,5 @@ def _paired(kind: type[Provider], folder: Path, stack: ExitStack) -> Pairing:
 
 @pytest.fixture(params=sorted(PROVIDERS))
 def pair(request: pytest.FixtureRequest, pairings: Callable[[str], Pairing]) -> Pairing:
-    """One provider after the other, where it can go the journey that the test is named after."""
+    """One provider after the other, or those that a test names."""
     return pairings(request.param)

@@ -26,11 +26,7 @@ class DjangoOauthToolkit(Provider):
     def table(self) -> dict[str, Any]:
         """Return its settings."""
         return {
-            "preset": "generic",
-            "tokens": {
-                "subject_claims": ["username"],
-                "machine": [{"no_subject": True}],
-            },
+            "preset": "django-oauth-toolkit",
             "tenant": {"value": "acme"},
             "dashboard": self.dashboard(scopes=["openid"]),
             "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},

@@ -8,6 +8,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -302,3 +303,19 @@ class Provider(ABC):
     @staticmethod
     def _new_key() -> RSAKey:
         return RSAKey.generate_key(2048, {"alg": "RS256", "use": "sig"}, auto_kid=True)
+
+
+def _providers() -> dict[str, type[Provider]]:
+    """Return the providers of this folder by name: each file with a subclass adds one."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if not path.name.startswith(("test_", "_", "conftest", "provider")):
+            import_module(f"tests.providers.{path.stem}")
+    known, found = [Provider], {}
+    while known:
+        known += (kind := known.pop()).__subclasses__()
+        found[getattr(kind, "name", "")] = kind
+    del found[""]
+    return found
+
+
+PROVIDERS = _providers()

@@ -73,9 +73,9 @@ SELF_HOSTED: tuple[Preset, ...] = (
     Preset(
         name="django-oauth-toolkit",
         documentation="https://django-oauth-toolkit.readthedocs.io/en/latest/resource_server.html",
-        # An answer has `username` for a person, nothing for a machine, and no `sub` and no `aud`.
+        # An answer has `username` for a person, nothing for a machine, and no `sub`. It has an
+        # `aud` if the client sent `resource` (from 3.4 on).
         client_as_audience=True,
-        names_resource=False,
         subject_claims=("username",),
         machine=(NO_SUBJECT,),
         opaque=True,
@@ -102,7 +102,10 @@ SELF_HOSTED: tuple[Preset, ...] = (
     Preset(
         name="canaille",
         documentation="https://canaille.readthedocs.io/en/latest/",
-        # Its tokens are opaque; an answer's `aud` lists client ids, and ours must be among them.
+        # People's tokens are ID tokens without nonce and hash, and machines' are opaque; only
+        # answers name client and scopes. The `aud` lists client ids, and ours must be among them.
+        types=frozenset({"jwt"}),
+        required=STANDARD,
         names_resource=False,
         machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
         opaque=True,
