@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import Context
 from traceback import walk_tb
 from typing import Any
 
@@ -35,10 +36,20 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
         await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
 
 
+def started(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
+    """
+    Return a task that does *work* always.
+
+    Its context is empty: that of the call which happens to start the task would keep the call and
+    its arguments in memory for the life of the process.
+    """
+    return asyncio.get_running_loop().create_task(always(name, work), context=Context())
+
+
 @asynccontextmanager
 async def during(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
     """Do *work* always, for the time of a block; it has ended when the block has."""
-    task = asyncio.create_task(always(name, work))
+    task = started(name, work)
     try:
         yield
     finally:

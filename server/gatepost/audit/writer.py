@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from time import perf_counter
 
 import structlog
@@ -209,7 +210,9 @@ class AuditWriter:
 
     def _begin(self, _: None = None) -> None:
         self._wake = None
-        self._writing = asyncio.get_running_loop().create_task(self._write())
+        # The context of the call with the first record would keep the call in memory.
+        loop = asyncio.get_running_loop()
+        self._writing = loop.create_task(self._write(), context=Context())
         self._writing.add_done_callback(self._ended)
 
     async def _write(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from gatepost.background import always
+from gatepost.background import started
 from gatepost.policy.approvals.notifications import TOPIC
 from gatepost.policy.approvals.request import ApprovalRequest
 from gatepost.policy.approvals.service import ApprovalService
@@ -34,7 +34,7 @@ class LiveInbox:
         room = self._rooms.get(tenant)
         if room is None:
             room = self._rooms[tenant] = _TenantVisitors()
-            room.task = asyncio.create_task(always("live", lambda: self._look(tenant, room)))
+            room.task = started("live", lambda: self._look(tenant, room))
         room.visitors += 1
         seen = 0
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gatepost.background import always
+from gatepost.background import started
 from gatepost.http.body import nobody
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.responses import rate_limited
@@ -314,7 +314,7 @@ class TaskRunner:
 
     def start(self) -> None:
         """Start to take over abandoned tasks at intervals."""
-        self._sweeping = asyncio.get_running_loop().create_task(always("tasks", self._sweep_on))
+        self._sweeping = started("tasks", self._sweep_on)
 
     async def _sweep_on(self) -> None:
         while True:

@@ -11,7 +11,7 @@ import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from gatepost.background import always
+from gatepost.background import started
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Deliver
 
@@ -51,7 +51,7 @@ class Channels:
             channel = self._followed[name] = _Channel()
         channel.followers.add(following)
         if self._reader is None:
-            self._reader = asyncio.create_task(always("relay", self._read_always))
+            self._reader = started("relay", self._read_always)
         try:
             async with asyncio.timeout(ANSWER_S):
                 if first:

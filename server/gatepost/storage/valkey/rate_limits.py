@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 
 import msgspec
 
@@ -64,7 +65,9 @@ class ValkeyRateLimits:
 
     def _serve(self) -> None:
         if self._task is None:
-            self._task = asyncio.create_task(self._questions())
+            # Under steady traffic the task does not end, and would keep the first call in memory.
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._questions(), context=Context())
             self._task.add_done_callback(self._over)
 
     async def _questions(self) -> None:
