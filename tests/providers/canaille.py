@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tests.providers.provider import GATEPOST, Provider
-from tests.support.processes import Process
 
 
 class Canaille(Provider):
@@ -19,9 +18,9 @@ class Canaille(Provider):
         "audience": "it ignores `resource`: the audience is what its administrator gave the client",
     }
 
-    def launched(self) -> Process:
+    def launch(self) -> None:
         """Start it."""
-        return self.program("canaille_program")
+        self.program("canaille_program")
 
     def table(self) -> dict[str, Any]:
         """Return its settings."""

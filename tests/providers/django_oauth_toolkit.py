@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tests.providers.provider import GATEPOST, Provider
-from tests.support.processes import Process
 
 
 class DjangoOauthToolkit(Provider):
@@ -19,9 +18,9 @@ class DjangoOauthToolkit(Provider):
         "roles": "its answers hold no claim besides scope, client_id, username and aud",
     }
 
-    def launched(self) -> Process:
+    def launch(self) -> None:
         """Start it."""
-        return self.program("django_program")
+        self.program("django_program")
 
     def table(self) -> dict[str, Any]:
         """Return its settings."""

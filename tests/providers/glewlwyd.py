@@ -13,7 +13,7 @@ import httpx2
 from tests.providers.provider import DASHBOARD, HOST, PEOPLE, Provider, Registered
 from tests.providers.visitor import PASSWORD, Visitor
 from tests.support.measuring import eventually
-from tests.support.processes import Process, python_environment
+from tests.support.processes import python_environment
 
 PROGRAM = "glewlwyd"
 TABLES = Path("/usr/share/dbconfig-common/data/glewlwyd/install/sqlite3")
@@ -64,7 +64,7 @@ class Glewlwyd(Provider):
             return ""
         return "no glewlwyd: run `apt-get install glewlwyd`"
 
-    def launched(self) -> Process:
+    def launch(self) -> None:
         """Start it with an empty database, and configure it by its administration API."""
         folder = self.site.folder
         database = folder / "glewlwyd.db"
@@ -84,11 +84,10 @@ class Glewlwyd(Provider):
             ),
             encoding="utf-8",
         )
-        process = Process([PROGRAM, "-c", str(settings)], env=python_environment(), cwd=folder)
+        self.run([PROGRAM, "-c", str(settings)], python_environment(), folder)
         # It says that it has started before it listens.
         eventually(self._answers, within=15)
         self._configure()
-        return process
 
     def table(self) -> dict[str, Any]:
         """Return its settings."""

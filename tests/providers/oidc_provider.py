@@ -16,7 +16,6 @@ from tests.providers.provider import (
 from tests.providers.visitor import PASSWORD
 from tests.support.issuers import TokenForm
 from tests.support.node import command, environment
-from tests.support.processes import Process
 
 
 class OidcProvider(Provider):
@@ -36,7 +35,7 @@ class OidcProvider(Provider):
         """Return what this machine lacks: nothing, the tests bring Node."""
         return ""
 
-    def launched(self) -> Process:
+    def launch(self) -> None:
         """Start it."""
         settings = {
             "resources": {self.site.resource: self.form, self.site.neighbour: self.form},
@@ -50,9 +49,8 @@ class OidcProvider(Provider):
             "lifetime_s": self.lasts_s,
         }
         arguments = command("authorization_server.mjs", json.dumps(settings))
-        process = Process(arguments, env=environment())
+        process = self.run(arguments, environment())
         assert json.loads(process.next_line())["issuer"] == self.issuer
-        return process
 
     def table(self) -> dict[str, Any]:
         """Return its settings."""

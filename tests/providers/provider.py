@@ -6,7 +6,7 @@ import json
 import secrets
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -142,8 +142,8 @@ class Provider(ABC):
         return "" if PYTHON.exists() else f"no {PYTHON}: run `make .venv/providers`"
 
     @abstractmethod
-    def launched(self) -> Process:
-        """Start the program, and return once it serves."""
+    def launch(self) -> None:
+        """Start the program with `run`, and return once it serves."""
 
     @abstractmethod
     def table(self) -> dict[str, Any]:
@@ -156,7 +156,14 @@ class Provider(ABC):
 
     def start(self) -> None:
         """Start it, with the keys and the lifetime that are set."""
-        self._process = self.launched()
+        self.launch()
+
+    def run(
+        self, command: Sequence[str], env: Mapping[str, str], cwd: Path | None = None
+    ) -> Process:
+        """Run the program, until `stop` ends it."""
+        self._process = Process(command, env=env, cwd=cwd)
+        return self._process
 
     def stop(self) -> None:
         """End it."""
@@ -271,16 +278,13 @@ class Provider(ABC):
         assert answer.status_code == 200, f"{answer.status_code}: {answer.text[:2000]}"
         return answer.json() if answer.content else {}
 
-    def program(self, name: str) -> Process:
+    def program(self, name: str) -> None:
         """Run a program of `programs/` on the providers' interpreter, with what it has to know."""
         path = self.site.folder / f"{name}.json"
         path.write_text(json.dumps(self.settings()), encoding="utf-8")
         module = f"tests.providers.programs.{name}"
-        process = Process(
-            [str(PYTHON), "-m", module, str(path)], env=python_environment(), cwd=ROOT
-        )
-        process.wait_for("^ready$")
-        return process
+        command = [str(PYTHON), "-m", module, str(path)]
+        self.run(command, python_environment(), ROOT).wait_for("^ready$")
 
     def settings(self) -> dict[str, Any]:
         """Return what a program has to know."""
