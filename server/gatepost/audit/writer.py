@@ -210,10 +210,11 @@ class AuditWriter:
 
     def _begin(self, _: None = None) -> None:
         self._wake = None
-        # The context of the call with the first record would keep the call in memory.
-        loop = asyncio.get_running_loop()
-        self._writing = loop.create_task(self._write(), context=Context())
-        self._writing.add_done_callback(self._ended)
+        # The task and its callback keep their context for the life of the process: that of the call
+        # with the first record would keep the call in memory.
+        context = Context()
+        self._writing = asyncio.get_running_loop().create_task(self._write(), context=context)
+        self._writing.add_done_callback(self._ended, context=context)
 
     async def _write(self) -> None:
         """Write whenever records wait, until the writer is closed; retry failed batches."""

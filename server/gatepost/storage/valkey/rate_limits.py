@@ -66,9 +66,9 @@ class ValkeyRateLimits:
     def _serve(self) -> None:
         if self._task is None:
             # Under steady traffic the task does not end, and would keep the first call in memory.
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._questions(), context=Context())
-            self._task.add_done_callback(self._over)
+            context = Context()
+            self._task = asyncio.get_running_loop().create_task(self._questions(), context=context)
+            self._task.add_done_callback(self._over, context=context)
 
     async def _questions(self) -> None:
         while self._waiting or not self._told:
