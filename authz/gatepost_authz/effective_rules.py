@@ -27,7 +27,7 @@ def effective_rules(issuer: Issuer, resource: str) -> tuple[EffectiveRule, ...]:
     if issuer.preset not in PRESETS:
         return ()
     preset = adjusted(PRESETS[issuer.preset], issuer.tokens)
-    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer))
+    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer, preset))
 
 
 def _form(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
@@ -81,10 +81,12 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
         yield EffectiveRule("clients", f"if its token has no tenant: {machines}", "clients")
 
 
-def _asked(issuer: Issuer) -> Iterator[EffectiveRule]:
+def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
     """Yield the rules for introspection."""
     asked = issuer.introspection
     if asked is None:
+        text = "all" if preset.introspection_form == "tokeninfo" else "refused"
+        yield EffectiveRule("opaque tokens", text)
         return
     opaque = f"those that begin with {asked.token_prefix}" if asked.token_prefix else "all"
     shown = ", also those of other issuers" if asked.ask_in_turn else ""

@@ -30,6 +30,10 @@ EDITABLE = frozenset(
     | {"upn", "phone_number", "profile", "website", "picture"}
 )
 """Claims that people can change at many providers, or that providers give to the next person."""
+ID_TOKEN_CLAIMS = frozenset(
+    {"iss", "sub", "aud", "exp", "iat", "nbf", "jti", "auth_time", "acr", "amr", "azp", "sid"}
+)
+"""Claims that ID tokens may have too, so that requiring them tells nothing."""
 UNTYPED = frozenset({"", "jwt"})
 """Types that ID tokens have too."""
 LISTS = ("types", "subject_claims", "client_claims", "scope_claims", "audience_claims",
@@ -104,8 +108,9 @@ def _contradictions(where: str, rules: TokenRules, preset: Preset) -> Iterator[P
 def _widened(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:
     """Yield warnings where the settings accept tokens that the preset refuses."""
     added = {kind.lower().removeprefix("application/") for kind in rules.types or ()}
-    marked = preset.must_equal or preset.access_marks or rules.must_equal or rules.forbidden
-    if (added - preset.types) & UNTYPED and not (marked or rules.required_claims):
+    required = set(rules.required_claims or ()) - ID_TOKEN_CLAIMS
+    marks = (preset.must_equal, preset.access_marks, rules.must_equal, rules.forbidden, required)
+    if (added - preset.types) & UNTYPED and not any(marks):
         message = "ID tokens have such types too, and nothing else tells access tokens apart"
         yield finding(HINTS, "authz.W012", f"{where}.types", message)
     for claim in (rules.subject_claims or ())[:1]:

@@ -166,6 +166,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E027", "issuers[0].clients.c.scopes",
      {"issuers": [issuer(clients={"c": ClientRule(scopes=("a b",))})]}),
     ("authz.E028", "issuers[0].clients", {"issuers": [issuer(clients={"": ClientRule()})]}),
+    ("authz.E021", "issuers[0].clients.c.tenant",
+     {"issuers": [issuer(preset="keycloak", tenant=TenantRule(value="acme"), tenants={},
+                         clients={"c": ClientRule(tenant="globex")})]}),
     ("authz.E022", "issuers[0].introspection.private_key",
      {"issuers": [issuer(introspection=introspection(method="private_key_jwt",
                                                      private_key="-----BEGIN"))]}),
@@ -182,6 +185,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(tokens=TokenRules(types=("at+jwt", "JWT")))]}),
     ("authz.W012", "issuers[0].tokens.types",
      {"issuers": [issuer(tokens=TokenRules(types=("",)))]}),
+    ("authz.W012", "issuers[0].tokens.types",
+     {"issuers": [issuer(preset="auth0", tokens=TokenRules(
+         types=("",), required_claims=("iat", "sub", "azp", "jti")))]}),
     *[
         ("authz.W013", "issuers[0].tokens.subject_claims",
          {"issuers": [issuer(tokens=TokenRules(subject_claims=(claim, "sub")))]})

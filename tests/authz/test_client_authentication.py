@@ -1,5 +1,6 @@
 """How this server authenticates at an issuer: secrets, and assertions signed with its key."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -12,8 +13,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gatepost_authz import signature
-from gatepost_authz.client_authentication import ASSERTION_TYPE, authentication, signing_key
-from gatepost_authz.config import Introspection
+from gatepost_authz.client_authentication import (
+    ASSERTION_TYPE,
+    authentication,
+    credentials,
+    signing_key,
+)
+from gatepost_authz.config import DashboardClient, Introspection
 from tests.authz.verifiers import ISSUER, NOW
 from tests.support.cases import each
 
@@ -67,6 +73,17 @@ def test_the_audience_of_the_assertion_may_be_the_endpoint() -> None:
 
     assert parts.unverified["aud"] == "https://t"
     assert parts.header.kid is None
+
+
+@each(("encoding", "pair"), [("form", "gate+post:p%25s"), ("raw", "gate post:p%s")])
+def test_the_dashboard_client_writes_its_secret_alike(encoding: Any, pair: str) -> None:
+    """The same servers answer at the token endpoint."""
+    client = DashboardClient(client_id="gate post", client_secret="env:S", encoding=encoding)
+
+    headers, form = credentials(client, "p%s")
+
+    assert base64.b64decode(headers["authorization"].removeprefix("Basic ")).decode() == pair
+    assert form == {}
 
 
 UNUSABLE = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.config import ClientRule
+from gatepost_authz.config import ClientRule, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy, reaches
@@ -81,6 +81,23 @@ def test_an_issuer_cannot_name_the_tenant_of_another_ones_machine() -> None:
             other,
             org_id="globex",
         )
+
+
+@each(
+    ("rule", "preset"),
+    [
+        (rule, preset)
+        for rule in (TenantRule(value="acme"), TenantRule(issuer=True))
+        for preset in ("generic", "keycloak")
+    ],
+)
+def test_an_issuer_that_is_one_tenant_stays_that_tenant(rule: TenantRule, preset: str) -> None:
+    """Its tokens carry no claim for the tenant because the issuer itself says it."""
+    clients = {"client-1": ClientRule(tenant="globex")}
+    settings = issuer(preset=preset, tenant=rule, tenants={}, clients=clients)
+    keycloak = {"azp": "client-1", "typ": "Bearer"}
+
+    assert caller(settings, **MACHINE | keycloak).tenant_id != "globex"
 
 
 def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
