@@ -72,10 +72,17 @@ class Traffic:
         self._address, self._authority, self._path = address, authority, path
         self._token = token
         self._numbers = count(1)
+        self._opened: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def connect(self) -> None:
+        """Open the connection of the next request in advance."""
+        self._opened = await asyncio.open_connection(*self._address, limit=MOST_LINE)
 
     async def send(self, verb: str, fields: Fields, body: bytes = b"") -> Connection:
         """Send one request."""
-        reader, writer = await asyncio.open_connection(*self._address, limit=MOST_LINE)
+        if self._opened is None:
+            await self.connect()
+        (reader, writer), self._opened = self._opened, None
         known = [
             ("Host", self._authority),
             ("Authorization", f"Bearer {self._token}"),

@@ -39,6 +39,8 @@ ROOTS = {
     f"{Path(package.__file__ or '').resolve().parent}{os.sep}": package.__name__
     for package in (gatepost, gatepost_authz)
 }
+RUNS = frozenset({soak_tools.sign.__code__})
+"""The tool that waits for approval."""
 WARM_UP, CALLS, APPROVED = 20, 5, 3
 LIMIT_S = 60
 TENANT = "tenant-0"
@@ -60,22 +62,35 @@ class Walk:
 
 @dataclass(frozen=True)
 class Walks:
-    """The two walks that are counted."""
+    """
+    The walks that are counted.
+
+    ``approval`` goes from the call that asks for approval to the tool's first line; ``approved``
+    goes on to the answer.
+    """
 
     call: Walk
     approval: Walk
+    approved: Walk
 
 
 class Recorder:
-    """A profile function that notes which code begins or goes on while it is recording."""
+    """
+    A profile function that notes which code begins or goes on while it is recording.
+
+    When the tool begins, ``before_run`` has what was noted until then.
+    """
 
     def __init__(self) -> None:
         self._codes: set[CodeType] | None = None
+        self.before_run: set[CodeType] = set()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         codes = self._codes
         if codes is not None and event == "call":
             codes.add(frame.f_code)
+            if frame.f_code in RUNS:
+                self.before_run = set(codes)
 
     @contextmanager
     def recording(self, into: set[CodeType]) -> Iterator[None]:
@@ -117,7 +132,9 @@ class Caller:
     def run(self) -> None:
         """Walk both ways, then stop the server."""
         try:
-            self.found = Walks(always(self._calls()), always(self._approvals()))
+            call = always(self._calls())
+            asked, answered = zip(*self._approvals(), strict=True)
+            self.found = Walks(call, always(asked), always(answered))
         except BaseException as error:  # noqa: BLE001  # raised where the server was started
             self.found = error
         finally:
@@ -146,18 +163,21 @@ class Caller:
                 if number >= WARM_UP:
                     yield codes
 
-    def _approvals(self) -> Iterator[set[CodeType]]:
+    def _approvals(self) -> Iterator[tuple[set[CodeType], set[CodeType]]]:
+        """Yield what ran before each run, and until its answer."""
         for number in range(1 + APPROVED):
             codes = asyncio.run(self._approved(f"document {number}"))
             if number:
-                yield codes
+                yield self._recorder.before_run, codes
 
     async def _approved(self, text: str) -> set[CodeType]:
-        """A call that waits on its stream, its approval, and its answer."""
+        """A call on an open connection that waits on its stream, its approval, and its answer."""
         address = (self._parts.hostname or "", self._parts.port or 80)
         traffic = Traffic(address, self._parts.netloc, self._parts.path, self._token)
         codes: set[CodeType] = set()
         params = {"name": "sign", "arguments": {"text": text}}
+        await traffic.connect()
+        self._settle()
         with self._recorder.recording(codes):
             connection = await traffic.begin("tools/call", params, progressToken="p")
             await (await connection.head()).event()
@@ -248,7 +268,8 @@ def render(walks: Walks, *, listed: bool = False) -> str:
     lines = []
     for title, walk in (
         ("warm tools/call, socket to answer", walks.call),
-        ("approval, asking to the run's answer", walks.approval),
+        ("approval, asking to the run", walks.approval),
+        ("approved, asking to the answer", walks.approved),
     ):
         lines.append(f"{title}: {len(walk.files)} files, {len(walk.functions)} functions")
         if listed:
