@@ -7,7 +7,7 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.workspace import Workspaces
 from tests.authz.verifiers import TARGET, OpaqueTokenGate
-from tests.keys.client import Walk
+from tests.keys.conftest import Walk
 from tests.support.issuers import Idp
 from tests.support.tokens import b64
 

@@ -21,7 +21,7 @@ from gatepost.config.settings import LimitsSettings, ToolsSettings
 from gatepost.tools.api import Tool
 from gatepost.tools.json_shape import MOST_VALUES
 from gatepost_packs import BUILT_IN
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.measuring import (
     HOLD_S,
     bringing,

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.tools.cpu_thread import MOST_WAITING
 from gatepost_packs import demo
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
 from tests.support.measuring import HOLD_S, collected, shortest_hold
 

@@ -16,7 +16,7 @@ from gatepost.tools.forms import mistake_in
 from gatepost.tools.json_shape import MOST_DIGITS, MOST_VALUES, excess, most_values, outside_strings
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.schema_branches import branching_of
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.client import modern
 from tests.support.endpoint import JSON as JSON_BODY
 from tests.support.endpoint import EndpointClient, Response, a_caller

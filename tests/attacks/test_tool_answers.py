@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
 from gatepost.tools.prompt import Message
 from gatepost.tools.resource import Contents
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, message
 
 HALF = "\ud800"

@@ -9,7 +9,7 @@ import pytest
 from gatepost.audit.search import AuditRecord, read
 from gatepost.storage.backends import open_records
 from tests.audit.conftest import AUDITED_TOOLS
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server

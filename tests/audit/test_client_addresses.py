@@ -15,7 +15,7 @@ from gatepost.storage.audit import AuditQuery
 from tests.audit.audit_log import AuditLog
 from tests.audit.conftest import AUDITED_TOOLS
 from tests.audit.test_calls import AuditedServer
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.cases import each
 from tests.support.client import CLIENT, Fields, message, modern, old_call, read_answer, request
 from tests.support.endpoint import EndpointClient

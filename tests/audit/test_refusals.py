@@ -21,7 +21,7 @@ from gatepost.tools.runner import Runner
 from gatepost_authz.errors import InsufficientScope
 from tests.audit.audit_log import AuditLog, audit_log, person
 from tests.audit.test_outage import context
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 from tests.tenancy.conftest import SCOPED_TOOLS

@@ -11,7 +11,7 @@ import pytest
 from gatepost.config.pack_registration import registrations
 from gatepost.policy.approvals.scripts import Script
 from tests.architecture.source import ROOT
-from tests.mcp.stdio.client import talking, text
+from tests.mcp.stdio.conftest import talking, text
 from tests.support.commands import ended
 
 SECTION = (

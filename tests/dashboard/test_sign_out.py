@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.openid_provider import ChangeableProvider, changeable_provider
-from tests.dashboard.server import CLIENT, DashboardServer, HttpBrowser, parameters
+from tests.dashboard.conftest import CLIENT, DashboardServer, HttpBrowser, parameters
+from tests.dashboard.production_server import ChangeableProvider, changeable_provider
 from tests.redaction.echo_server import overheard
 from tests.support.cases import each
 

@@ -24,8 +24,8 @@ from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
 from tests.architecture.source import ROOT
-from tests.dev.imitated import CALLBACK, TOOL_SCOPES, Imitated
-from tests.keys.client import RESOURCE, query_of
+from tests.dev.conftest import CALLBACK, TOOL_SCOPES, Imitated
+from tests.keys.conftest import RESOURCE, query_of
 from tests.support.cases import each
 from tests.support.tokens import unb64
 

@@ -14,7 +14,7 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from tests.clients.sdk_clients import CSV, walk_python
-from tests.keys.client import challenge_of
+from tests.keys.conftest import challenge_of
 from tests.support.browser import Person
 from tests.support.cases import each
 from tests.support.commands import Gatepost, dev, ended, run, token

@@ -13,8 +13,8 @@ import pytest
 
 from gatepost.dev.imitating import API_CLIENT, client_id, members
 from gatepost_keys.imitation import IMITATIONS
-from tests.dev.imitated import CALLBACK, Imitated
-from tests.keys.client import RESOURCE
+from tests.dev.conftest import CALLBACK, Imitated
+from tests.keys.conftest import RESOURCE
 from tests.support import node
 from tests.support.cases import each
 from tests.support.commands import HURRIED, serve

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from gatepost.storage.backends import open_records
 from gatepost.telemetry.logs import OWN_LOGGERS, configure
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 

@@ -4,7 +4,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from tests.keys.client import CALLBACK, ORIGIN, RESOURCE, Walk, challenge_of, query_of, table
+from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, Walk, challenge_of, query_of, table
 
 
 def claims_of(walk: Walk, token: str) -> dict[str, object]:

@@ -9,7 +9,7 @@ from joserfc.errors import SecurityWarning
 from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import metadata
-from tests.keys.client import CLI, ORIGIN, PATHS, RESOURCE, Walk
+from tests.keys.conftest import CLI, ORIGIN, PATHS, RESOURCE, Walk
 
 INSPECTOR = "http://localhost:6274"
 

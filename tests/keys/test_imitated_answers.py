@@ -8,7 +8,7 @@ import pytest
 
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.issuer import IssuerSettings, StaticClient
-from tests.keys.client import CALLBACK, CLI, ORIGIN, RESOURCE, Walk, query_of
+from tests.keys.conftest import CALLBACK, CLI, ORIGIN, RESOURCE, Walk, query_of
 from tests.support.cases import each
 from tests.support.tokens import unb64
 

@@ -10,7 +10,7 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.generate import GenerationRefused
 from gatepost_keys.issuer import DevelopmentIssuer, IssuerSettings, locks, routes
-from tests.keys.client import ORIGIN, PATHS, RESOURCE, Walk
+from tests.keys.conftest import ORIGIN, PATHS, RESOURCE, Walk
 from tests.support.cases import each
 
 LAPTOP = {

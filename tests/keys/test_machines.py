@@ -8,7 +8,7 @@ from joserfc.jwk import KeySet
 
 from gatepost_keys.issuer import StaticClient
 from gatepost_keys.issuer.state import MINT_GRANT
-from tests.keys.client import CLI, ORIGIN, RESOURCE, Walk, table
+from tests.keys.conftest import CLI, ORIGIN, RESOURCE, Walk, table
 from tests.support.cases import each
 
 ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")

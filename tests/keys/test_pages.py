@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.keys.client import CALLBACK, ORIGIN, RESOURCE, Walk, query_of, table
+from tests.keys.conftest import CALLBACK, ORIGIN, RESOURCE, Walk, query_of, table
 
 POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.keys.client import CLI, ORIGIN, Walk
+from tests.keys.conftest import CLI, ORIGIN, Walk
 
 
 async def test_every_refresh_gives_a_new_refresh_token(walk: Walk) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.keys.client import CALLBACK, Walk, query_of, table
+from tests.keys.conftest import CALLBACK, Walk, query_of, table
 
 VS_CODE = {
     "client_name": "Visual Studio Code",

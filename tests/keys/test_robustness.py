@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.wire import MalformedRequest, parameters
-from tests.keys.client import CALLBACK, RESOURCE, Walk
+from tests.keys.conftest import CALLBACK, RESOURCE, Walk
 
 NAMES = [
     "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",

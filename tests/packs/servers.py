@@ -15,7 +15,7 @@ import pytest
 
 from gatepost.runtime.services import Services
 from gatepost_packs import BUILT_IN
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.asgi_server import AsgiServer
 from tests.support.client import result
 from tests.support.commands import tenant_folder

@@ -19,7 +19,7 @@ import structlog
 
 from gatepost.runtime.services import Services
 from gatepost.telemetry.logs import LogFormat, configure
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.client import MODERN, modern
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

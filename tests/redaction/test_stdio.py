@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mcp.stdio.client import talking, text
+from tests.mcp.stdio.conftest import talking, text
 from tests.support import secret_tools
 from tests.support.commands import DeploymentFolder
 

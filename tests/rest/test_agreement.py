@@ -10,7 +10,7 @@ from gatepost.tools.api import Tool
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, Response, a_caller
 
 SCOPES = st.frozensets(st.sampled_from("abcd"))

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.rest.clients import Octopus
-from tests.rest.conftest import RUNS, TOOLS
+from tests.rest.conftest import RUNS, TOOLS, Octopus
 from tests.support.cases import each
 from tests.support.client import exchange, request
 from tests.support.issuers import Idp

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from tests.rest.clients import Octopus
-from tests.rest.conftest import RUNS, TOOLS
+from tests.rest.conftest import RUNS, TOOLS, Octopus
 from tests.support.cases import each
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

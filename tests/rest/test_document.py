@@ -18,7 +18,7 @@ from gatepost import CallContext, Pack
 from gatepost.rest.descriptors import MOST_TOOLS
 from gatepost.runtime.version import version
 from gatepost.tools.api import Outcome
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
 

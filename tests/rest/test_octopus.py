@@ -16,8 +16,7 @@ from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from tests.http.wire import HOST, ask
 from tests.rest import conftest as tools
-from tests.rest.clients import Octopus
-from tests.rest.conftest import RUNS, TOOLS
+from tests.rest.conftest import RUNS, TOOLS, Octopus
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server

@@ -4,8 +4,7 @@ import socket
 
 import pytest
 
-from tests.rest.clients import Octopus
-from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS
+from tests.rest.conftest import CANCELLED, RUNS, STARTED, TOOLS, Octopus
 from tests.support.client import request
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server

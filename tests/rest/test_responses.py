@@ -13,7 +13,7 @@ from gatepost.rest.responses import TABLE, failed, succeeded
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
-from tests.rest.clients import RestEndpoint
+from tests.rest.conftest import RestEndpoint
 from tests.support.endpoint import EndpointClient, a_caller
 
 

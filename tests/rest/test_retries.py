@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gatepost.tools.idempotency_key import CORRELATION, IDEMPOTENCY
-from tests.rest.clients import Heard, Octopus
-from tests.rest.conftest import GO_ON, RUNS, STARTED
+from tests.rest.conftest import GO_ON, RUNS, STARTED, Heard, Octopus
 from tests.support.client import failure, old_call, request, result
 from tests.support.measuring import eventually
 

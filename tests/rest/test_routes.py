@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz.config import Beside, Resource
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.cases import each
 from tests.support.client import challenge_of
 from tests.support.issuers import Idp

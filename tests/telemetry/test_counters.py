@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.client import MODERN
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gatepost.runtime.exporter import NoExporter
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.client import result
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gatepost import CallContext, Pack
 from gatepost.policy.approvals.request import ApprovalRequest, Operator
 from tests.clients.sdk_clients import Tasks
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.browser import Person
 from tests.support.issuers import Idp
 from tests.support.measuring import eventually

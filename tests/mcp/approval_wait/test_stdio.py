@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.client import CONFIG, META, StdioClient, talking, text
+from tests.mcp.stdio.conftest import CONFIG, META, StdioClient, talking, text
 from tests.support.commands import ended
 from tests.support.measuring import eventually
 

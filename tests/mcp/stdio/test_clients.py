@@ -12,7 +12,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from tests.mcp.stdio import tools
-from tests.mcp.stdio.client import CONFIG
+from tests.mcp.stdio.conftest import CONFIG
 from tests.support.node import command, environment
 from tests.support.processes import Process, python_environment
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatepost.mcp.stdio import MOST_AT_ONCE
-from tests.mcp.stdio.client import META, WITHIN_S, StdioClient, talking, text
+from tests.mcp.stdio.conftest import META, WITHIN_S, StdioClient, talking, text
 from tests.support.measuring import eventually
 
 pytestmark = pytest.mark.requirement("P1")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.mcp.stdio.client import CONFIG, META, WITHIN_S, StdioClient, talking, text
+from tests.mcp.stdio.conftest import CONFIG, META, WITHIN_S, StdioClient, talking, text
 from tests.support.commands import run
 from tests.support.measuring import eventually
 from tests.support.processes import python_environment

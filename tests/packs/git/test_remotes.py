@@ -79,7 +79,7 @@ def test_git_signs_in_with_the_secret_of_its_tenant(world: GitServers, mcp_agent
     world.offered("private/a.git", README__md=b"one\n")
     url = f"{world.web.url}/private/a.git"
     without = git(mcp_agent, "clone", url, "a")
-    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "wrong")
+    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "not-the-password")
     wrong = git(mcp_agent, "clone", url, "a")
     world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
     fine(mcp_agent, "clone", url, "a")

@@ -10,7 +10,7 @@ import pytest
 from gatepost_packs.github.settings import GithubSettings
 from tests.packs.forge_servers import TOKEN, Github
 from tests.packs.servers import Agent, PackServer, SecretWriter, by_rest, open_server
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 
 pytestmark = pytest.mark.requirement("P8")
 

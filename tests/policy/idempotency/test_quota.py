@@ -14,7 +14,7 @@ from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
 from tests.policy.replicas import IdempotencyDeployment, IdempotencyReplica
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller
 from tests.support.issuers import Idp

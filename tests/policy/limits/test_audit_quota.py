@@ -28,7 +28,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
 from tests.audit.conftest import AUDITED_TOOLS
-from tests.rest.clients import Octopus
+from tests.rest.conftest import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import a_caller
 from tests.support.issuers import Idp

@@ -25,7 +25,7 @@ from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, VerdictCache, Verifiers
 from gatepost_keys.imitation import IMITATIONS
 from gatepost_keys.imitation.facts import api_of
-from tests.keys.client import RESOURCE, Walk
+from tests.keys.conftest import RESOURCE, Walk
 
 TOOL_SCOPES = frozenset({"files:read", "files:write"})
 CALLBACK = "http://localhost:8123/callback"
