@@ -324,7 +324,7 @@ class Tasks(ClientExtension):
         return types.CallToolResult(content=[said], is_error=True)
 
 
-class Desk:
+class ClientAnswers:
     """Answers whatever is asked, and remembers what was."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
 from mcp.shared.exceptions import MCPError
 
 from tests.clients.conftest import Stage
-from tests.clients.sdk_clients import FORM, Desk
+from tests.clients.sdk_clients import FORM, ClientAnswers
 from tests.support.browser import Person
 from tests.support.commands import Gatepost
 
@@ -39,12 +39,12 @@ SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
 
 @asynccontextmanager
 async def connected(
-    stage: Stage, mode: str, desk: Desk, **options: Any
+    stage: Stage, mode: str, client_answers: ClientAnswers, **options: Any
 ) -> AsyncIterator[Client[StreamableHttpTransport]]:
     """A client at whose desk everything can be asked, with a bearer token."""
 
     async def filled_in(message: str, response_type: Any, params: Any, context: Any) -> Any:
-        desk.asked.append(message)
+        client_answers.asked.append(message)
         if response_type is None:
             return ElicitResult(action="accept")
         given = {
@@ -64,9 +64,9 @@ async def connected(
             "elicitation_handler": filled_in,
             "sampling_handler": sampled,
             "roots": ["file:///work"],
-            "log_handler": desk.logs,
-            "message_handler": desk.hears,
-            "progress_handler": desk.step,
+            "log_handler": client_answers.logs,
+            "message_handler": client_answers.hears,
+            "progress_handler": client_answers.step,
             **options,
         },
     )
@@ -78,8 +78,8 @@ async def connected(
 @pytest.mark.parametrize("mode", MODES)
 async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
     """FastMCP makes an object of what comes back, after the output schema that was listed."""
-    desk = Desk()
-    async with connected(stage, mode, desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, mode, client_answers) as client:
         protocol = client.protocol_version
         listed = {tool.name for tool in await client.list_tools()}
         warm = await client.call_tool("weather", {"city": "Graz"})
@@ -93,14 +93,14 @@ async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mod
     assert protocol == ("2025-11-25" if mode == "legacy" else "2026-07-28")
     assert {"weather", "echo", "slow_compute"} <= listed
     assert (warm.data.city, warm.data.degrees) == ("Graz", 21.5)
-    assert desk.steps == [0, 50, 100]
+    assert client_answers.steps == [0, 50, 100]
     assert mirrored.content[0].text == "grüß Gott"
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
     """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
-    async with connected(stage, mode, Desk()) as client:
+    async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in await client.list_resources()}
         templates = {each.uri_template for each in await client.list_resource_templates()}
         (picture,) = await client.read_resource("test://static-binary")
@@ -126,8 +126,8 @@ async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None
 @pytest.mark.parametrize("mode", MODES)
 async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
     """One handler for both eras: requests of the server, and rounds of the call."""
-    desk = Desk()
-    async with connected(stage, mode, desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, mode, client_answers) as client:
         said = [
             (await client.call_tool(tool, arguments)).content[0].text
             for tool, arguments in (
@@ -148,36 +148,36 @@ async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
         "name='Name' likes color='Color'",
     ]
     assert "Help me with Context." in str(prompt.messages[0].content)
-    assert desk.asked[:2] == ["Who is there?", "Link your account"]
+    assert client_answers.asked[:2] == ["Who is there?", "Link your account"]
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Stage) -> None:
     """Lists by themselves; documents once the session below subscribed."""
-    desk = Desk()
-    async with connected(stage, "legacy", desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, "legacy", client_answers) as client:
         await client.set_logging_level("error")
         await client.call_tool("test_tool_with_logging", {})
-        assert desk.logged == []
+        assert client_answers.logged == []
         await client.set_logging_level("info")
         await client.call_tool("test_tool_with_logging", {})
         await client.session.subscribe_resource(WATCHED)
         await client.call_tool("touch", {})
-        await desk.until(types.ResourceUpdatedNotification)
+        await client_answers.until(types.ResourceUpdatedNotification)
         await client.call_tool("test_trigger_tool_change", {})
-        await desk.until(types.ToolListChangedNotification)
+        await client_answers.until(types.ToolListChangedNotification)
         assert await client.ping()
         returned = await client.call_tool("test_reconnection", {})
 
     assert returned.content[0].text == "Reconnected."
-    assert [level for level, _ in desk.logged] == ["info"] * 3
+    assert [level for level, _ in client_answers.logged] == ["info"] * 3
 
 
 @pytest.mark.parametrize("mode", MODERN)
 async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
     """FastMCP asks for every log message; for a stream its host goes to the session below."""
-    desk = Desk()
-    async with connected(stage, mode, desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, mode, client_answers) as client:
         await client.call_tool("test_tool_with_logging", {})
         with pytest.raises(RuntimeError, match="logging/setLevel is not available"):
             await client.set_logging_level("error")
@@ -189,37 +189,41 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
             await client.call_tool("test_trigger_tool_change", {})
             changed = await anext(listening)
 
-    assert [level for level, _ in desk.logged] == ["info"] * 3
+    assert [level for level, _ in client_answers.logged] == ["info"] * 3
     assert (updated, changed) == (ResourceUpdated(uri=WATCHED), ToolsListChanged())
 
 
 async def test_tasks_are_waited_for_and_asked_within(stage: Stage) -> None:
     """With the extension a call becomes a task by itself, and its questions reach the person."""
-    desk = Desk()
-    async with connected(stage, "auto", desk, extensions=[desk.tasks()]) as client:
+    client_answers = ClientAnswers()
+    async with connected(
+        stage, "auto", client_answers, extensions=[client_answers.tasks()]
+    ) as client:
         deleted = await client.call_tool("confirm_delete", {"filename": "a.txt"})
         with pytest.raises(ToolError, match="The job failed"):
             await client.call_tool("failing_job", {})
 
     assert deleted.content[0].text == "a.txt was deleted."
-    assert desk.asked == ["Delete a.txt?"]
+    assert client_answers.asked == ["Delete a.txt?"]
 
 
 async def test_skills_are_found_once_the_server_was_discovered(stage: Stage) -> None:
     """FastMCP's own extension; pinned to a revision it asks nobody what there is."""
     extensions = [SkillsClientExtension()]
-    async with connected(stage, "auto", Desk(), extensions=extensions) as client:
+    async with connected(stage, "auto", ClientAnswers(), extensions=extensions) as client:
         (skill,) = await client.list_skills()
         assert await client.get_skill(SKILL) == skill
-    async with connected(stage, "2026-07-28", Desk(), extensions=extensions) as client:
+    async with connected(stage, "2026-07-28", ClientAnswers(), extensions=extensions) as client:
         with pytest.raises(RuntimeError, match="does not advertise the Skills extension"):
             await client.list_skills()
 
 
 async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
     """Extensions rest there: a tool that may be a task answers, one that must refuses."""
-    desk = Desk()
-    async with connected(stage, "legacy", desk, extensions=[desk.tasks()]) as client:
+    client_answers = ClientAnswers()
+    async with connected(
+        stage, "legacy", client_answers, extensions=[client_answers.tasks()]
+    ) as client:
         computed = await client.call_tool("slow_compute", {"seconds": 0.1})
         with pytest.raises(ToolError, match="only clients that support tasks"):
             await client.call_tool("failing_job", {})

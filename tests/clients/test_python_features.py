@@ -25,7 +25,7 @@ from mcp.client.subscriptions import (
 from mcp.shared.exceptions import MCPError
 
 from tests.clients.conftest import Stage
-from tests.clients.sdk_clients import Desk
+from tests.clients.sdk_clients import ClientAnswers
 
 WITHIN_S = 30
 MODES = ["legacy", "auto", "2026-07-28"]
@@ -34,14 +34,16 @@ WATCHED = "test://watched-resource"
 
 
 @asynccontextmanager
-async def connected(stage: Stage, mode: str, desk: Desk, **options: Any) -> AsyncIterator[Client]:
+async def connected(
+    stage: Stage, mode: str, client_answers: ClientAnswers, **options: Any
+) -> AsyncIterator[Client]:
     """A client at whose desk everything can be asked."""
     callbacks: dict[str, Any] = {
-        "elicitation_callback": desk.filled_in,
-        "sampling_callback": desk.sampled,
-        "list_roots_callback": desk.folders,
-        "logging_callback": desk.logs,
-        "message_handler": desk.hears,
+        "elicitation_callback": client_answers.filled_in,
+        "sampling_callback": client_answers.sampled,
+        "list_roots_callback": client_answers.folders,
+        "logging_callback": client_answers.logs,
+        "message_handler": client_answers.hears,
     }
     with anyio.fail_after(WITHIN_S):
         async with (
@@ -67,12 +69,12 @@ async def text(client: Client, tool: str, arguments: dict[str, Any] | None = Non
 @pytest.mark.parametrize("mode", MODES)
 async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
     """The client checks what comes back against the output schema that was listed."""
-    desk = Desk()
-    async with connected(stage, mode, desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, mode, client_answers) as client:
         protocol = client.protocol_version
         listed = {tool.name: tool for tool in (await client.list_tools()).tools}
         warm = await client.call_tool("weather", {"city": "Graz"})
-        await client.call_tool("test_tool_with_progress", {}, progress_callback=desk.step)
+        await client.call_tool("test_tool_with_progress", {}, progress_callback=client_answers.step)
         mirrored = await text(client, "test_custom_headers", {"message": "grüß Gott"})
         failed = await client.call_tool("test_error_handling", {})
         several = await client.call_tool("test_multiple_content_types", {})
@@ -80,7 +82,7 @@ async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mod
     assert protocol == ("2025-11-25" if mode == "legacy" else "2026-07-28")
     assert listed["weather"].output_schema is not None
     assert warm.structured_content == {"city": "Graz", "degrees": 21.5}
-    assert desk.steps == [0, 50, 100]
+    assert client_answers.steps == [0, 50, 100]
     assert mirrored == "grüß Gott"
     assert failed.is_error
     assert [block.type for block in several.content] == ["text", "image", "resource"]
@@ -89,7 +91,7 @@ async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mod
 @pytest.mark.parametrize("mode", MODES)
 async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
     """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
-    async with connected(stage, mode, Desk()) as client:
+    async with connected(stage, mode, ClientAnswers()) as client:
         listed = {str(each.uri) for each in (await client.list_resources()).resources}
         templates = (await client.list_resource_templates()).resource_templates
         (picture,) = (await client.read_resource("test://static-binary")).contents
@@ -112,8 +114,8 @@ async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None
 @pytest.mark.parametrize("mode", MODES)
 async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
     """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
-    desk = Desk()
-    async with connected(stage, mode, desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, mode, client_answers) as client:
         form = await text(client, "test_elicitation", {"message": "Who is there?"})
         page = await text(client, "link_account")
         model = await text(client, "test_sampling", {"prompt": "Greet."})
@@ -129,7 +131,7 @@ async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
     assert rounds == "name='Name' likes color='Color'"
     assert together == "Grüß Gott (1 folders)"
     assert "Help me with Context." in str(prompt.messages[0].content)
-    assert desk.asked[:2] == ["Who is there?", "https://mcp.example.com/connect"]
+    assert client_answers.asked[:2] == ["Who is there?", "https://mcp.example.com/connect"]
 
 
 @pytest.mark.parametrize(("mode", "code"), [("legacy", None), ("auto", -32021)])
@@ -138,7 +140,7 @@ async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
 ) -> None:
     """An error of the protocol in the modern era, of the tool before it."""
     nobody = {"elicitation_callback": None, "sampling_callback": None}
-    async with connected(stage, mode, Desk(), **nobody) as client:
+    async with connected(stage, mode, ClientAnswers(), **nobody) as client:
         if code is None:
             result = await client.call_tool("link_account", {})
             assert result.is_error
@@ -152,20 +154,20 @@ async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 async def test_an_older_session_sets_its_level_and_subscribes(stage: Stage) -> None:
     """Log messages from that level on; word of a document until it is unsubscribed."""
-    desk = Desk()
-    async with connected(stage, "legacy", desk) as client:
+    client_answers = ClientAnswers()
+    async with connected(stage, "legacy", client_answers) as client:
         await client.set_logging_level("error")
         await text(client, "test_tool_with_logging")
-        assert desk.logged == []
+        assert client_answers.logged == []
         await client.set_logging_level("info")
         await text(client, "test_tool_with_logging")
-        assert [level for level, _ in desk.logged] == ["info"] * 3
+        assert [level for level, _ in client_answers.logged] == ["info"] * 3
 
         await client.subscribe_resource(WATCHED)
         await text(client, "touch")
-        await desk.until(types.ResourceUpdatedNotification)
+        await client_answers.until(types.ResourceUpdatedNotification)
         await text(client, "test_trigger_tool_change")
-        await desk.until(types.ToolListChangedNotification)
+        await client_answers.until(types.ToolListChangedNotification)
         await client.unsubscribe_resource(WATCHED)
         with pytest.raises(ListenNotSupportedError):
             async with client.listen(tools_list_changed=True):
@@ -175,10 +177,10 @@ async def test_an_older_session_sets_its_level_and_subscribes(stage: Stage) -> N
 @pytest.mark.parametrize("mode", MODERN)
 async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
     """Nothing is logged unasked; a stream brings what was asked for and nothing else."""
-    quiet, desk = Desk(), Desk()
+    quiet, client_answers = ClientAnswers(), ClientAnswers()
     async with connected(stage, mode, quiet) as client:
         await text(client, "test_tool_with_logging")
-    async with connected(stage, mode, desk, log_level="info") as client:
+    async with connected(stage, mode, client_answers, log_level="info") as client:
         await text(client, "test_tool_with_logging")
         async with client.listen(
             tools_list_changed=True, resource_subscriptions=[WATCHED]
@@ -190,7 +192,7 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
             changed = await anext(listening)
 
     assert quiet.logged == []
-    assert [level for level, _ in desk.logged] == ["info"] * 3
+    assert [level for level, _ in client_answers.logged] == ["info"] * 3
     assert listening.honored.tools_list_changed
     assert updated == ResourceUpdated(uri=WATCHED)
     assert changed == ToolsListChanged()
@@ -199,15 +201,15 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
 @pytest.mark.parametrize("mode", MODERN)
 async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) -> None:
     """With the extension a call becomes a task by itself, and its questions reach the person."""
-    desk = Desk()
-    tasks = desk.tasks()
-    async with connected(stage, mode, desk, extensions=[tasks]) as client:
+    client_answers = ClientAnswers()
+    tasks = client_answers.tasks()
+    async with connected(stage, mode, client_answers, extensions=[tasks]) as client:
         deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
         short = await text(client, "greet", {"name": "Bo"})
         failed = await client.call_tool("failing_job", {})
 
     assert deleted == "a.txt was deleted."
-    assert desk.asked == ["Delete a.txt?"]
+    assert client_answers.asked == ["Delete a.txt?"]
     assert tasks.statuses[-1] == "completed"
     assert short == "Hello, Bo!"
     assert failed.is_error
@@ -215,8 +217,8 @@ async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) ->
 
 async def test_a_task_is_cancelled(stage: Stage) -> None:
     """Long before it would have been done."""
-    tasks = Desk().tasks(patient=False)
-    async with connected(stage, "2026-07-28", Desk(), extensions=[tasks]) as client:
+    tasks = ClientAnswers().tasks(patient=False)
+    async with connected(stage, "2026-07-28", ClientAnswers(), extensions=[tasks]) as client:
         result = await client.call_tool("slow_compute", {"seconds": 60})
 
     assert tasks.statuses[-1] == "cancelled"
@@ -225,8 +227,10 @@ async def test_a_task_is_cancelled(stage: Stage) -> None:
 
 async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
     """Claims of extensions rest there: a tool that may be a task answers, one that must refuses."""
-    desk = Desk()
-    async with connected(stage, "legacy", desk, extensions=[desk.tasks()]) as client:
+    client_answers = ClientAnswers()
+    async with connected(
+        stage, "legacy", client_answers, extensions=[client_answers.tasks()]
+    ) as client:
         computed = await text(client, "slow_compute", {"seconds": 0.1, "label": "it"})
         deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
         refused = await client.call_tool("failing_job", {})
@@ -238,5 +242,5 @@ async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
 
 async def test_an_answer_that_was_let_go_is_fetched(stage: Stage) -> None:
     """An older session comes back for the rest of a stream that the server closed."""
-    async with connected(stage, "legacy", Desk()) as client:
+    async with connected(stage, "legacy", ClientAnswers()) as client:
         assert await text(client, "test_reconnection") == "Reconnected."

@@ -26,6 +26,63 @@ from tests.support.processes import free_port
 from tests.support.proxies import Balancer, ConnectProxy
 from tests.support.tokens import CertificateAuthority, TokenFactory, jwk, rsa_key
 
+HOST, WITHIN_S = "id.company.test", 30
+BASE = "/dashboard"
+FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
+
+
+class Provider(Idp):
+    """https://id.company.test: lets everybody in at once, as `person`."""
+
+    def __init__(self, authority: CertificateAuthority) -> None:
+        certificate, key = authority.certify(HOST)
+        super().__init__(f"https://{HOST}", ssl_certfile=certificate, ssl_keyfile=key)
+        self.person, self.asked = "dave", list[dict[str, str]]()
+        self._codes: dict[str, dict[str, str]] = {}
+        self.issuer("main", [jwk(rsa_key())])
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/main/authorize":
+            asked = dict(parse_qsl(scope["query_string"].decode()))
+            self.asked.append(asked)
+            code = secrets.token_urlsafe(16)
+            self._codes[code] = asked
+            way = {"code": code, "state": asked["state"], "iss": self.issuer("main")}
+            back = f"{asked['redirect_uri']}?{urlencode(way)}"
+            await respond(send, 303, b"", ((b"location", back.encode()),))
+        elif scope["path"] == "/main/token":
+            form = dict(parse_qsl((await receive())["body"].decode()))
+            tokens = self._redeemed(dict(scope["headers"]), form)
+            await respond(send, 200 if tokens else 400, json.dumps(tokens).encode())
+        else:
+            await super()._answer(scope, receive, send)
+
+    def _redeemed(self, headers: dict[bytes, bytes], form: dict[str, str]) -> dict[str, Any]:
+        """Tokens for a code, once, for the client that asked for it (RFC 6749 section 4.1.3)."""
+        asked = self._codes.pop(form["code"], {})
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode())
+        if (
+            not asked
+            or asked["redirect_uri"] != form["redirect_uri"]
+            or asked["code_challenge"] != challenge
+            or headers[b"authorization"] != b"Basic " + basic
+        ):
+            return {}
+        forge = TokenFactory(self.issuer("main"), asked["resource"])
+        person = {"sub": self.person, "roles": ["approver"]}
+        identity = {"aud": CLIENT, "nonce": asked["nonce"], **person}
+        return {
+            "token_type": "Bearer",
+            "access_token": forge.token(client_id=CLIENT, **person),
+            "id_token": forge.token(header={"typ": "JWT"}, **self.identity(identity)),
+        }
+
+    def identity(self, claims: dict[str, Any]) -> dict[str, Any]:
+        """Return the claims of the ID token."""
+        return claims
+
 
 class ChangeableProvider(Provider):
     """
@@ -86,64 +143,6 @@ def changeable_provider(
         changed = open_dashboard_server(folder, change=lambda one: replace(one, issuers=(issuer,)))
         with changed as server:
             yield server, provider
-
-
-HOST, WITHIN_S = "id.company.test", 30
-BASE = "/dashboard"
-FORWARDED = (b"x-forwarded-proto", b"x-forwarded-for")
-
-
-class Provider(Idp):
-    """https://id.company.test: lets everybody in at once, as `person`."""
-
-    def __init__(self, authority: CertificateAuthority) -> None:
-        certificate, key = authority.certify(HOST)
-        super().__init__(f"https://{HOST}", ssl_certfile=certificate, ssl_keyfile=key)
-        self.person, self.asked = "dave", list[dict[str, str]]()
-        self._codes: dict[str, dict[str, str]] = {}
-        self.issuer("main", [jwk(rsa_key())])
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/main/authorize":
-            asked = dict(parse_qsl(scope["query_string"].decode()))
-            self.asked.append(asked)
-            code = secrets.token_urlsafe(16)
-            self._codes[code] = asked
-            way = {"code": code, "state": asked["state"], "iss": self.issuer("main")}
-            back = f"{asked['redirect_uri']}?{urlencode(way)}"
-            await respond(send, 303, b"", ((b"location", back.encode()),))
-        elif scope["path"] == "/main/token":
-            form = dict(parse_qsl((await receive())["body"].decode()))
-            tokens = self._redeemed(dict(scope["headers"]), form)
-            await respond(send, 200 if tokens else 400, json.dumps(tokens).encode())
-        else:
-            await super()._answer(scope, receive, send)
-
-    def _redeemed(self, headers: dict[bytes, bytes], form: dict[str, str]) -> dict[str, Any]:
-        """Tokens for a code, once, for the client that asked for it (RFC 6749 section 4.1.3)."""
-        asked = self._codes.pop(form["code"], {})
-        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
-        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode())
-        if (
-            not asked
-            or asked["redirect_uri"] != form["redirect_uri"]
-            or asked["code_challenge"] != challenge
-            or headers[b"authorization"] != b"Basic " + basic
-        ):
-            return {}
-        forge = TokenFactory(self.issuer("main"), asked["resource"])
-        person = {"sub": self.person, "roles": ["approver"]}
-        identity = {"aud": CLIENT, "nonce": asked["nonce"], **person}
-        return {
-            "token_type": "Bearer",
-            "access_token": forge.token(client_id=CLIENT, **person),
-            "id_token": forge.token(header={"typ": "JWT"}, **self.identity(identity)),
-        }
-
-    def identity(self, claims: dict[str, Any]) -> dict[str, Any]:
-        """Return the claims of the ID token."""
-        return claims
 
 
 class TlsProxy(Balancer):

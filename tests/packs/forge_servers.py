@@ -257,7 +257,7 @@ class ForgeServers(NamedTuple):
     secrets: SecretWriter
 
 
-def ask(agent: Agent, shop: ForgeServers, path: str, /, **more: Any) -> CallResult:
+def ask(agent: Agent, forge_servers: ForgeServers, path: str, /, **more: Any) -> CallResult:
     """A request to the small GitLab, with the token that is kept."""
-    usual = {"endpoint": shop.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
+    usual = {"endpoint": forge_servers.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
     return agent.call("gitlab_request", **(usual | more))

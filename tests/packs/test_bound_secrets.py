@@ -51,7 +51,7 @@ class SecretBindingServers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingServers]:
+def secret_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingServers]:
     secrets, folder = SecretWriter(), tmp_path_factory.mktemp("binding")
 
     def stealing(asked: RecordedRequest) -> StubResponse:
@@ -96,20 +96,22 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecretBindingSer
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(world: SecretBindingServers, request: pytest.FixtureRequest) -> Agent:
+def agent(secret_servers: SecretBindingServers, request: pytest.FixtureRequest) -> Agent:
     """An agent whose tenant has a secret for one host, one for another, and one for none."""
-    agent = world.server.agent(request.param)
-    world.secrets.put(agent.tenant, world.home.place, BOUND=TOKEN)
-    world.secrets.put(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
-    world.secrets.put(agent.tenant, LOOSE=TOKEN)
-    world.thief.asked.clear()
-    world.home.asked.clear()
+    agent = secret_servers.server.agent(request.param)
+    secret_servers.secrets.put(agent.tenant, secret_servers.home.place, BOUND=TOKEN)
+    secret_servers.secrets.put(agent.tenant, "gitlab.com", ASTRAY=TOKEN)
+    secret_servers.secrets.put(agent.tenant, LOOSE=TOKEN)
+    secret_servers.thief.asked.clear()
+    secret_servers.home.asked.clear()
     return agent
 
 
-def filled(text: str, world: SecretBindingServers) -> str:
+def filled(text: str, secret_servers: SecretBindingServers) -> str:
     """HOME and THIEF as host and port."""
-    return text.replace("HOME", world.home.place).replace("THIEF", world.thief.place)
+    return text.replace("HOME", secret_servers.home.place).replace(
+        "THIEF", secret_servers.thief.place
+    )
 
 
 ATTEMPTS = {
@@ -146,16 +148,21 @@ ATTEMPTS = {
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
 def test_gitlab_gets_what_is_bound_to_it(
-    world: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None]
+    secret_servers: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None]
 ) -> None:
     """The endpoint is the caller's choice, and the hosts are the operator's."""
     name, base, says = attempt
     reply = agent.call(
-        "gitlab_request", endpoint=filled(base, world), token=f"secret:{name}", path="/list"
+        "gitlab_request",
+        endpoint=filled(base, secret_servers),
+        token=f"secret:{name}",
+        path="/list",
     )
 
-    judge(world, agent, reply.failure, reply.kind, says)
-    assert [one.headers.get("private-token") for one in world.home.asked] == [TOKEN] * (not says)
+    judge(secret_servers, agent, reply.failure, reply.kind, says)
+    assert [one.headers.get("private-token") for one in secret_servers.home.asked] == [TOKEN] * (
+        not says
+    )
 
 
 @pytest.mark.requirement("X7")
@@ -163,28 +170,33 @@ def test_gitlab_gets_what_is_bound_to_it(
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
 @by_rest
 def test_a_loaded_api_gets_what_is_bound_to_it(
-    world: SecretBindingServers, agent: Agent, attempt: tuple[str, str, str | None], how: str
+    secret_servers: SecretBindingServers,
+    agent: Agent,
+    attempt: tuple[str, str, str | None],
+    how: str,
 ) -> None:
     """Wherever the description, which anybody may have written, or the caller says that it is."""
     name, base, says = attempt
-    document = described("http://unused.example" if how == "override" else filled(base, world))
+    document = described(
+        "http://unused.example" if how == "override" else filled(base, secret_servers)
+    )
     reply = agent.call(
         "openapi_load",
         name="api",
         spec_content=json.dumps(document),
         auth_header=f"Bearer secret:{name}",
-        **({"base_url_override": filled(base, world)} if how == "override" else {}),
+        **({"base_url_override": filled(base, secret_servers)} if how == "override" else {}),
     )
     if reply.failure is None:
         reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
-    judge(world, agent, reply.failure, reply.kind, says)
-    sent = [one.headers.get("authorization") for one in world.home.asked]
+    judge(secret_servers, agent, reply.failure, reply.kind, says)
+    sent = [one.headers.get("authorization") for one in secret_servers.home.asked]
     assert sent == [f"Bearer {TOKEN}"] * (not says)
 
 
 def judge(
-    world: SecretBindingServers,
+    secret_servers: SecretBindingServers,
     agent: Agent,
     failure: str | None,
     kind: str | None,
@@ -194,39 +206,45 @@ def judge(
     if says is None:
         assert failure is None
     else:
-        assert filled(says, world).replace("TENANT", agent.tenant) in str(failure)
+        assert filled(says, secret_servers).replace("TENANT", agent.tenant) in str(failure)
         assert kind in (None, "denied", "validation", "not_found")
         assert TOKEN not in str(failure)
-    assert world.thief.asked == []
+    assert secret_servers.thief.asked == []
 
 
-def loaded(world: SecretBindingServers, agent: Agent, secret: str, **more: Any) -> str | None:
+def loaded(
+    secret_servers: SecretBindingServers, agent: Agent, secret: str, **more: Any
+) -> str | None:
     """What is told of loading an API with a secret."""
-    given = {"spec_content": json.dumps(described(world.home.url))} | more
+    given = {"spec_content": json.dumps(described(secret_servers.home.url))} | more
     reply = agent.call("openapi_load", name="api", auth_header=f"secret:{secret}", **given)
     return reply.failure
 
 
 def test_a_description_at_another_server_leads_there(
-    world: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: Agent
 ) -> None:
     """A relative server is where the description was in the end."""
     failure = loaded(
-        world, agent, "BOUND", spec_content=None, spec_url=f"{world.thief.url}/api.json"
+        secret_servers,
+        agent,
+        "BOUND",
+        spec_content=None,
+        spec_url=f"{secret_servers.thief.url}/api.json",
     )
 
-    assert f"is not sent to {world.thief.place}" in str(failure)
-    assert not world.stolen()
+    assert f"is not sent to {secret_servers.thief.place}" in str(failure)
+    assert not secret_servers.stolen()
 
 
-def test_binding_is_judged_at_each_call(world: SecretBindingServers, agent: Agent) -> None:
+def test_binding_is_judged_at_each_call(secret_servers: SecretBindingServers, agent: Agent) -> None:
     """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
-    assert loaded(world, agent, "BOUND") is None
-    world.secrets.put(agent.tenant, "gitlab.com", BOUND=TOKEN)
+    assert loaded(secret_servers, agent, "BOUND") is None
+    secret_servers.secrets.put(agent.tenant, "gitlab.com", BOUND=TOKEN)
     reply = agent.call("openapi_call", name="api", path="/list", method="GET")
 
     assert "is bound to gitlab.com and is not sent to" in str(reply.failure)
-    assert world.home.asked == []
+    assert secret_servers.home.asked == []
 
 
 MARCH = {"start": "2026-03-01", "end": "2026-04-01"}
@@ -244,77 +262,87 @@ MOVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize(("tool", "arguments"), FIXED.values(), ids=FIXED)
 def test_where_the_configuration_says_the_host(
-    world: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
+    secret_servers: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """A secret that is bound to none goes there; one that is bound elsewhere does not."""
-    hosts: tuple[tuple[str, ...], ...] = ((), (world.home.place,), ("gitlab.com",))
+    hosts: tuple[tuple[str, ...], ...] = ((), (secret_servers.home.place,), ("gitlab.com",))
     failures = []
     for bound in hosts:
-        world.secrets.put(agent.tenant, *bound, TOKEN=TOKEN)
+        secret_servers.secrets.put(agent.tenant, *bound, TOKEN=TOKEN)
         failures.append(agent.call(tool, **arguments).failure)
-    sent = [one for one in world.home.asked if "authorization" in one.headers]
+    sent = [one for one in secret_servers.home.asked if "authorization" in one.headers]
 
     assert failures[:2] == [None, None]
-    assert f"is bound to gitlab.com and is not sent to {world.home.place}" in str(failures[2])
-    assert len(sent) == len(world.home.asked) == 2
+    assert f"is bound to gitlab.com and is not sent to {secret_servers.home.place}" in str(
+        failures[2]
+    )
+    assert len(sent) == len(secret_servers.home.asked) == 2
 
 
 def test_a_description_that_was_fetched_does_not_say_the_host(
-    world: SecretBindingServers, agent: Agent
+    secret_servers: SecretBindingServers, agent: Agent
 ) -> None:
     """Whoever serves it could send the secrets of all tenants anywhere."""
-    world.secrets.put(agent.tenant, TOKEN=TOKEN)
+    secret_servers.secrets.put(agent.tenant, TOKEN=TOKEN)
     refused = agent.call("astray_get_list")
-    world.secrets.put(agent.tenant, world.thief.place, TOKEN=TOKEN)
+    secret_servers.secrets.put(agent.tenant, secret_servers.thief.place, TOKEN=TOKEN)
     bound = agent.call("astray_get_list")
 
     assert "is bound to no host" in str(refused.failure)
     assert bound.failure is None
-    assert len(world.thief.asked) == 1
+    assert len(secret_servers.thief.asked) == 1
 
 
 @pytest.mark.parametrize(("tool", "arguments"), MOVED.values(), ids=MOVED)
 def test_a_redirect_takes_no_configured_secret_along(
-    world: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
+    secret_servers: SecretBindingServers, agent: Agent, tool: str, arguments: Mapping[str, Any]
 ) -> None:
     """It is followed to another host, which learns nothing of who asks."""
-    world.secrets.put(agent.tenant, world.home.place, TOKEN=TOKEN)
+    secret_servers.secrets.put(agent.tenant, secret_servers.home.place, TOKEN=TOKEN)
     agent.call(tool, **arguments)
 
-    assert "authorization" in world.home.asked[0].headers
-    assert len(world.thief.asked) == 1
-    assert not world.stolen()
+    assert "authorization" in secret_servers.home.asked[0].headers
+    assert len(secret_servers.thief.asked) == 1
+    assert not secret_servers.stolen()
 
 
-def test_a_redirect_takes_no_named_secret_along(world: SecretBindingServers, agent: Agent) -> None:
+def test_a_redirect_takes_no_named_secret_along(
+    secret_servers: SecretBindingServers, agent: Agent
+) -> None:
     """Neither where the caller chose the first host."""
-    agent.call("gitlab_request", endpoint=world.home.url, token="secret:BOUND", path="/moved")
-    assert loaded(world, agent, "BOUND") is None
+    agent.call(
+        "gitlab_request", endpoint=secret_servers.home.url, token="secret:BOUND", path="/moved"
+    )
+    assert loaded(secret_servers, agent, "BOUND") is None
     agent.call("openapi_call", name="api", path="/moved", method="GET")
 
-    assert len(world.home.asked) == len(world.thief.asked) == 2
-    assert not world.stolen()
+    assert len(secret_servers.home.asked) == len(secret_servers.thief.asked) == 2
+    assert not secret_servers.stolen()
 
 
-def test_a_literal_goes_where_its_caller_says(world: SecretBindingServers, agent: Agent) -> None:
+def test_a_literal_goes_where_its_caller_says(
+    secret_servers: SecretBindingServers, agent: Agent
+) -> None:
     """It is the caller's own."""
     reply = agent.call(
         "gitlab_request",
-        endpoint=world.thief.url,
+        endpoint=secret_servers.thief.url,
         token="glpat-mine-and-nobody-elses",
         path="/list",
     )
 
     assert reply.failure is None
-    assert world.stolen()
+    assert secret_servers.stolen()
 
 
 def test_what_was_withheld_is_logged(
-    world: SecretBindingServers, agent: Agent, capsys: pytest.CaptureFixture[str]
+    secret_servers: SecretBindingServers, agent: Agent, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the host that a caller wanted it to be sent to."""
-    agent.call("gitlab_request", endpoint=world.thief.url, token="secret:BOUND", path="/list")
+    agent.call(
+        "gitlab_request", endpoint=secret_servers.thief.url, token="secret:BOUND", path="/list"
+    )
     told = capsys.readouterr().out
 
-    assert re.search(f"secret_withheld.*{world.thief.place}", told)
+    assert re.search(f"secret_withheld.*{secret_servers.thief.place}", told)
     assert TOKEN not in told

@@ -236,7 +236,7 @@ AS_MUCH_AS_ANY = {"script_run", "script_exec"}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PacksUnderTest]:
+def packs_under_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PacksUnderTest]:
     folder = tmp_path_factory.mktemp("effects")
     scripts = folder / "scripts"
     scripts.mkdir()
@@ -279,17 +279,19 @@ def shown(case: Case) -> str:
 
 @pytest.mark.requirement("X8")
 @each("case", CASES, ids=shown)
-def test_a_call_does_no_more_than_its_tool_declares(world: PacksUnderTest, case: Case) -> None:
+def test_a_call_does_no_more_than_its_tool_declares(
+    packs_under_test: PacksUnderTest, case: Case
+) -> None:
     """Read-only leaves all as it was, and only what is destructive replaces or deletes."""
-    effects, agent = TOOLS[case.tool].effects, world.agent()
+    effects, agent = TOOLS[case.tool].effects, packs_under_test.agent()
     for name, arguments in case.before:
-        world.call(agent, name, arguments)
+        packs_under_test.call(agent, name, arguments)
 
-    before, seen = world.kept(agent.tenant), len(world.reached)
-    reply = world.call(agent, case.tool, case.arguments, fails=case.fails)
-    after, reached = world.kept(agent.tenant), world.reached[seen:]
-    world.call(agent, case.tool, case.arguments, fails=case.fails or effects.destructive)
-    again = world.kept(agent.tenant)
+    before, seen = packs_under_test.kept(agent.tenant), len(packs_under_test.reached)
+    reply = packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails)
+    after, reached = packs_under_test.kept(agent.tenant), packs_under_test.reached[seen:]
+    packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails or effects.destructive)
+    again = packs_under_test.kept(agent.tenant)
 
     changes = after != before or any(method in WRITING for method in reached)
     destroys = any(after.get(name) != held for name, held in before.items())
@@ -303,15 +305,15 @@ def test_a_call_does_no_more_than_its_tool_declares(world: PacksUnderTest, case:
 
 @each("case", CASES, ids=shown)
 def test_an_answer_has_the_form_and_the_label_of_its_tool(
-    world: PacksUnderTest, case: Case
+    packs_under_test: PacksUnderTest, case: Case
 ) -> None:
     """The value satisfies the output schema; text of third parties names its source, as the page
     says."""
-    tool, agent = TOOLS[case.tool], world.agent()
+    tool, agent = TOOLS[case.tool], packs_under_test.agent()
     for name, arguments in case.before:
-        world.call(agent, name, arguments)
+        packs_under_test.call(agent, name, arguments)
 
-    reply = world.call(agent, case.tool, case.arguments, fails=case.fails)
+    reply = packs_under_test.call(agent, case.tool, case.arguments, fails=case.fails)
 
     assert tool.output_schema is not None
     if reply.failure is None:
@@ -321,14 +323,14 @@ def test_an_answer_has_the_form_and_the_label_of_its_tool(
     assert label.get("source") == LABELS.get(case.tool)
 
 
-def test_a_script_names_the_sources_of_what_it_called(world: PacksUnderTest) -> None:
+def test_a_script_names_the_sources_of_what_it_called(packs_under_test: PacksUnderTest) -> None:
     """Whether it answers what it read or fails with it."""
-    agent = world.agent()
-    world.call(agent, *write("a"))
+    agent = packs_under_test.agent()
+    packs_under_test.call(agent, *write("a"))
     read = 'text = call("fs_read_text", path = "a")\n'
 
-    answered = world.call(agent, "script_exec", {"code": f"{read}text"})
-    failed = world.call(agent, "script_exec", {"code": f"{read}fail(text)"}, fails=True)
+    answered = packs_under_test.call(agent, "script_exec", {"code": f"{read}text"})
+    failed = packs_under_test.call(agent, "script_exec", {"code": f"{read}fail(text)"}, fails=True)
 
     assert failed.failure is not None
     for reply in (answered, failed):

@@ -23,7 +23,7 @@ from tests.support.endpoint import a_caller
 WITHIN_S = 10
 
 
-class Place:
+class TwoProcesses:
     """Two processes on one store, at a time of the test's own."""
 
     def __init__(self) -> None:
@@ -53,11 +53,11 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
+def processes() -> TwoProcesses:
+    return TwoProcesses()
 
 
-async def test_what_was_noted_comes_back_for_its_tenant(place: Place) -> None:
+async def test_what_was_noted_comes_back_for_its_tenant(processes: TwoProcesses) -> None:
     """As rules judge it, the latest first, once for each client; no token's id is kept."""
     rich = a_caller(
         client_id="app",
@@ -70,67 +70,67 @@ async def test_what_was_noted_comes_back_for_its_tenant(place: Place) -> None:
         session_id="the-session",
         claims={"preferred_username": "ally"},
     )
-    place.one.note(rich)
-    place.now += 1
+    processes.one.note(rich)
+    processes.now += 1
     for caller in (a_caller(subject="bob"), a_caller(subject="bob", tenant_id="globex")):
-        place.one.note(caller)
-    await place.one.write()
-    bob, alice = await place.other.lately("acme", 9)
+        processes.one.note(caller)
+    await processes.one.write()
+    bob, alice = await processes.other.lately("acme", 9)
 
     assert (bob.subject, alice.subject) == ("bob", "alice")
     for field in ("issuer", "subject_kind", "client_id", "actor", "scopes", "acr", "auth_time"):
         assert getattr(alice, field) == getattr(rich, field)
     assert (alice.tenant_id, alice.issued_at, alice.name) == ("acme", 7, "ally")
-    assert b"the-" not in (await place.entry()).value
-    assert await place.subjects("globex") == ["bob"]
-    assert await place.subjects(most=1) == ["bob"]
+    assert b"the-" not in (await processes.entry()).value
+    assert await processes.subjects("globex") == ["bob"]
+    assert await processes.subjects(most=1) == ["bob"]
 
 
-async def test_who_calls_all_the_time_is_written_rarely(place: Place) -> None:
+async def test_who_calls_all_the_time_is_written_rarely(processes: TwoProcesses) -> None:
     """Once in a while, and when it comes with other permissions; never for a verdict alone."""
     for _ in range(10):
-        place.one.note(a_caller())
-        await place.one.write()
-        place.now += AGAIN_S / 10
-    assert (await place.entry()).revision == 1
+        processes.one.note(a_caller())
+        await processes.one.write()
+        processes.now += AGAIN_S / 10
+    assert (await processes.entry()).revision == 1
 
-    place.one.note(a_caller())
-    await place.one.write()
-    assert (await place.entry()).revision == 2
+    processes.one.note(a_caller())
+    await processes.one.write()
+    assert (await processes.entry()).revision == 2
 
-    place.one.note(a_caller(scopes=frozenset({"more"})))
-    assert [one.scopes for one in await place.one.lately("acme", 9)] == [frozenset({"more"})]
-    assert (await place.entry()).revision == 3
+    processes.one.note(a_caller(scopes=frozenset({"more"})))
+    assert [one.scopes for one in await processes.one.lately("acme", 9)] == [frozenset({"more"})]
+    assert (await processes.entry()).revision == 3
 
 
-async def test_what_is_kept_has_a_bound(place: Place) -> None:
+async def test_what_is_kept_has_a_bound(processes: TwoProcesses) -> None:
     """So many callers, so many bytes, for so long; the latest stay."""
     for at in range(MOST + 9):
-        place.now += 1
-        place.one.note(a_caller(subject=f"p{at}"))
+        processes.now += 1
+        processes.one.note(a_caller(subject=f"p{at}"))
         if at % 7 == 0:
-            await place.one.write()
-    await place.one.write()
-    assert await place.subjects() == [f"p{at}" for at in range(MOST + 8, 8, -1)]
+            await processes.one.write()
+    await processes.one.write()
+    assert await processes.subjects() == [f"p{at}" for at in range(MOST + 8, 8, -1)]
 
     for at in range(MOST):
-        place.now += 1
+        processes.now += 1
         scopes = frozenset(f"{at} {number} {'x' * 250}" for number in range(250))
-        place.one.note(a_caller(subject=f"q{at}", scopes=scopes))
-    await place.one.write()
-    entry = await place.entry()
+        processes.one.note(a_caller(subject=f"q{at}", scopes=scopes))
+    await processes.one.write()
+    entry = await processes.entry()
     assert len(entry.value) <= MOST_BYTES
-    assert (await place.subjects())[0] == f"q{MOST - 1}"
-    assert entry.expires_at == place.now + KEPT_S
+    assert (await processes.subjects())[0] == f"q{MOST - 1}"
+    assert entry.expires_at == processes.now + KEPT_S
 
-    place.now += KEPT_S - 1
-    assert f"q{MOST - 1}" in await place.subjects()
-    place.now += 1
-    assert await place.subjects() == []
+    processes.now += KEPT_S - 1
+    assert f"q{MOST - 1}" in await processes.subjects()
+    processes.now += 1
+    assert await processes.subjects() == []
 
 
 async def test_tenants_without_end_are_not_all_remembered(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before they are written; what is left out is noted the next time."""
     monkeypatch.setattr(register, "MOST_TENANTS", 2)
@@ -138,14 +138,14 @@ async def test_tenants_without_end_are_not_all_remembered(
     tenants = ["acme", "globex", "initech"]
     for _ in range(2):
         for tenant in tenants:
-            place.one.note(a_caller(tenant_id=tenant))
-        await place.one.write()
+            processes.one.note(a_caller(tenant_id=tenant))
+        await processes.one.write()
 
-    assert [await place.subjects(tenant) for tenant in tenants] == [["alice"]] * 3
+    assert [await processes.subjects(tenant) for tenant in tenants] == [["alice"]] * 3
 
 
 async def test_processes_that_write_at_once_lose_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each writes behind what it has read, or reads again."""
     read = MemoryEntries.get
@@ -157,46 +157,46 @@ async def test_processes_that_write_at_once_lose_nothing(
 
     monkeypatch.setattr(MemoryEntries, "get", slowly)
     for at in range(4):
-        place.one.note(a_caller(subject=f"a{at}"))
-        place.other.note(a_caller(subject=f"b{at}"))
-        await asyncio.gather(place.one.write(), place.other.write())
+        processes.one.note(a_caller(subject=f"a{at}"))
+        processes.other.note(a_caller(subject=f"b{at}"))
+        await asyncio.gather(processes.one.write(), processes.other.write())
 
-    assert sorted(await place.subjects()) == [f"{who}{at}" for who in "ab" for at in range(4)]
+    assert sorted(await processes.subjects()) == [f"{who}{at}" for who in "ab" for at in range(4)]
 
 
-async def test_who_is_shut_out_is_neither_written_nor_told(place: Place) -> None:
+async def test_who_is_shut_out_is_neither_written_nor_told(processes: TwoProcesses) -> None:
     """Whatever came first; with another token they are noted at once."""
-    place.one.note(a_caller())
-    place.one.note(a_caller(subject="bob"))
-    await place.one.write()
-    place.one.note(a_caller(subject="carol"))
-    place.cut = {"alice", "carol"}
-    for process in (place.one, place.other):
-        process.forget(lambda caller: caller.subject in place.cut)
-    place.one.note(a_caller())
-    assert await place.subjects() == ["bob"]
-    place.one.note(a_caller(subject="dave"))
-    await place.one.write()
-    assert b"alice" not in (await place.entry()).value
+    processes.one.note(a_caller())
+    processes.one.note(a_caller(subject="bob"))
+    await processes.one.write()
+    processes.one.note(a_caller(subject="carol"))
+    processes.cut = {"alice", "carol"}
+    for process in (processes.one, processes.other):
+        process.forget(lambda caller: caller.subject in processes.cut)
+    processes.one.note(a_caller())
+    assert await processes.subjects() == ["bob"]
+    processes.one.note(a_caller(subject="dave"))
+    await processes.one.write()
+    assert b"alice" not in (await processes.entry()).value
 
-    place.cut = set()
-    place.one.note(a_caller())
-    await place.one.write()
-    assert sorted(await place.subjects()) == ["alice", "bob", "dave"]
-    place.out.add("alice")
-    assert sorted(await place.subjects()) == ["bob", "dave"]
+    processes.cut = set()
+    processes.one.note(a_caller())
+    await processes.one.write()
+    assert sorted(await processes.subjects()) == ["alice", "bob", "dave"]
+    processes.out.add("alice")
+    assert sorted(await processes.subjects()) == ["bob", "dave"]
 
 
-async def test_a_token_without_its_time_is_as_old_as_its_caller(place: Place) -> None:
+async def test_a_token_without_its_time_is_as_old_as_its_caller(processes: TwoProcesses) -> None:
     """Else what refuses older tokens would let go of it before its caller is forgotten."""
-    place.one.note(a_caller(issued_at=None))
-    await place.one.write()
-    found = await place.other.lately("acme", 1)
+    processes.one.note(a_caller(issued_at=None))
+    await processes.one.write()
+    found = await processes.other.lately("acme", 1)
 
-    assert [caller.issued_at for caller in found] == [int(place.now)]
+    assert [caller.issued_at for caller in found] == [int(processes.now)]
 
 
-async def test_a_person_is_forgotten_with_whom_they_acted_for(place: Place) -> None:
+async def test_a_person_is_forgotten_with_whom_they_acted_for(processes: TwoProcesses) -> None:
     """At their issuer only, and never by halves."""
     for caller in (
         a_caller(),
@@ -205,30 +205,32 @@ async def test_a_person_is_forgotten_with_whom_they_acted_for(place: Place) -> N
         a_caller(issuer="https://other.example"),
         a_caller(subject="carol"),
     ):
-        place.one.note(caller)
-    await place.one.write()
+        processes.one.note(caller)
+    await processes.one.write()
 
-    assert await forget_person(place.records.of("acme"), a_caller().issuer, "alice") == 3
-    assert await forget_person(place.records.of("acme"), a_caller().issuer, "alice") == 0
-    assert await forget_person(place.records.of("globex"), a_caller().issuer, "alice") == 0
-    left = await place.other.lately("acme", 9)
+    assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 3
+    assert await forget_person(processes.records.of("acme"), a_caller().issuer, "alice") == 0
+    assert await forget_person(processes.records.of("globex"), a_caller().issuer, "alice") == 0
+    left = await processes.other.lately("acme", 9)
     assert {(one.issuer, one.subject) for one in left} == {
         ("https://other.example", "alice"),
         (a_caller().issuer, "carol"),
     }
 
 
-async def test_what_cannot_be_read_is_written_anew(place: Place) -> None:
+async def test_what_cannot_be_read_is_written_anew(processes: TwoProcesses) -> None:
     """Another version may have kept something else there."""
-    entries = place.records.of("acme").entries(SUBJECT)
+    entries = processes.records.of("acme").entries(SUBJECT)
     await entries.put(KEY, b"\xc1", now=0.0)
-    assert await place.subjects() == []
-    place.one.note(a_caller())
-    await place.one.write()
-    assert await place.subjects() == ["alice"]
+    assert await processes.subjects() == []
+    processes.one.note(a_caller())
+    await processes.one.write()
+    assert await processes.subjects() == ["alice"]
 
 
-async def test_an_outage_loses_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_loses_nobody(
+    processes: TwoProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who was noted meanwhile is written when the store answers, also at the end."""
     monkeypatch.setattr(register, "WRITE_S", 0.0)
     monkeypatch.setattr(register, "OUTAGE_S", 0.0)
@@ -238,15 +240,15 @@ async def test_an_outage_loses_nobody(place: Place, monkeypatch: pytest.MonkeyPa
         tried.set()
         raise StoreUnavailable("away")
 
-    async with asyncio.timeout(WITHIN_S), place.one.writing():
+    async with asyncio.timeout(WITHIN_S), processes.one.writing():
         with monkeypatch.context() as outage:
             outage.setattr(MemoryEntries, "get", away)
-            place.one.note(a_caller())
+            processes.one.note(a_caller())
             await tried.wait()
             with pytest.raises(StoreUnavailable):
-                await place.one.lately("acme", 9)
-        while await place.subjects() != ["alice"]:  # noqa: ASYNC110  # the timeout bounds it
+                await processes.one.lately("acme", 9)
+        while await processes.subjects() != ["alice"]:  # noqa: ASYNC110  # the timeout bounds it
             await asyncio.sleep(0)
-        place.one.note(a_caller(subject="bob"))
+        processes.one.note(a_caller(subject="bob"))
 
-    assert sorted(await place.subjects()) == ["alice", "bob"]
+    assert sorted(await processes.subjects()) == ["alice", "bob"]

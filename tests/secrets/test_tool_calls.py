@@ -29,35 +29,37 @@ NUMBERS = count(1)
 BOTH: tuple[Protocol, ...] = ("mcp", "rest")
 
 
-class Town:
+class ServersWithSecrets:
     """
     The servers on the same premises: two, or one where SQLite is.
 
     Two in one process would not do: to close a file there drops the other's locks on it (POSIX).
     """
 
-    def __init__(self, deployment: DeploymentFolder, sites: list[Server]) -> None:
-        self.premises, self.sites = deployment, sites
+    def __init__(self, deployment: DeploymentFolder, servers: list[Server]) -> None:
+        self.deployment, self.servers = deployment, servers
 
     def agent(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Agent:
-        return Agent(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
+        return Agent(
+            self.servers[at % len(self.servers)], self.deployment.folder, tenant, protocol, ""
+        )
 
     def fresh(self) -> str:
         """A name that no other test has."""
         return f"KEY_{next(NUMBERS)}"
 
     def logs(self) -> str:
-        return "".join(server.log() for server in self.sites)
+        return "".join(server.log() for server in self.servers)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def town(
+def secret_servers(
     request: pytest.FixtureRequest,
     idp: Idp,
     tmp_path_factory: pytest.TempPathFactory,
     postgres_server: Postgres,
     postgres_template: str,
-) -> Iterator[Town]:
+) -> Iterator[ServersWithSecrets]:
     folder: Path = tmp_path_factory.mktemp("deployment")
     with ExitStack() as stack:
         database = f"sqlite:///{folder}/gatepost.db"
@@ -65,43 +67,45 @@ def town(
             database = stack.enter_context(postgres_server.database(like=postgres_template))
         deployment = DeploymentFolder(folder, database, TENANTS)
         stack.callback(deployment.close)
-        issuers, servers = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
-        sites = [
+        issuers, number = [issuer_settings(idp)], 2 if request.param == "postgresql" else 1
+        servers = [
             stack.enter_context(running_server(idp, issuers, **deployment.settings))
-            for _ in range(servers)
+            for _ in range(number)
         ]
-        yield Town(deployment, sites)
+        yield ServersWithSecrets(deployment, servers)
 
 
 @pytest.mark.parametrize("protocol", BOTH)
-def test_a_secret_is_used_by_its_name(town: Town, protocol: Protocol) -> None:
+def test_a_secret_is_used_by_its_name(
+    secret_servers: ServersWithSecrets, protocol: Protocol
+) -> None:
     """Set while the servers run, used at both at once, gone at both when it is deleted."""
-    name = town.fresh()
-    town.premises.set(name, VALUE, "acme")
+    name = secret_servers.fresh()
+    secret_servers.deployment.set(name, VALUE, "acme")
     for at in (0, 1):
-        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        reply = secret_servers.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
         assert reply.value == {"proof": proof(VALUE)}
 
-    done = town.premises.run("secrets", "delete", name, "--tenant", "acme")
+    done = secret_servers.deployment.run("secrets", "delete", name, "--tenant", "acme")
     assert done == (0, f"Secret {name} of tenant acme is deleted.\n", "")
     for at in (0, 1):
-        reply = town.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        reply = secret_servers.agent("acme", protocol, at).call("unlock", token=f"secret:{name}")
         assert f"There is no secret {name} here." in str(reply.failure)
         assert reply.kind in (None, "not_found")
-    assert VALUE not in town.logs()
+    assert VALUE not in secret_servers.logs()
 
 
 @pytest.mark.parametrize("protocol", BOTH)
 def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
-    town: Town, protocol: Protocol
+    secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """A short one, which would otherwise be taken out of every word; the password stays out."""
-    user, password = town.fresh(), town.fresh()
+    user, password = secret_servers.fresh(), secret_servers.fresh()
     marked = ("--tenant", "acme", "--username")
-    assert town.premises.run("secrets", "set", user, *marked, typed="bob\n").code == 0
+    assert secret_servers.deployment.run("secrets", "set", user, *marked, typed="bob\n").code == 0
     value = f"{VALUE} of {password}"
-    town.premises.set(password, value, "acme")
-    agent = town.agent("acme", protocol)
+    secret_servers.deployment.set(password, value, "acme")
+    agent = secret_servers.agent("acme", protocol)
 
     told = str(agent.call("blurt", token=f"secret:{user}").value)
     hidden = str(agent.call("blurt", token=f"secret:{password}").value)
@@ -112,12 +116,12 @@ def test_a_user_name_is_used_by_its_name_and_answers_may_hold_it(
     assert f"bobsled bob:[REDACTED:{password}]" in said
 
 
-def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
+def test_the_same_name_is_another_secret_elsewhere(secret_servers: ServersWithSecrets) -> None:
     """Each tenant has its own, or none; the message names those of the caller's alone."""
-    name, near = town.fresh(), town.fresh()
-    town.premises.set(name, VALUE + "a", "acme")
-    town.premises.set(near, VALUE, "globex")
-    mine, theirs = town.agent("acme"), town.agent("globex")
+    name, near = secret_servers.fresh(), secret_servers.fresh()
+    secret_servers.deployment.set(name, VALUE + "a", "acme")
+    secret_servers.deployment.set(near, VALUE, "globex")
+    mine, theirs = secret_servers.agent("acme"), secret_servers.agent("globex")
 
     assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
     refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
@@ -125,7 +129,7 @@ def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
     assert "--tenant globex" in refused
     assert "acme" not in refused
 
-    town.premises.set(name, VALUE + "g", "globex")
+    secret_servers.deployment.set(name, VALUE + "g", "globex")
     assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
     assert theirs.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "g")}
 
@@ -144,19 +148,21 @@ REFUSED = {
 @each("protocol", BOTH)
 @each(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
 def test_a_reference_that_leads_nowhere_is_told(
-    town: Town, protocol: Protocol, reference: str, says: str
+    secret_servers: ServersWithSecrets, protocol: Protocol, reference: str, says: str
 ) -> None:
     """What would work, for a model; what is no name is not repeated."""
-    reply = town.agent("acme", protocol).call("unlock", token=reference)
+    reply = secret_servers.agent("acme", protocol).call("unlock", token=reference)
 
     assert says in str(reply.failure)
     assert "lower_case" not in str(reply.failure)
 
 
 @pytest.mark.parametrize("protocol", BOTH)
-def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -> None:
+def test_a_literal_is_taken_where_literals_are(
+    secret_servers: ServersWithSecrets, protocol: Protocol
+) -> None:
     """And where they are not, the refusal does not repeat it."""
-    agent = town.agent("acme", protocol)
+    agent = secret_servers.agent("acme", protocol)
 
     assert agent.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
     refused = agent.call("unlock", token=VALUE, literals=False).failure
@@ -165,17 +171,22 @@ def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -
 
 
 @pytest.mark.parametrize("protocol", BOTH)
-def test_what_a_pack_keeps_is_its_tenants_at_every_server(town: Town, protocol: Protocol) -> None:
+def test_what_a_pack_keeps_is_its_tenants_at_every_server(
+    secret_servers: ServersWithSecrets, protocol: Protocol
+) -> None:
     """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
-    name = town.fresh().lower()
-    here, there = town.agent("acme", protocol), town.agent("acme", protocol, at=1)
+    name = secret_servers.fresh().lower()
+    here, there = (
+        secret_servers.agent("acme", protocol),
+        secret_servers.agent("acme", protocol, at=1),
+    )
     assert here.call("stow", name=name, token="abc").value == {"kept": name}
 
     assert there.call("fetch", name=name).value == {"proof": proof("abc")}
-    other = town.agent("globex", protocol).call("fetch", name=name)
+    other = secret_servers.agent("globex", protocol).call("fetch", name=name)
     assert other.value == {"proof": proof(None)}
     assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
-    listed = town.premises.run("secrets", "list", "--tenant", "acme")
+    listed = secret_servers.deployment.run("secrets", "list", "--tenant", "acme")
     assert f"safe_{name}" not in listed.out
 
     assert there.call("discard", name=name).value == {"was": True}
@@ -183,11 +194,11 @@ def test_what_a_pack_keeps_is_its_tenants_at_every_server(town: Town, protocol: 
     assert here.call("discard", name=name).value == {"was": False}
 
 
-def test_use_is_logged_by_name(town: Town) -> None:
+def test_use_is_logged_by_name(secret_servers: ServersWithSecrets) -> None:
     """Which secret a call used, and never what it is."""
-    name = town.fresh()
-    town.premises.set(name, VALUE, "acme")
-    agent, server = town.agent("acme"), town.sites[0]
+    name = secret_servers.fresh()
+    secret_servers.deployment.set(name, VALUE, "acme")
+    agent, server = secret_servers.agent("acme"), secret_servers.servers[0]
     before = len(server.log())
     with capture_logs() as events:
         agent.call("unlock", token=f"secret:{name}")
@@ -197,56 +208,56 @@ def test_use_is_logged_by_name(town: Town) -> None:
     eventually(lambda: server.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
     assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
-    assert VALUE not in town.logs() + str(events)
+    assert VALUE not in secret_servers.logs() + str(events)
 
 
 @pytest.mark.parametrize("protocol", BOTH)
-def test_no_answer_holds_a_secret(town: Town, protocol: Protocol) -> None:
+def test_no_answer_holds_a_secret(secret_servers: ServersWithSecrets, protocol: Protocol) -> None:
     """A new one is known before its tool has it, and a replaced one stays out of answers."""
-    name = town.fresh()
-    agent, other = (town.agent("acme", protocol, at) for at in (0, 1))
-    town.premises.set(name, f"first {VALUE} {name}", "acme")
+    name = secret_servers.fresh()
+    agent, other = (secret_servers.agent("acme", protocol, at) for at in (0, 1))
+    secret_servers.deployment.set(name, f"first {VALUE} {name}", "acme")
     reply = agent.call("blurt", token=f"secret:{name}")
     assert reply.text == f"It is [REDACTED:{name}], you know."
 
-    town.premises.set(name, f"second {VALUE} {name}", "acme")
+    secret_servers.deployment.set(name, f"second {VALUE} {name}", "acme")
     reply = agent.call("blurt", token=f"secret:{name}")
     assert reply.text == f"It is [REDACTED:{name}], you know."
     assert VALUE not in agent.call("say", text=f"first {VALUE} {name}").text
     literal = other.call("blurt", token=f"third {VALUE} {name}")
     assert literal.text == "It is [REDACTED:TOKEN], you know."
-    assert VALUE not in town.logs()
+    assert VALUE not in secret_servers.logs()
 
 
 @pytest.mark.parametrize("protocol", BOTH)
 def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
-    town: Town, protocol: Protocol
+    secret_servers: ServersWithSecrets, protocol: Protocol
 ) -> None:
     """Also where no call has named it: the neighbour, whose secret it is not, is told all."""
-    name = town.fresh()
+    name = secret_servers.fresh()
     value = f"nobody said {name.lower()} yet"
-    workers = [town.agent("acme", protocol, at) for at in (0, 1)]
+    workers = [secret_servers.agent("acme", protocol, at) for at in (0, 1)]
     for agent in workers:
         assert agent.call("say", text=value).text == value
-    town.premises.set(name, value, "acme")
+    secret_servers.deployment.set(name, value, "acme")
 
     for agent in workers:
         eventually(lambda by=agent: by.call("say", text=value).text != value, within=10)
         assert agent.call("say", text=value).text == f"[REDACTED:{name}]"
-    assert town.agent("globex", protocol).call("say", text=value).text == value
+    assert secret_servers.agent("globex", protocol).call("say", text=value).text == value
 
 
-def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
+def test_no_answer_holds_what_the_server_keeps(secret_servers: ServersWithSecrets) -> None:
     """The keys of its ring, and the address of its database where that has a password."""
-    ring = json.loads(town.premises.ring.read_text())
+    ring = json.loads(secret_servers.deployment.ring.read_text())
     key = ring["keys"][-1]["secret"]
-    agent = town.agent("globex")
-    for server in town.sites:
+    agent = secret_servers.agent("globex")
+    for server in secret_servers.servers:
         server.services.keyring.reread()
     eventually(lambda: key not in agent.call("say", text=key).text, within=10)
     assert agent.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
 
-    url = town.premises.settings["storage"]["database"]
+    url = secret_servers.deployment.settings["storage"]["database"]
     if "postgresql" in url:
         assert "REDACTED:GATEPOST" in agent.call("say", text=url).text
 
@@ -257,14 +268,16 @@ def forms(value: str) -> list[bytes]:
     return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
 
 
-def test_what_is_at_rest_holds_no_value(town: Town, postgres_server: Postgres) -> None:
+def test_what_is_at_rest_holds_no_value(
+    secret_servers: ServersWithSecrets, postgres_server: Postgres
+) -> None:
     """Neither the files of SQLite nor a dump of PostgreSQL, in any simple form."""
-    name, value = town.fresh(), f"at-rest-{VALUE}"
-    town.premises.set(name, value, "acme")
-    url = town.premises.settings["storage"]["database"]
+    name, value = secret_servers.fresh(), f"at-rest-{VALUE}"
+    secret_servers.deployment.set(name, value, "acme")
+    url = secret_servers.deployment.settings["storage"]["database"]
     if url.startswith("sqlite"):
         # Not in this process, whose locks on the file would end with the reading.
-        files = sorted(town.premises.folder.glob("gatepost.db*"))
+        files = sorted(secret_servers.deployment.folder.glob("gatepost.db*"))
         kept = subprocess.run(["cat", *files], check=True, capture_output=True, timeout=30).stdout
     else:
         dump = "SELECT key, encode(value, 'hex'), encode(value, 'escape') FROM entries"
@@ -276,39 +289,41 @@ def test_what_is_at_rest_holds_no_value(town: Town, postgres_server: Postgres) -
 
 
 @pytest.mark.parametrize("protocol", BOTH)
-def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol) -> None:
+def test_a_secret_whose_key_is_gone_fails_by_name(
+    secret_servers: ServersWithSecrets, protocol: Protocol
+) -> None:
     """The tool's failure says that no other argument helps; the list says which key is missing."""
-    name = town.fresh()
-    town.premises.set(name, VALUE, "acme")
-    listed = town.premises.run("secrets", "list", "--tenant", "acme").out
+    name = secret_servers.fresh()
+    secret_servers.deployment.set(name, VALUE, "acme")
+    listed = secret_servers.deployment.run("secrets", "list", "--tenant", "acme").out
     (key,) = [line.split()[3] for line in listed.splitlines() if line.startswith(f"{name} ")]
     for _ in range(2):
-        town.premises.rotate(keep=1)
-    for server in town.sites:
+        secret_servers.deployment.rotate(keep=1)
+    for server in secret_servers.servers:
         server.services.keyring.reread()
 
-    reply = town.agent("acme", protocol).call("unlock", token=f"secret:{name}")
+    reply = secret_servers.agent("acme", protocol).call("unlock", token=f"secret:{name}")
 
     assert f"The secret {name} is kept here and cannot be opened any more." in str(reply.failure)
     assert reply.kind in (None, "internal")
-    code, listed, _ = town.premises.run("secrets", "list", "--tenant", "acme")
+    code, listed, _ = secret_servers.deployment.run("secrets", "list", "--tenant", "acme")
     (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
     assert line.endswith(f"cannot be decrypted: the key {key} that sealed it is not in the ring")
     assert code == 0
 
 
-def test_rotations_of_the_ring_keep_secrets(town: Town) -> None:
+def test_rotations_of_the_ring_keep_secrets(secret_servers: ServersWithSecrets) -> None:
     """While servers run: the old ones open, new ones too, and sealed anew all need one key."""
-    old, new = town.fresh(), town.fresh()
-    town.premises.set(old, VALUE, "initech")
-    key = town.premises.rotate()
-    town.premises.set(new, VALUE + "2", "initech")
-    agent = town.agent("initech", at=1)
+    old, new = secret_servers.fresh(), secret_servers.fresh()
+    secret_servers.deployment.set(old, VALUE, "initech")
+    key = secret_servers.deployment.rotate()
+    secret_servers.deployment.set(new, VALUE + "2", "initech")
+    agent = secret_servers.agent("initech", at=1)
 
     assert agent.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
     assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
-    town.premises.run("secrets", "rotate")
-    listed = town.premises.run("secrets", "list", "--tenant", "initech").out
+    secret_servers.deployment.run("secrets", "rotate")
+    listed = secret_servers.deployment.run("secrets", "list", "--tenant", "initech").out
     keys = {line.split()[3] for line in listed.splitlines()[1:]}
     assert keys == {key}
     assert agent.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}

@@ -88,7 +88,7 @@ class ServerWithUpstreams(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[ServerWithUpstreams]:
+def gatepost_server() -> Iterator[ServerWithUpstreams]:
     with (
         Idp() as idp,
         Collector() as collector,
@@ -113,9 +113,9 @@ def site() -> Iterator[ServerWithUpstreams]:
 
 
 @pytest.fixture(autouse=True)
-def only_this_test(site: ServerWithUpstreams) -> None:
+def only_this_test(gatepost_server: ServerWithUpstreams) -> None:
     """Let the collector return only spans of this test."""
-    site.collector.since_ns = time.time_ns()
+    gatepost_server.collector.since_ns = time.time_ns()
 
 
 def asked(answer: dict[str, Any]) -> dict[str, Any]:
@@ -126,13 +126,15 @@ def asked(answer: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-def test_a_caller_that_sent_a_context_gets_ours(site: ServerWithUpstreams) -> None:
+def test_a_caller_that_sent_a_context_gets_ours(gatepost_server: ServerWithUpstreams) -> None:
     """The question's `_meta` has the context, and the next round accepts the answer."""
-    first = site.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
+    first = gatepost_server.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
     traceparent = asked(first)["_meta"]["traceparent"]
 
     def span_contexts() -> list[str]:
-        spans = [one for one in site.collector.spans if one.name == "tools/call name_yourself"]
+        spans = [
+            one for one in gatepost_server.collector.spans if one.name == "tools/call name_yourself"
+        ]
         return [f"00-{one.trace_id.hex()}-{one.span_id.hex()}-01" for one in spans]
 
     # Others of these tests ask the same; the collector hears of each a moment later.
@@ -145,35 +147,39 @@ def test_a_caller_that_sent_a_context_gets_ours(site: ServerWithUpstreams) -> No
         "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
         "requestState": first["requestState"],
     }
-    answer = site.gatepost.client.ask(site.gatepost.token(org_id="acme"), "tools/call", params)
+    answer = gatepost_server.gatepost.client.ask(
+        gatepost_server.gatepost.token(org_id="acme"), "tools/call", params
+    )
     assert result(answer)["content"][0]["text"] == "Ada"
 
 
-def test_a_caller_without_a_context_gets_none(site: ServerWithUpstreams) -> None:
+def test_a_caller_without_a_context_gets_none(gatepost_server: ServerWithUpstreams) -> None:
     """Its questions have no `_meta`."""
-    assert "_meta" not in asked(site.ask("name_yourself", {}, CAPABLE))
+    assert "_meta" not in asked(gatepost_server.ask("name_yourself", {}, CAPABLE))
 
 
-def test_only_configured_origins_get_the_context(site: ServerWithUpstreams) -> None:
+def test_only_configured_origins_get_the_context(gatepost_server: ServerWithUpstreams) -> None:
     """Other servers get no context."""
-    for server in (site.configured, site.other):
+    for server in (gatepost_server.configured, gatepost_server.other):
         url = f"http://127.0.0.1:{server.server_port}/page"
-        assert site.ask("fetch", {"url": url}, {})["isError"] is False
-    span = site.collector.span("tools/call fetch")
+        assert gatepost_server.ask("fetch", {"url": url}, {})["isError"] is False
+    span = gatepost_server.collector.span("tools/call fetch")
 
-    assert site.other.received == [None]
-    [traceparent] = site.configured.received
+    assert gatepost_server.other.received == [None]
+    [traceparent] = gatepost_server.configured.received
     assert traceparent is not None
     assert traceparent.endswith("-01")
-    assert traceparent.split("-")[1] in {one.trace_id.hex() for one in site.collector.spans}
+    assert traceparent.split("-")[1] in {
+        one.trace_id.hex() for one in gatepost_server.collector.spans
+    }
     assert span.kind == span.SPAN_KIND_SERVER
 
 
-def test_a_nested_call_is_a_child_span(site: ServerWithUpstreams) -> None:
+def test_a_nested_call_is_a_child_span(gatepost_server: ServerWithUpstreams) -> None:
     """It belongs to the same trace and has the name of the convention for tools."""
-    assert site.ask("pass_on", {}, {})["content"][0]["text"] == "done"
-    outer = site.collector.span("tools/call pass_on")
-    inner = site.collector.span("execute_tool echo")
+    assert gatepost_server.ask("pass_on", {}, {})["content"][0]["text"] == "done"
+    outer = gatepost_server.collector.span("tools/call pass_on")
+    inner = gatepost_server.collector.span("execute_tool echo")
 
     assert inner.trace_id == outer.trace_id
     assert inner.parent_span_id == outer.span_id

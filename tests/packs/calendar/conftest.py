@@ -154,10 +154,10 @@ def radicale(folder: Path) -> Iterator[CalDavServer]:
 @pytest.fixture(autouse=True)
 def beginning(request: pytest.FixtureRequest) -> None:
     """No test meets the calendars that another made; there is one to begin with."""
-    if "world" in request.fixturenames:
-        world: CalendarServers = request.getfixturevalue("world")
-        world.dav.clear()
-        world.dav.make("ada-of-acme", "main")
+    if "calendar_servers" in request.fixturenames:
+        calendar_servers: CalendarServers = request.getfixturevalue("calendar_servers")
+        calendar_servers.dav.clear()
+        calendar_servers.dav.make("ada-of-acme", "main")
 
 
 class CalendarServers(NamedTuple):
@@ -171,7 +171,7 @@ class CalendarServers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServers]:
+def calendar_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CalendarServers]:
     """Running as long as the tests of a module do."""
     web, secrets, folder = CalendarSite(), SecretWriter(), tmp_path_factory.mktemp("calendars")
     with served(web) as site, radicale(tmp_path_factory.mktemp("radicale")) as dav:

@@ -30,14 +30,14 @@ both = pytest.mark.parametrize("protocol", ["mcp", "rest"])
 
 
 @pytest.fixture
-def agent(world: CalendarServers, protocol: str) -> Agent:
+def agent(calendar_servers: CalendarServers, protocol: str) -> Agent:
     """An agent of a tenant of its own, which signs in as Ada of Acme."""
-    return world.secrets.agent(
-        world.server,
+    return calendar_servers.secrets.agent(
+        calendar_servers.server,
         protocol,
         DAV_USER="ada-of-acme",
         DAV_PASSWORD=USERS["ada-of-acme"],
-        CALENDAR_URL=f"{world.web_url}/hidden-9f2c.ics",
+        CALENDAR_URL=f"{calendar_servers.web_url}/hidden-9f2c.ics",
     )
 
 
@@ -46,10 +46,14 @@ def seen(value: Any) -> list[tuple[str, str, str]]:
 
 
 @both
-def test_a_document_on_the_web_is_read(world: CalendarServers, agent: Agent) -> None:
+def test_a_document_on_the_web_is_read(calendar_servers: CalendarServers, agent: Agent) -> None:
     """All of the answer, as the page has it."""
     daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
-    world.web.pages["/team.ics"] = 200, {}, document(event(*daily, "DURATION:PT15M")).encode()
+    calendar_servers.web.pages["/team.ics"] = (
+        200,
+        {},
+        document(event(*daily, "DURATION:PT15M")).encode(),
+    )
 
     value = agent.call("calendar_read", **MARCH, calendar="team", limit=3).value
 
@@ -71,29 +75,31 @@ def test_a_document_on_the_web_is_read(world: CalendarServers, agent: Agent) -> 
     }
 
 
-def test_a_password_goes_with_the_request(world: CalendarServers, agent: Agent) -> None:
+def test_a_password_goes_with_the_request(calendar_servers: CalendarServers, agent: Agent) -> None:
     """By Basic, out of the tenant's secrets; an address may be a secret itself."""
     for path in ("/signed.ics", "/hidden-9f2c.ics"):
-        world.web.pages[path] = 200, {}, document(at(3, path)).encode()
+        calendar_servers.web.pages[path] = 200, {}, document(at(3, path)).encode()
 
     signed = agent.call("calendar_read", **MARCH, calendar="signed").value
     hidden = agent.call("calendar_read", **MARCH, calendar="hidden").value
 
-    asked = {path: headers for _, path, headers in world.web.asked}
+    asked = {path: headers for _, path, headers in calendar_servers.web.asked}
     assert asked["/signed.ics"]["authorization"].startswith("Basic ")
     assert "authorization" not in asked["/hidden-9f2c.ics"]
     assert [one["total"] for one in (signed, hidden)] == [1, 1]
 
 
-def test_what_has_not_changed_is_not_sent_again(world: CalendarServers) -> None:
+def test_what_has_not_changed_is_not_sent_again(calendar_servers: CalendarServers) -> None:
     """To the same tenant; another one is told nothing from what the first has."""
     text = document(at(3, "kept")).encode()
-    agent, other = world.server.agent("rest"), world.server.agent("rest")
+    agent, other = calendar_servers.server.agent("rest"), calendar_servers.server.agent("rest")
 
     def asked(by: Agent, status: int, body: bytes) -> tuple[Any, str | None]:
-        world.web.pages["/team.ics"] = status, {"etag": '"v1"'}, body
+        calendar_servers.web.pages["/team.ics"] = status, {"etag": '"v1"'}, body
         reply = by.call("calendar_read", **MARCH, calendar="team")
-        return reply.value and reply.value["total"], world.web.asked[-1][2].get("if-none-match")
+        return reply.value and reply.value["total"], calendar_servers.web.asked[-1][2].get(
+            "if-none-match"
+        )
 
     assert asked(agent, 200, text) == (1, None)
     assert asked(agent, 304, b"") == (1, '"v1"')
@@ -122,11 +128,15 @@ def test_files_of_the_workspace_are_read(agent: Agent) -> None:
     assert file["end"] == "2026-03-06T00:00:00-05:00"
 
 
-def test_a_caldav_server_is_read(world: CalendarServers, agent: Agent) -> None:
+def test_a_caldav_server_is_read(calendar_servers: CalendarServers, agent: Agent) -> None:
     """A calendar by its URL, or all that the root leads to; parts by their URL or name."""
-    world.dav.make("ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two")))
-    world.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
-    world.dav.make("ada-of-acme", "main", past=document(at(5, "old").replace("202603", "202503")))
+    calendar_servers.dav.make(
+        "ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two"))
+    )
+    calendar_servers.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
+    calendar_servers.dav.make(
+        "ada-of-acme", "main", past=document(at(5, "old").replace("202603", "202503"))
+    )
 
     one = agent.call("calendar_read", **MARCH, calendar="main").value
     both = agent.call("calendar_read", **MARCH, calendar="dav").value
@@ -144,9 +154,11 @@ def test_a_caldav_server_is_read(world: CalendarServers, agent: Agent) -> None:
     assert [[event["summary"] for event in part["events"]] for part in parts] == [["three"]] * 2
 
 
-def test_one_that_cannot_be_had_hides_no_other(world: CalendarServers, agent: Agent) -> None:
+def test_one_that_cannot_be_had_hides_no_other(
+    calendar_servers: CalendarServers, agent: Agent
+) -> None:
     """Of all calendars, those that there are; what is missing is said."""
-    world.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
+    calendar_servers.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
     (agent.folder / "plans").mkdir(parents=True, exist_ok=True)
     (agent.folder / "plans/bad.ics").write_text("nothing of the kind")
 
@@ -200,10 +212,10 @@ FAILS: list[tuple[dict[str, Any], str, str]] = [
 @both
 @each(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
 def test_a_failure_tells_what_would_work(
-    world: CalendarServers, agent: Agent, arguments: dict[str, Any], kind: str, says: str
+    calendar_servers: CalendarServers, agent: Agent, arguments: dict[str, Any], kind: str, says: str
 ) -> None:
     """Which argument, or which calendar and why; no password, no address that is a secret."""
-    world.web.pages = {
+    calendar_servers.web.pages = {
         "/signed.ics": (401, {}, b""),
         "/hidden-9f2c.ics": (200, {}, b"<p>Sign in</p>"),
         "/dav/": (207, {}, ASTRAY),
@@ -222,14 +234,14 @@ def test_a_failure_tells_what_would_work(
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(
-    world: CalendarServers, tmp_path: Path
+    calendar_servers: CalendarServers, tmp_path: Path
 ) -> None:
     """As long as the configuration says; the others are still read."""
-    slow = {"slow": {"url": f"{world.web_url}/slow"}}
+    slow = {"slow": {"url": f"{calendar_servers.web_url}/slow"}}
     with open_server(
         tmp_path,
         ["calendar"],
-        network={"allow_hosts": [world.web_url.removeprefix("http://")]},
+        network={"allow_hosts": [calendar_servers.web_url.removeprefix("http://")]},
         packs={"calendar": {"calendars": slow, "timeout_s": 0.3}},
     ) as server:
         reply = server.agent("rest").call("calendar_read", **MARCH)
@@ -238,21 +250,23 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
     assert "slow cannot be read: its server did not answer within 0.3 s" in (reply.failure or "")
 
 
-def test_a_tenant_without_the_secret_is_told_which(world: CalendarServers) -> None:
+def test_a_tenant_without_the_secret_is_told_which(calendar_servers: CalendarServers) -> None:
     """And how an operator sets it."""
-    reply = world.server.agent("rest").call("calendar_read", **MARCH, calendar="main")
+    reply = calendar_servers.server.agent("rest").call("calendar_read", **MARCH, calendar="main")
 
     assert reply.kind == "not_found"
     assert "no secret DAV_USER" in (reply.failure or "")
 
 
-def test_two_tenants_with_the_same_names_never_meet(world: CalendarServers) -> None:
+def test_two_tenants_with_the_same_names_never_meet(calendar_servers: CalendarServers) -> None:
     """One configuration, one server, the same calendar: each has its own account and files."""
     workers = {}
     for user, word in USERS.items():
         mine = document(at(9, f"only for {user[-4:]}"))
-        world.dav.make(user, "same", a=mine)
-        agent = world.secrets.agent(world.server, "rest", DAV_USER=user, DAV_PASSWORD=word)
+        calendar_servers.dav.make(user, "same", a=mine)
+        agent = calendar_servers.secrets.agent(
+            calendar_servers.server, "rest", DAV_USER=user, DAV_PASSWORD=word
+        )
         (agent.folder / "plans").mkdir(parents=True)
         (agent.folder / "plans/a.ics").write_text(mine)
         workers[user] = agent

@@ -115,7 +115,7 @@ CHANNELS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
+def chat_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChatServers]:
     """Running as long as the tests of a module do."""
     secrets = SecretWriter()
     with (

@@ -14,17 +14,19 @@ from tests.support.measuring import eventually
 pytestmark = pytest.mark.requirement("P6")
 
 
-def test_a_provider_that_does_not_answer_ends_the_call(world: ChatServers, tmp_path: Path) -> None:
+def test_a_provider_that_does_not_answer_ends_the_call(
+    chat_servers: ChatServers, tmp_path: Path
+) -> None:
     """As soon as the configuration says."""
     secrets = SecretWriter()
     with open_server(
         tmp_path,
         ["chat"],
-        network={"allow_hosts": [world.web]},
+        network={"allow_hosts": [chat_servers.web]},
         packs={"chat": {"channels": {"team": "secret:TEAM_CHAT_URL"}, "timeout_s": 1.5}},
         prepare=secrets.begin,
     ) as server:
-        url = f"json://{world.web}/slow?rto=60"
+        url = f"json://{chat_servers.web}/slow?rto=60"
         agent = secrets.agent(server, "rest", TEAM_CHAT_URL=url)
         reply = agent.call("chat_send", channel="team", message="x")
 
@@ -34,10 +36,10 @@ def test_a_provider_that_does_not_answer_ends_the_call(world: ChatServers, tmp_p
     )
 
 
-def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
+def test_a_caller_that_leaves_ends_the_worker(chat_servers: ChatServers) -> None:
     """Its connection to the provider is closed, and nothing more is sent."""
-    gone = world.webhook_server.gone
-    agent = world.agent("rest", f"json://{world.web}/slow-one?rto=60")
+    gone = chat_servers.webhook_server.gone
+    agent = chat_servers.agent("rest", f"json://{chat_servers.web}/slow-one?rto=60")
     body = json.dumps({"channel": "team", "message": "x"}).encode()
     client = agent.gatepost.client
     head = [
@@ -50,9 +52,10 @@ def test_a_caller_that_leaves_ends_the_worker(world: ChatServers) -> None:
         caller.sendall(request("POST", "/tool/chat_send/call", head, body))
         eventually(
             lambda: (
-                world.webhook_server.came[-1:] and world.webhook_server.came[-1][0] == "/slow-one"
+                chat_servers.webhook_server.came[-1:]
+                and chat_servers.webhook_server.came[-1][0] == "/slow-one"
             ),
             within=20,
         )
 
-    eventually(lambda: world.webhook_server.gone > gone, within=10)
+    eventually(lambda: chat_servers.webhook_server.gone > gone, within=10)

@@ -12,12 +12,14 @@ pytestmark = pytest.mark.requirement("P6")
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_a_message_reaches_a_webhook(world: ChatServers, protocol: Any) -> None:
+def test_a_message_reaches_a_webhook(chat_servers: ChatServers, protocol: Any) -> None:
     """As it is, and the answer says where it went."""
     text = "Deploy *done* <@U1> :smile: \\n @everyone &amp; ü"
-    reply = world.agent(protocol).call("chat_send", channel="team", message=text, title="News")
+    reply = chat_servers.agent(protocol).call(
+        "chat_send", channel="team", message=text, title="News"
+    )
 
-    path, came = world.webhook_server.came[-1]
+    path, came = chat_servers.webhook_server.came[-1]
     assert reply.failure is None, reply.failure
     assert reply.value == {
         "channel": "team",
@@ -27,57 +29,61 @@ def test_a_message_reaches_a_webhook(world: ChatServers, protocol: Any) -> None:
     assert (path, came["message"], came["title"]) == ("/hook/t0ken-9f2c", text, "News")
 
 
-def test_a_message_reaches_a_mailbox(world: ChatServers) -> None:
+def test_a_message_reaches_a_mailbox(chat_servers: ChatServers) -> None:
     """By SMTP; what looks like HTML is text, and a title adds no header."""
-    url = f"mailto://{world.smtp}/?mode=insecure&from=agent@example.com&to=ada@example.com"
-    agent = world.agent("rest", url)
+    url = f"mailto://{chat_servers.smtp}/?mode=insecure&from=agent@example.com&to=ada@example.com"
+    agent = chat_servers.agent("rest", url)
 
     reply = agent.call(
         "chat_send", channel="team", message="<b>1 < 2</b>", title="Hi\r\nBcc: eve@example.com"
     )
 
     assert reply.failure is None, reply.failure
-    envelope, mail = world.mail_server.mails[-1]
+    envelope, mail = chat_servers.mail_server.mails[-1]
     texts = [part.get_payload(decode=True) for part in mail.walk() if not part.is_multipart()]
     assert (envelope.rcpt_tos, mail["bcc"]) == (["ada@example.com"], None)
     assert (mail.get_content_type(), mail["subject"]) == ("text/plain", "Hi Bcc: eve@example.com")
     assert [text.strip() for text in texts] == [b"<b>1 < 2</b>"]
 
 
-def test_a_webhook_as_slack_has_it_gets_text(world: ChatServers) -> None:
+def test_a_webhook_as_slack_has_it_gets_text(chat_servers: ChatServers) -> None:
     """Mattermost's plugin posts to a host of one's own; the name is ours, no picture is fetched."""
-    agent = world.agent("mcp", f"mmost://{world.web}/3ccdd113474722377935511fc85d3dd4")
+    agent = chat_servers.agent(
+        "mcp", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"
+    )
 
     reply = agent.call("chat_send", channel="team", message="Up *again*")
 
-    path, came = world.webhook_server.came[-1]
+    path, came = chat_servers.webhook_server.came[-1]
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 1}]
     assert (path, came["text"]) == ("/hooks/3ccdd113474722377935511fc85d3dd4", "Up *again*")
     assert "github" not in str(came)
 
 
-def test_a_long_message_becomes_several(world: ChatServers) -> None:
+def test_a_long_message_becomes_several(chat_servers: ChatServers) -> None:
     """Where the provider takes short ones only, as many as are allowed, and the answer says so."""
-    world.webhook_server.came.clear()
-    agent = world.agent("rest", f"mmost://{world.web}/3ccdd113474722377935511fc85d3dd4")
+    chat_servers.webhook_server.came.clear()
+    agent = chat_servers.agent(
+        "rest", f"mmost://{chat_servers.web}/3ccdd113474722377935511fc85d3dd4"
+    )
     text = "0123456789 " * 900
 
     reply = agent.call("chat_send", channel="team", message=text)
     longer = agent.call("chat_send", channel="team", message=text * 2)
 
     assert reply.value["delivered"] == [{"service": "Mattermost", "parts": 3}]
-    came = " ".join(came["text"] for _, came in world.webhook_server.came)
+    came = " ".join(came["text"] for _, came in chat_servers.webhook_server.came)
     assert came.replace(" ", "") == text.replace(" ", "")
     assert longer.kind == "validation"
     assert re.search("would become [5-6] messages there, and at most 3", longer.failure or "")
 
 
-def test_a_channel_of_several_places_reaches_all_it_can(world: ChatServers) -> None:
+def test_a_channel_of_several_places_reaches_all_it_can(chat_servers: ChatServers) -> None:
     """What one of them does not take is said, and the rest is sent."""
-    url = f"json://{world.web}/one"
-    agent = world.agent("mcp", url)
-    world.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{world.web}/broken")
-    world.webhook_server.answers["/broken"] = 503
+    url = f"json://{chat_servers.web}/one"
+    agent = chat_servers.agent("mcp", url)
+    chat_servers.secrets.put(agent.tenant, OTHER_CHAT_URL=f"json://{chat_servers.web}/broken")
+    chat_servers.webhook_server.answers["/broken"] = 503
 
     value = agent.call("chat_send", channel="everybody", message="x").value
 
@@ -85,17 +91,19 @@ def test_a_channel_of_several_places_reaches_all_it_can(world: ChatServers) -> N
     assert value["failed"] == [{"service": "JSON", "reason": "it fails at the moment (HTTP 503)"}]
 
 
-def test_a_channel_that_is_bound_to_hosts_is_refused(world: ChatServers) -> None:
+def test_a_channel_that_is_bound_to_hosts_is_refused(chat_servers: ChatServers) -> None:
     """Nobody knows before it is opened where it leads, so nothing is sent to find out."""
-    agent = world.agent("rest", f"json://{world.web}/one")
-    world.secrets.put(agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{world.web}/one")
-    world.webhook_server.came.clear()
+    agent = chat_servers.agent("rest", f"json://{chat_servers.web}/one")
+    chat_servers.secrets.put(
+        agent.tenant, "example.com", TEAM_CHAT_URL=f"json://{chat_servers.web}/one"
+    )
+    chat_servers.webhook_server.came.clear()
 
     reply = agent.call("chat_send", channel="team", message="x")
 
     assert reply.kind == "denied"
     assert "is bound to example.com, and it cannot be told where" in str(reply.failure)
-    assert world.webhook_server.came == []
+    assert chat_servers.webhook_server.came == []
 
 
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
@@ -129,11 +137,11 @@ FAILS: list[tuple[str, int, str, str]] = [
     ("url", "status", "kind", "says"), FAILS, ids=[f"{url} {status}" for url, status, *_ in FAILS]
 )
 def test_a_failure_tells_what_would_work(
-    world: ChatServers, url: str, status: int, kind: str, says: str
+    chat_servers: ChatServers, url: str, status: int, kind: str, says: str
 ) -> None:
     """In words about the channel; nothing of the URL, which is a secret, is in them."""
-    world.webhook_server.answers["/a/t0ken-9f2c"] = status
-    agent = world.agent("rest", url.format(web=world.web, smtp=world.smtp))
+    chat_servers.webhook_server.answers["/a/t0ken-9f2c"] = status
+    agent = chat_servers.agent("rest", url.format(web=chat_servers.web, smtp=chat_servers.smtp))
 
     reply = agent.call("chat_send", channel="team", message="x")
 
@@ -143,11 +151,11 @@ def test_a_failure_tells_what_would_work(
     assert "9f2c" not in reply.failure
 
 
-def test_a_failure_is_the_tool_s_own_over_mcp(world: ChatServers) -> None:
+def test_a_failure_is_the_tool_s_own_over_mcp(chat_servers: ChatServers) -> None:
     """A result that the model reads."""
-    world.webhook_server.answers["/a"] = 503
+    chat_servers.webhook_server.answers["/a"] = 503
 
-    reply = world.agent("mcp", f"json://{world.web}/a").call(
+    reply = chat_servers.agent("mcp", f"json://{chat_servers.web}/a").call(
         "chat_send", channel="team", message="x"
     )
 
@@ -167,28 +175,31 @@ def test_a_failure_is_the_tool_s_own_over_mcp(world: ChatServers) -> None:
     ],
 )
 def test_a_wrong_argument_is_named(
-    world: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
+    chat_servers: ChatServers, protocol: Any, arguments: dict[str, str], kind: str, says: str
 ) -> None:
     """Or which secret an operator has to set; nothing is sent before all is known."""
-    world.webhook_server.came.clear()
+    chat_servers.webhook_server.came.clear()
     usual = {"channel": "team", "message": "x"}
 
-    reply = world.agent(protocol).call("chat_send", **(usual | arguments))
+    reply = chat_servers.agent(protocol).call("chat_send", **(usual | arguments))
 
     assert re.search(says, reply.failure or ""), reply.failure
     assert reply.kind in (None, kind)
-    assert world.webhook_server.came == []
+    assert chat_servers.webhook_server.came == []
 
 
-def test_two_tenants_with_the_same_channel_never_meet(world: ChatServers) -> None:
+def test_two_tenants_with_the_same_channel_never_meet(chat_servers: ChatServers) -> None:
     """Each has its own URL under the same name."""
-    world.webhook_server.came.clear()
-    workers = [world.agent("rest", f"json://{world.web}/of-{name}") for name in ("one", "two")]
+    chat_servers.webhook_server.came.clear()
+    workers = [
+        chat_servers.agent("rest", f"json://{chat_servers.web}/of-{name}")
+        for name in ("one", "two")
+    ]
 
     for name, agent in zip(("one", "two"), workers, strict=True):
         assert agent.call("chat_send", channel="team", message=name).failure is None
 
-    assert [(path, came["message"]) for path, came in world.webhook_server.came] == [
+    assert [(path, came["message"]) for path, came in chat_servers.webhook_server.came] == [
         ("/of-one", "one"),
         ("/of-two", "two"),
     ]

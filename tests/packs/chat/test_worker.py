@@ -70,8 +70,8 @@ def answer(question: Any) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Internet]:
     """Whose only way in is a proxy, and whose certificates a company signed."""
-    with small_internet(tmp_path_factory.mktemp("internet")) as world:
-        yield world
+    with small_internet(tmp_path_factory.mktemp("internet")) as chat_servers:
+        yield chat_servers
 
 
 @pytest.fixture

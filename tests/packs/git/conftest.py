@@ -57,7 +57,7 @@ class GitServers(PackServer):
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
+def git_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
     folder = tmp_path_factory.mktemp("git")
     upstream = folder / "upstream"
     upstream.mkdir()
@@ -95,19 +95,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServers]:
         }
         packs = ["filesystem", "workspace", "git", "ssh"]
         server = stack.enter_context(open_server(folder, packs, prepare=prepare, **settings))
-        world = GitServers(server.gatepost, server.root, server.packs)
-        world.web, world.shell, world.upstream = web, shell, upstream
-        world.impostor, world.stranger, world.loop = impostor, stranger, loops[0]
-        yield world
+        git_servers = GitServers(server.gatepost, server.root, server.packs)
+        git_servers.web, git_servers.shell, git_servers.upstream = web, shell, upstream
+        git_servers.impostor, git_servers.stranger, git_servers.loop = impostor, stranger, loops[0]
+        yield git_servers
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(world: GitServers, request: pytest.FixtureRequest) -> Agent:
+def agent(git_servers: GitServers, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return world.agent(request.param)
+    return git_servers.agent(request.param)
 
 
 @pytest.fixture
-def mcp_agent(world: GitServers) -> Agent:
+def mcp_agent(git_servers: GitServers) -> Agent:
     """An agent of a tenant of its own, where the protocol does not matter."""
-    return world.agent("mcp")
+    return git_servers.agent("mcp")

@@ -103,44 +103,46 @@ def test_a_folder_without_a_repository_says_where_there_is_one(mcp_agent: Agent)
     assert fine(mcp_agent, "-C", "mine", "status", "-sb") == "## No commits yet on main\n"
 
 
-def test_a_command_that_takes_too_long_is_stopped(world: GitServers, agent: Agent) -> None:
+def test_a_command_that_takes_too_long_is_stopped(git_servers: GitServers, agent: Agent) -> None:
     """With all that it started; the message names the limit that would help."""
-    reply = agent.call("git", args=["clone", f"{world.web.url}/hang/x.git"], timeout_s=1)
+    reply = agent.call("git", args=["clone", f"{git_servers.web.url}/hang/x.git"], timeout_s=1)
 
     assert reply.failure is not None
     assert "did not finish within 1 seconds (timeout_s)" in reply.failure
     assert reply.kind in (None, "timeout")
-    assert working_in(world, agent.tenant) == []
+    assert working_in(git_servers, agent.tenant) == []
     assert agent.call("fs_list").value == []
 
 
 def test_a_call_that_is_cancelled_takes_its_programs_with_it(
-    world: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: Agent
 ) -> None:
     """The client hangs up; nothing goes on, and the next command has its turn."""
-    world.web.hanging.clear()
-    call = {"name": "git", "arguments": {"args": ["clone", f"{world.web.url}/hang/x.git"]}}
+    git_servers.web.hanging.clear()
+    call = {"name": "git", "arguments": {"args": ["clone", f"{git_servers.web.url}/hang/x.git"]}}
     fields, body = modern("tools/call", call)
     client = mcp_agent.gatepost.client
     head = [("Host", client.authority), ("Authorization", f"Bearer {mcp_agent.token}"), *fields]
     head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     with socket.create_connection(("127.0.0.1", client.port), timeout=10) as connection:
         connection.sendall(request("POST", client.path, head, body))
-        assert world.web.hanging.wait(10)
-        assert working_in(world, mcp_agent.tenant)
+        assert git_servers.web.hanging.wait(10)
+        assert working_in(git_servers, mcp_agent.tenant)
 
-    eventually(lambda: not working_in(world, mcp_agent.tenant), within=10)
+    eventually(lambda: not working_in(git_servers, mcp_agent.tenant), within=10)
     fine(mcp_agent, "init", "next")
     assert mcp_agent.call("fs_list").value == ["next"]
 
 
-def working_in(world: GitServers, tenant: str) -> list[str]:
+def working_in(git_servers: GitServers, tenant: str) -> list[str]:
     """The programs that work in a tenant's places."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it may end while it is looked at
             place, command = os.readlink(process / "cwd"), (process / "cmdline").read_text()
-            if place.startswith((f"{world.root}/{tenant}", f"{world.root}/.gatepost/{tenant}")):
+            if place.startswith(
+                (f"{git_servers.root}/{tenant}", f"{git_servers.root}/.gatepost/{tenant}")
+            ):
                 found.append(command)
     return found
 
@@ -157,9 +159,9 @@ def test_long_output_is_cut_and_says_so(mcp_agent: Agent) -> None:
     assert "\n[Cut: these are the first 20000 bytes. Ask for less: --max-count" in answer["stdout"]
 
 
-def test_two_tenants_with_the_same_names_never_meet(world: GitServers) -> None:
+def test_two_tenants_with_the_same_names_never_meet(git_servers: GitServers) -> None:
     """Neither in repositories, nor in `--global` settings, nor in keys."""
-    one, other = world.agent("mcp"), world.agent("rest")
+    one, other = git_servers.agent("mcp"), git_servers.agent("rest")
     for agent in (one, other):
         fine(agent, "init", "same")
         fine(agent, "config", "--global", "user.name", agent.tenant)
@@ -173,12 +175,14 @@ def test_two_tenants_with_the_same_names_never_meet(world: GitServers) -> None:
     assert one.call("ssh_public_key").value != other.call("ssh_public_key").value
 
 
-def test_progress_is_told_and_left_out_of_the_answer(world: GitServers, mcp_agent: Agent) -> None:
+def test_progress_is_told_and_left_out_of_the_answer(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """Git's own words, growing numbers."""
-    world.offered("progress.git").commit({f"{at}.txt": os.urandom(2000) for at in range(12)})
+    git_servers.offered("progress.git").commit({f"{at}.txt": os.urandom(2000) for at in range(12)})
     call = {
         "name": "git",
-        "arguments": {"args": ["clone", f"{world.web.url}/progress.git", "x"]},
+        "arguments": {"args": ["clone", f"{git_servers.web.url}/progress.git", "x"]},
     }
     fields, body = modern("tools/call", call, progress=7)
     answer = mcp_agent.gatepost.client.send("POST", None, fields, body, token=mcp_agent.token)

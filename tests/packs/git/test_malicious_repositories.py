@@ -251,19 +251,21 @@ def test_a_folder_that_looks_like_a_repository_is_none(mcp_agent: Agent) -> None
     assert not (mcp_agent.folder / "trace").exists()
 
 
-def test_new_repositories_do_not_take_up_what_is_there(mcp_agent: Agent, world: GitServers) -> None:
+def test_new_repositories_do_not_take_up_what_is_there(
+    mcp_agent: Agent, git_servers: GitServers
+) -> None:
     """`init` and `clone` are refused where `.git` already leads elsewhere."""
     folder, run = prepared(mcp_agent)
     elsewhere(folder, run)
 
     assert "not a folder" in refused(mcp_agent, "init")
-    assert "not a folder" in refused(mcp_agent, "clone", f"{world.web.url}/x.git", "there")
+    assert "not a folder" in refused(mcp_agent, "clone", f"{git_servers.web.url}/x.git", "there")
     assert not (folder / "trace").exists()
 
 
 @pytest.mark.usefixtures("unconfined")
 def test_links_that_an_operator_made_are_not_gone_through(
-    mcp_agent: Agent, world: GitServers
+    mcp_agent: Agent, git_servers: GitServers
 ) -> None:
     """Neither to a repository, nor to a place for one."""
     folder, _ = prepared(mcp_agent)
@@ -275,7 +277,7 @@ def test_links_that_an_operator_made_are_not_gone_through(
     for args in (
         ["-C", "link", "status"],
         ["init", "link/x"],
-        ["clone", world.web.url + "/x", "link/y"],
+        ["clone", git_servers.web.url + "/x", "link/y"],
     ):
         assert "/workspace/link is a link" in refused(mcp_agent, *args)
     assert sorted(path.name for path in other.iterdir()) == [".git"]

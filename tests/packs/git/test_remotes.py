@@ -13,15 +13,15 @@ pytestmark = pytest.mark.requirement("X2", "X3")
 
 @pytest.mark.parametrize(("protocol", "transport"), [("mcp", "web"), ("rest", "shell")])
 def test_a_repository_is_cloned_changed_pushed_and_pulled(
-    world: GitServers, protocol: Any, transport: str
+    git_servers: GitServers, protocol: Any, transport: str
 ) -> None:
     """The same by https and by SSH, at addresses that only the server knows."""
-    agent = world.agent(protocol)
+    agent = git_servers.agent(protocol)
     name = f"{transport}-{agent.tenant}.git"
-    upstream = world.offered(name, README__md=b"one\n")
-    url = f"{world.web.url}/{name}" if transport == "web" else world.shell.url(name)
+    upstream = git_servers.offered(name, README__md=b"one\n")
+    url = f"{git_servers.web.url}/{name}" if transport == "web" else git_servers.shell.url(name)
     if transport == "shell":
-        world.shell.allow(agent.call("ssh_public_key").value)
+        git_servers.shell.allow(agent.call("ssh_public_key").value)
 
     fine(agent, "clone", "--depth=1", url, "./mine")
     agent.call("fs_write_text", path="mine/README.md", text="two\n")
@@ -41,11 +41,13 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
     assert agent.call("fs_read_text", path="mine/theirs.md").value == "three\n"
 
 
-def test_an_unknown_key_of_a_tenant_is_not_let_in(world: GitServers, mcp_agent: Agent) -> None:
+def test_an_unknown_key_of_a_tenant_is_not_let_in(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """Each tenant has its own; a host that knows one knows no other."""
-    world.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
+    git_servers.offered(f"locked-{mcp_agent.tenant}.git", a=b"1")
 
-    answer = git(mcp_agent, "clone", world.shell.url(f"locked-{mcp_agent.tenant}.git"), "x")
+    answer = git(mcp_agent, "clone", git_servers.shell.url(f"locked-{mcp_agent.tenant}.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Permission denied (publickey)" in answer["stderr"]
@@ -53,35 +55,41 @@ def test_an_unknown_key_of_a_tenant_is_not_let_in(world: GitServers, mcp_agent: 
     assert "x" not in mcp_agent.call("fs_list").value
 
 
-def test_a_host_with_another_key_is_not_spoken_to(world: GitServers, mcp_agent: Agent) -> None:
+def test_a_host_with_another_key_is_not_spoken_to(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """Somebody in between has the name and the address, and not the key."""
-    world.impostor.allow(mcp_agent.call("ssh_public_key").value)
+    git_servers.impostor.allow(mcp_agent.call("ssh_public_key").value)
 
-    answer = git(mcp_agent, "clone", world.impostor.url("any.git"), "x")
+    answer = git(mcp_agent, "clone", git_servers.impostor.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
     assert "hint: The host's key is unknown or differs" in answer["stderr"]
-    assert world.impostor.commands == []
+    assert git_servers.impostor.commands == []
 
 
-def test_a_host_without_a_known_key_is_not_spoken_to(world: GitServers, mcp_agent: Agent) -> None:
+def test_a_host_without_a_known_key_is_not_spoken_to(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """Nobody is there who could say yes to it."""
-    answer = git(mcp_agent, "clone", world.stranger.url("any.git"), "x")
+    answer = git(mcp_agent, "clone", git_servers.stranger.url("any.git"), "x")
 
     assert answer["returncode"] == 128
     assert "Host key verification failed" in answer["stderr"]
-    assert world.stranger.commands == []
+    assert git_servers.stranger.commands == []
 
 
-def test_git_signs_in_with_the_secret_of_its_tenant(world: GitServers, mcp_agent: Agent) -> None:
+def test_git_signs_in_with_the_secret_of_its_tenant(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
-    world.offered("private/a.git", README__md=b"one\n")
-    url = f"{world.web.url}/private/a.git"
+    git_servers.offered("private/a.git", README__md=b"one\n")
+    url = f"{git_servers.web.url}/private/a.git"
     without = git(mcp_agent, "clone", url, "a")
-    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "not-the-password")
+    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", "not-the-password")
     wrong = git(mcp_agent, "clone", url, "a")
-    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
+    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN)
     fine(mcp_agent, "clone", url, "a")
     mcp_agent.call("fs_write_text", path="a/README.md", text="two\n")
     fine(mcp_agent, "-C", "a", "commit", "-am", "Two")
@@ -91,32 +99,32 @@ def test_git_signs_in_with_the_secret_of_its_tenant(world: GitServers, mcp_agent
     assert "hint: This host requires a sign-in" in without["stderr"]
     assert "hint: This host does not accept the tenant's secret" in wrong["stderr"]
     kept = b"".join(path.read_bytes() for path in mcp_agent.folder.rglob("*") if path.is_file())
-    home = world.root / ".gatepost" / mcp_agent.tenant / "git"
+    home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"
     kept += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert TOKEN.encode() not in kept
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
 def test_a_secret_for_another_host_is_not_signed_in_with(
-    world: GitServers, mcp_agent: Agent
+    git_servers: GitServers, mcp_agent: Agent
 ) -> None:
     """Though the configuration names it for this one: the operator who bound it knows better."""
-    world.offered("private/b.git", README__md=b"one\n")
-    url = f"{world.web.url}/private/b.git"
-    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
-    seen = len(world.web.seen)
+    git_servers.offered("private/b.git", README__md=b"one\n")
+    url = f"{git_servers.web.url}/private/b.git"
+    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
+    seen = len(git_servers.web.seen)
     message = refused(mcp_agent, "clone", url, "b")
-    asked = len(world.web.seen) - seen
-    world.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, world.web.place)
+    asked = len(git_servers.web.seen) - seen
+    git_servers.keep_secret(mcp_agent.tenant, "GIT_TOKEN", TOKEN, git_servers.web.place)
     fine(mcp_agent, "clone", url, "b")
 
-    assert f"is bound to gitlab.com and is not sent to {world.web.place}" in message
+    assert f"is bound to gitlab.com and is not sent to {git_servers.web.place}" in message
     assert asked == 0
 
 
-def test_private_addresses_are_not_reached(world: GitServers, agent: Agent) -> None:
+def test_private_addresses_are_not_reached(git_servers: GitServers, agent: Agent) -> None:
     """By name and by number, by URL and by the name of a remote."""
-    seen = len(world.web.seen)
+    seen = len(git_servers.web.seen)
     fine(agent, "init")
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
         fine(agent, "remote", "add", "inside", url)
@@ -124,14 +132,14 @@ def test_private_addresses_are_not_reached(world: GitServers, agent: Agent) -> N
             assert "not on the internet" in refused(agent, *args)
         fine(agent, "remote", "remove", "inside")
 
-    assert len(world.web.seen) == seen
+    assert len(git_servers.web.seen) == seen
 
 
-def test_redirects_are_not_followed(world: GitServers, mcp_agent: Agent) -> None:
+def test_redirects_are_not_followed(git_servers: GitServers, mcp_agent: Agent) -> None:
     """They would lead where nobody checked."""
-    world.web.moved_to = "https://127.0.0.1:9"
+    git_servers.web.moved_to = "https://127.0.0.1:9"
 
-    answer = git(mcp_agent, "clone", f"{world.web.url}/moved/x.git", "x")
+    answer = git(mcp_agent, "clone", f"{git_servers.web.url}/moved/x.git", "x")
 
     assert answer["returncode"] == 128
     assert "hint: Redirects are not followed" in answer["stderr"]

@@ -42,7 +42,7 @@ def test_an_odd_place_is_a_mistake_of_the_caller(
     assert reply.kind in (None, "validation", "not_found")
 
 
-def test_a_new_bare_repository_is_made(mcp_agent: Agent, world: GitServers) -> None:
+def test_a_new_bare_repository_is_made(mcp_agent: Agent, git_servers: GitServers) -> None:
     """In a folder that is new, and in one that is empty."""
     (mcp_agent.folder / "empty").mkdir(parents=True)
 

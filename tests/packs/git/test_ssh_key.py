@@ -16,11 +16,13 @@ from tests.packs.servers import Agent
 pytestmark = pytest.mark.requirement("X3")
 
 
-def private_key(world: GitServers, agent: Agent) -> Path:
-    return world.root / ".gatepost" / agent.tenant / "ssh" / "id_ed25519"
+def private_key(git_servers: GitServers, agent: Agent) -> Path:
+    return git_servers.root / ".gatepost" / agent.tenant / "ssh" / "id_ed25519"
 
 
-def test_the_public_key_is_one_line_and_stays_the_same(world: GitServers, agent: Agent) -> None:
+def test_the_public_key_is_one_line_and_stays_the_same(
+    git_servers: GitServers, agent: Agent
+) -> None:
     """As an account's page takes it; the private half is readable by the server's user alone."""
     first = agent.call("ssh_public_key")
     again = agent.call("ssh_public_key")
@@ -29,13 +31,13 @@ def test_the_public_key_is_one_line_and_stays_the_same(world: GitServers, agent:
     assert first.value == again.value
     assert (kind, comment) == ("ssh-ed25519", "workspace@gatepost")
     assert base64.b64decode(data).startswith(b"\0\0\0\x0bssh-ed25519\0\0\0\x20")
-    assert private_key(world, agent).stat().st_mode & 0o777 == 0o600
+    assert private_key(git_servers, agent).stat().st_mode & 0o777 == 0o600
 
 
-def test_no_tool_reads_the_private_key(world: GitServers, mcp_agent: Agent) -> None:
+def test_no_tool_reads_the_private_key(git_servers: GitServers, mcp_agent: Agent) -> None:
     """Neither by a path, nor by what git could be made to read."""
     mcp_agent.call("ssh_public_key")
-    place = private_key(world, mcp_agent)
+    place = private_key(git_servers, mcp_agent)
     secret = place.read_text().split("\n")[2]
     fine(mcp_agent, "init")
     paths = (
@@ -68,13 +70,13 @@ async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
     assert keys[0].path == str(tmp_path / ".gatepost/acme/ssh/id_ed25519")
 
 
-def test_ssh_is_told_no_more_than_it_needs(world: GitServers, mcp_agent: Agent) -> None:
+def test_ssh_is_told_no_more_than_it_needs(git_servers: GitServers, mcp_agent: Agent) -> None:
     """What a call needed is gone after it; nothing of it is in the workspace."""
-    git(mcp_agent, "clone", world.shell.url("none.git"))
-    home = world.root / ".gatepost" / mcp_agent.tenant / "git"
+    git(mcp_agent, "clone", git_servers.shell.url("none.git"))
+    home = git_servers.root / ".gatepost" / mcp_agent.tenant / "git"
     (home / "run-of-a-server-that-was-killed").mkdir()
     os.utime(home / "run-of-a-server-that-was-killed", (1, 1))
-    git(mcp_agent, "clone", world.shell.url("none.git"))
+    git(mcp_agent, "clone", git_servers.shell.url("none.git"))
 
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
     assert mcp_agent.call("fs_list").value == []

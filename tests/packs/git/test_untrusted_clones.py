@@ -126,17 +126,20 @@ def every(folder: Path) -> list[Path]:
 @pytest.mark.usefixtures("unconfined")
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
 def test_a_clone_of_a_stranger_does_nothing(
-    world: GitServers, mcp_agent: Agent, content: Content
+    git_servers: GitServers, mcp_agent: Agent, content: Content
 ) -> None:
     """No program runs, no link is made, nothing stands outside of it, and file tools work on it."""
-    upstream = world.offered(f"{content.name}.git")
+    upstream = git_servers.offered(f"{content.name}.git")
     upstream.commit({**README, **content.files}, modes=content.modes)
-    before = set(world.root.iterdir())
+    before = set(git_servers.root.iterdir())
 
-    answer = git(mcp_agent, "clone", f"{world.web.url}/{content.name}.git", "theirs")
+    answer = git(mcp_agent, "clone", f"{git_servers.web.url}/{content.name}.git", "theirs")
 
     assert (answer["returncode"] == 0) is content.taken, answer
-    assert set(world.root.iterdir()) <= before | {mcp_agent.folder, world.root / ".gatepost"}
+    assert set(git_servers.root.iterdir()) <= before | {
+        mcp_agent.folder,
+        git_servers.root / ".gatepost",
+    }
     found = every(mcp_agent.folder)
     assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in found)
     if not content.taken:
@@ -149,10 +152,10 @@ def test_a_clone_of_a_stranger_does_nothing(
 
 
 @pytest.mark.usefixtures("unconfined")
-def test_links_of_a_clone_lead_nowhere(world: GitServers, mcp_agent: Agent) -> None:
+def test_links_of_a_clone_lead_nowhere(git_servers: GitServers, mcp_agent: Agent) -> None:
     """They are files that hold their target; what is committed again stays a link."""
-    world.offered("linked.git").commit({**README, **LINKS})
-    fine(mcp_agent, "clone", f"{world.web.url}/linked.git", "theirs")
+    git_servers.offered("linked.git").commit({**README, **LINKS})
+    fine(mcp_agent, "clone", f"{git_servers.web.url}/linked.git", "theirs")
 
     for name, target in LINKS.items():
         assert mcp_agent.call("fs_read_text", path=f"theirs/{name}").value == target
@@ -162,16 +165,18 @@ def test_links_of_a_clone_lead_nowhere(world: GitServers, mcp_agent: Agent) -> N
     assert git(mcp_agent, "-C", "theirs", "status", "--short")["stdout"] == ""
 
 
-def test_a_clone_that_is_too_large_leaves_nothing(world: GitServers, mcp_agent: Agent) -> None:
+def test_a_clone_that_is_too_large_leaves_nothing(
+    git_servers: GitServers, mcp_agent: Agent
+) -> None:
     """By its size, by how much comes out of a small pack, and by how many files that is."""
-    world.offered("large.git").commit({"large": os.urandom(4_000_000)})
-    world.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
-    world.offered("many.git").commit(
+    git_servers.offered("large.git").commit({"large": os.urandom(4_000_000)})
+    git_servers.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
+    git_servers.offered("many.git").commit(
         {f"{at}/{name}": b"" for at in range(25) for name in "abcdefghijklmnopqrstuvwxyz"}
     )
 
     for name in ("large", "zeros", "many"):
-        message = refused(mcp_agent, "clone", f"{world.web.url}/{name}.git", "theirs")
+        message = refused(mcp_agent, "clone", f"{git_servers.web.url}/{name}.git", "theirs")
         assert "would need more room than the workspace has" in message
         assert mcp_agent.call("fs_list").value == []
     assert mcp_agent.call("fs_write_text", path="small.txt", text="x").value == "ok"

@@ -9,25 +9,33 @@ from tests.packs.servers import Agent, HttpServer, PackServer, SecretWriter, ope
 
 
 @pytest.fixture(scope="package")
-def shop() -> Iterator[ForgeServers]:
+def forge_servers() -> Iterator[ForgeServers]:
     with HttpServer(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
         yield ForgeServers(gitlab, elsewhere, SecretWriter())
 
 
 @pytest.fixture(scope="package")
-def server(shop: ForgeServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackServer]:
+def server(
+    forge_servers: ForgeServers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PackServer]:
     with open_server(
         tmp_path_factory.mktemp("gitlab"),
         ["gitlab"],
         packs={"gitlab": {"literals": True}},
-        network={"allow_hosts": [shop.gitlab.place, shop.elsewhere.place, "127.0.0.1:9"]},
-        prepare=shop.secrets.begin,
+        network={
+            "allow_hosts": [
+                forge_servers.gitlab.place,
+                forge_servers.elsewhere.place,
+                "127.0.0.1:9",
+            ]
+        },
+        prepare=forge_servers.secrets.begin,
     ) as server:
         yield server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(server: PackServer, shop: ForgeServers, request: pytest.FixtureRequest) -> Agent:
+def agent(server: PackServer, forge_servers: ForgeServers, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant that keeps a token."""
-    hosts = (shop.gitlab.place, "127.0.0.1:9")
-    return shop.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)
+    hosts = (forge_servers.gitlab.place, "127.0.0.1:9")
+    return forge_servers.secrets.agent(server, request.param, *hosts, GITLAB_TOKEN=PERSONAL)

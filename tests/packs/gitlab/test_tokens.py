@@ -11,17 +11,17 @@ from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_token_of_oauth_is_sent_as_one(agent: Agent, shop: ForgeServers) -> None:
+def test_a_token_of_oauth_is_sent_as_one(agent: Agent, forge_servers: ForgeServers) -> None:
     """GitLab takes those as a bearer only."""
-    value = ask(agent, shop, "/projects/1", token=OAUTH).value
+    value = ask(agent, forge_servers, "/projects/1", token=OAUTH).value
 
     assert value["status_code"] == 200
-    assert "private-token" not in shop.gitlab.asked[-1].headers
+    assert "private-token" not in forge_servers.gitlab.asked[-1].headers
 
 
-def test_a_token_stays_with_the_server_it_is_for(agent: Agent, shop: ForgeServers) -> None:
+def test_a_token_stays_with_the_server_it_is_for(agent: Agent, forge_servers: ForgeServers) -> None:
     """A redirect elsewhere (artifacts, uploads) is followed without it."""
-    value = ask(agent, shop, "/artifact", headers={"X-Mine": "x"}).value
+    value = ask(agent, forge_servers, "/artifact", headers={"X-Mine": "x"}).value
 
     assert value["status_code"] == 200
     assert not {"private-token", "authorization", "x-mine"} & set(value["json"]["headers"])
@@ -30,20 +30,20 @@ def test_a_token_stays_with_the_server_it_is_for(agent: Agent, shop: ForgeServer
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_literal_tokens_can_be_refused(
-    shop: ForgeServers, protocol: Any, tmp_path_factory: pytest.TempPathFactory
+    forge_servers: ForgeServers, protocol: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Then only what is kept is used, and what was given is not repeated."""
     secrets = SecretWriter()
     with open_server(
         tmp_path_factory.mktemp("strict"),
         ["gitlab"],
-        network={"allow_hosts": [shop.gitlab.place]},
+        network={"allow_hosts": [forge_servers.gitlab.place]},
         packs={"gitlab": {"literals": False}},
         prepare=secrets.begin,
     ) as strict:
-        agent = secrets.agent(strict, protocol, shop.gitlab.place, GITLAB_TOKEN=PERSONAL)
-        refused = ask(agent, shop, "/projects/1", token=OAUTH)
-        taken = ask(agent, shop, "/projects/1")
+        agent = secrets.agent(strict, protocol, forge_servers.gitlab.place, GITLAB_TOKEN=PERSONAL)
+        refused = ask(agent, forge_servers, "/projects/1", token=OAUTH)
+        taken = ask(agent, forge_servers, "/projects/1")
 
     assert "`token` takes no literal value here; name a secret" in str(refused.failure)
     assert OAUTH not in str(refused.failure)
@@ -54,9 +54,9 @@ def test_literal_tokens_can_be_refused(
 @pytest.mark.parametrize(
     "given", ["secret:GITLAB_TOKEN", PERSONAL, OAUTH], ids=["kept", "glpat", "oauth"]
 )
-def test_a_token_never_comes_back(agent: Agent, shop: ForgeServers, given: str) -> None:
+def test_a_token_never_comes_back(agent: Agent, forge_servers: ForgeServers, given: str) -> None:
     """However the other side writes it: in a value, a header, encoded, or in the bytes."""
-    reply = ask(agent, shop, "/mirror", token=given, include_base64=True)
+    reply = ask(agent, forge_servers, "/mirror", token=given, include_base64=True)
     token = PERSONAL if given.startswith("secret:") else given
 
     assert reply.value["status_code"] == 200
@@ -79,18 +79,22 @@ def test_a_token_never_comes_back(agent: Agent, shop: ForgeServers, given: str) 
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_token_is_in_no_failure(agent: Agent, shop: ForgeServers, wrong: dict[str, Any]) -> None:
+def test_a_token_is_in_no_failure(
+    agent: Agent, forge_servers: ForgeServers, wrong: dict[str, Any]
+) -> None:
     """Nor is a token that stands where none should."""
-    reply = ask(agent, shop, wrong.get("path", "/projects"), token=OAUTH, **wrong)
-    elsewhere = ask(agent, shop, f"/a/../{OAUTH}", token=OAUTH)
+    reply = ask(agent, forge_servers, wrong.get("path", "/projects"), token=OAUTH, **wrong)
+    elsewhere = ask(agent, forge_servers, f"/a/../{OAUTH}", token=OAUTH)
 
     assert OAUTH not in str(reply.failure)
     assert OAUTH not in str(elsewhere.failure)
 
 
-def test_a_token_is_in_no_log(server: PackServer, agent: Agent, shop: ForgeServers) -> None:
+def test_a_token_is_in_no_log(
+    server: PackServer, agent: Agent, forge_servers: ForgeServers
+) -> None:
     """Neither one that was given nor one that is kept."""
-    ask(agent, shop, "/projects/1", token="glpat-literally-this-one")
-    ask(agent, shop, "/projects/1")
+    ask(agent, forge_servers, "/projects/1", token="glpat-literally-this-one")
+    ask(agent, forge_servers, "/projects/1")
 
     assert "glpat-" not in server.gatepost.log()

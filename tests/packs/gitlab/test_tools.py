@@ -17,11 +17,11 @@ from tests.packs.servers import Agent, by_mcp, by_rest, open_server
 pytestmark = pytest.mark.requirement("X4")
 
 
-def test_a_list_is_read(agent: Agent, shop: ForgeServers) -> None:
+def test_a_list_is_read(agent: Agent, forge_servers: ForgeServers) -> None:
     """Status, headers, text and value; nothing that would let somebody be who asked."""
     params = {"membership": True, "per_page": 10, "labels": ["a", "b"], "not": {"x": 1}}
-    value = ask(agent, shop, "/projects", params=params).value
-    asked = shop.gitlab.asked[-1]
+    value = ask(agent, forge_servers, "/projects", params=params).value
+    asked = forge_servers.gitlab.asked[-1]
 
     assert set(value) == {"status_code", "headers", "text", "json", "truncated"}
     assert (value["status_code"], value["truncated"]) == (200, False)
@@ -112,9 +112,11 @@ WORKS = [
 
 @pytest.mark.parametrize("case", WORKS, ids=[f"{n}-{c.status}" for n, c in enumerate(WORKS)])
 @by_mcp
-def test_whatever_gitlab_answers_is_answered(agent: Agent, shop: ForgeServers, case: Works) -> None:
+def test_whatever_gitlab_answers_is_answered(
+    agent: Agent, forge_servers: ForgeServers, case: Works
+) -> None:
     """Its refusals too: they say what would work."""
-    reply = ask(agent, shop, case.path, **case.arguments)
+    reply = ask(agent, forge_servers, case.path, **case.arguments)
 
     assert reply.failure is None
     assert reply.value["status_code"] == case.status
@@ -126,11 +128,13 @@ def test_whatever_gitlab_answers_is_answered(agent: Agent, shop: ForgeServers, c
         assert reply.value["text"] is None
 
 
-def test_an_issue_is_created_once(agent: Agent, shop: ForgeServers) -> None:
+def test_an_issue_is_created_once(agent: Agent, forge_servers: ForgeServers) -> None:
     """As JSON and as a form; the second of one title is GitLab's own conflict."""
     title = f"Bug of {agent.tenant}"
-    made = ask(agent, shop, "/projects/1/issues", method="POST", json_body={"title": title})
-    again = ask(agent, shop, "/projects/1/issues", method="POST", form={"title": title})
+    made = ask(
+        agent, forge_servers, "/projects/1/issues", method="POST", json_body={"title": title}
+    )
+    again = ask(agent, forge_servers, "/projects/1/issues", method="POST", form={"title": title})
 
     assert (made.value["status_code"], made.value["json"]["title"]) == (201, title)
     assert (again.value["status_code"], again.value["json"]) == (
@@ -139,19 +143,21 @@ def test_an_issue_is_created_once(agent: Agent, shop: ForgeServers) -> None:
     )
 
 
-def test_bytes_travel_as_base64(agent: Agent, shop: ForgeServers) -> None:
+def test_bytes_travel_as_base64(agent: Agent, forge_servers: ForgeServers) -> None:
     """Where they are asked for; as text they are nothing."""
     path = "/projects/1/repository/files/logo.png/raw"
-    value = ask(agent, shop, path, include_base64=True).value
+    value = ask(agent, forge_servers, path, include_base64=True).value
 
     assert base64.b64decode(value["base64"]) == PICTURE
     assert (value["text"], value["json"]) == (None, None)
 
 
-def test_a_long_answer_is_cut_where_it_stays_valid(agent: Agent, shop: ForgeServers) -> None:
+def test_a_long_answer_is_cut_where_it_stays_valid(
+    agent: Agent, forge_servers: ForgeServers
+) -> None:
     """Half a value is none, half a character neither; and it says so."""
-    huge = ask(agent, shop, "/huge", max_bytes=1_001, include_base64=True).value
-    letters = ask(agent, shop, "/letters", max_bytes=101).value
+    huge = ask(agent, forge_servers, "/huge", max_bytes=1_001, include_base64=True).value
+    letters = ask(agent, forge_servers, "/letters", max_bytes=101).value
 
     assert (huge["truncated"], huge["json"]) == (True, None)
     assert len(base64.b64decode(huge["base64"])) == 1_001
@@ -227,16 +233,16 @@ FAILS = [
 @pytest.mark.parametrize("case", FAILS, ids=[str(n) for n in range(len(FAILS))])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    agent: Agent, shop: ForgeServers, case: Fails
+    agent: Agent, forge_servers: ForgeServers, case: Fails
 ) -> None:
     """Where there is no answer of GitLab's; and nothing was sent where nothing should be."""
-    asked = len(shop.gitlab.asked)
-    reply = ask(agent, shop, case.arguments.get("path", "/projects"), **case.arguments)
+    asked = len(forge_servers.gitlab.asked)
+    reply = ask(agent, forge_servers, case.arguments.get("path", "/projects"), **case.arguments)
 
     assert reply.failure is not None
     assert re.search(case.says, reply.failure), reply.failure
     assert reply.kind in (None, case.kind)
-    assert len(shop.gitlab.asked) == asked + (case.kind == "timeout")
+    assert len(forge_servers.gitlab.asked) == asked + (case.kind == "timeout")
 
 
 @pytest.mark.parametrize("verb", ["GET", "HEAD", "get", "POST", "DELETE", "PUT"])
@@ -288,13 +294,15 @@ def test_the_help_names_every_argument(agent: Agent) -> None:
 
 
 def test_a_literal_token_is_refused_unless_the_operator_allows_it(
-    shop: ForgeServers, tmp_path: Path
+    forge_servers: ForgeServers, tmp_path: Path
 ) -> None:
     """By default a token is named, and nothing is asked of GitLab with another."""
-    before = len(shop.gitlab.asked)
-    with open_server(tmp_path, ["gitlab"], network={"allow_hosts": [shop.gitlab.place]}) as server:
-        failed = ask(server.agent("mcp"), shop, "/projects", token="glpat-mine")
+    before = len(forge_servers.gitlab.asked)
+    with open_server(
+        tmp_path, ["gitlab"], network={"allow_hosts": [forge_servers.gitlab.place]}
+    ) as server:
+        failed = ask(server.agent("mcp"), forge_servers, "/projects", token="glpat-mine")
 
     assert "takes no literal value here; name a secret: secret:NAME" in str(failed.failure)
     assert "glpat-mine" not in str(failed.failure)
-    assert len(shop.gitlab.asked) == before
+    assert len(forge_servers.gitlab.asked) == before

@@ -223,17 +223,17 @@ paths:
 APIS = {"old": "/v2/swagger.json", "new": "/api/v3/openapi.yaml", "echo": "/echo.json"}
 
 
-def load(agent: Agent, shop: PetstoreServer, name: str, **more: Any) -> Any:
+def load(agent: Agent, petstore_server: PetstoreServer, name: str, **more: Any) -> Any:
     """One of the APIs of the petstore; Swagger's own host stands in the old description."""
     if name == "old":
-        more.setdefault("base_url_override", f"{shop.url}/v2")
-    reply = agent.call("openapi_load", name=name, spec_url=shop.url + APIS[name], **more)
+        more.setdefault("base_url_override", f"{petstore_server.url}/v2")
+    reply = agent.call("openapi_load", name=name, spec_url=petstore_server.url + APIS[name], **more)
     assert reply.failure is None, reply
     return reply.value
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[PetstoreServer]:
+def petstore_server() -> Iterator[PetstoreServer]:
     """A petstore that no other module's tests touch."""
     with petstore() as (store, url):
         yield PetstoreServer(store, url)
@@ -246,11 +246,11 @@ def secrets() -> SecretWriter:
 
 @pytest.fixture(scope="module")
 def server(
-    shop: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+    petstore_server: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
-    settings: Any = {"network": {"allow_hosts": [shop.host]}}
+    settings: Any = {"network": {"allow_hosts": [petstore_server.host]}}
     settings["packs"] = {"openapi": {"literals": True}}
     with open_server(folder, ["openapi"], prepare=secrets.begin, **settings) as server:
         yield server

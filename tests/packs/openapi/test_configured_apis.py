@@ -27,15 +27,15 @@ OLD, NEW = str(DOCUMENTS / "petstore_2_0.json"), str(DOCUMENTS / "petstore_3_0.y
 
 @pytest.fixture(scope="module")
 def server(
-    shop: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
+    petstore_server: PetstoreServer, secrets: SecretWriter, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PackServer]:
     """Both petstores, one from a file and whole, one by URL and in part."""
-    new = {"document": f"{shop.url}/api/v3/openapi.yaml", "prefix": "new_"}
+    new = {"document": f"{petstore_server.url}/api/v3/openapi.yaml", "prefix": "new_"}
     apis = {
-        "old": {"document": OLD, "base_url": f"{shop.url}/v2"},
+        "old": {"document": OLD, "base_url": f"{petstore_server.url}/v2"},
         "new": new | {"tags": ["pet", "store"], "paths": ["/pet/*"], "methods": ["get"]},
     }
-    network = {"allow_hosts": [shop.host]}
+    network = {"allow_hosts": [petstore_server.host]}
     packs = {"openapi": {"apis": apis}}
     folder = tmp_path_factory.mktemp("offering")
     with open_server(folder, [], packs=packs, network=network, prepare=secrets.begin) as server:
@@ -103,7 +103,9 @@ def test_hints_follow_the_method(tools: dict[str, Tool], name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_the_petstore_is_served(server: PackServer, shop: PetstoreServer, protocol: Any) -> None:
+def test_the_petstore_is_served(
+    server: PackServer, petstore_server: PetstoreServer, protocol: Any
+) -> None:
     """JSON, form and file; the answer is structured where the description says how."""
     agent = server.agent(protocol)
     pet = {"id": 8, "name": "Fluffy", "photoUrls": ["a"], "status": "pending"}
@@ -123,14 +125,16 @@ def test_the_petstore_is_served(server: PackServer, shop: PetstoreServer, protoc
     assert json.loads(renamed.text)["name"] == "Bello"
     assert upload.value["message"] == "x: a.png image/png 4 bytes"
     assert deleted.failure is None
-    assert shop.store.asked[-2]["headers"]["api_key"] == "k"
+    assert petstore_server.store.asked[-2]["headers"]["api_key"] == "k"
     assert missing.kind in (None, "not_found")
     assert missing.failure == "GET /pet/{petId} answered 404: Pet not found"
 
 
-def test_what_does_not_fit_is_never_sent(server: PackServer, shop: PetstoreServer) -> None:
+def test_what_does_not_fit_is_never_sent(
+    server: PackServer, petstore_server: PetstoreServer
+) -> None:
     """The schema says what is allowed."""
-    agent, before = server.agent("rest"), len(shop.store.asked)
+    agent, before = server.agent("rest"), len(petstore_server.store.asked)
     failures = [
         agent.call("add_pet", name="x").failure,
         agent.call("add_pet", name="x", photoUrls=[], status="dead").failure,
@@ -140,7 +144,7 @@ def test_what_does_not_fit_is_never_sent(server: PackServer, shop: PetstoreServe
     ]
 
     assert all(failures)
-    assert len(shop.store.asked) == before
+    assert len(petstore_server.store.asked) == before
 
 
 ANSWERS: dict[str, tuple[int, dict[str, str], Any, str, str]] = {

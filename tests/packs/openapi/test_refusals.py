@@ -190,21 +190,23 @@ FAILS = [
 
 
 @pytest.fixture(scope="module", params=["mcp", "rest"])
-def refused(server: PackServer, shop: PetstoreServer, request: pytest.FixtureRequest) -> Agent:
+def refused(
+    server: PackServer, petstore_server: PetstoreServer, request: pytest.FixtureRequest
+) -> Agent:
     """One agent with all three APIs for every refusal, none of which changes anything."""
     agent = server.agent(request.param)
     for name in APIS:
-        load(agent, shop, name)
+        load(agent, petstore_server, name)
     return agent
 
 
 @each("case", FAILS, ids=lambda case: f"{case.tool} {case.arguments}"[:90])
 def test_a_failure_tells_the_model_what_would_work(
-    refused: Agent, shop: PetstoreServer, case: Refused
+    refused: Agent, petstore_server: PetstoreServer, case: Refused
 ) -> None:
     """Every documented error, and what an agent does wrong."""
     given = {
-        name: value.replace("SHOP", shop.url) if isinstance(value, str) else value
+        name: value.replace("SHOP", petstore_server.url) if isinstance(value, str) else value
         for name, value in case.arguments.items()
     }
 

@@ -18,7 +18,9 @@ TOKEN = "s3cr3t-of-the-petstore"
 
 
 @pytest.fixture(scope="module")
-def replicas(shop: PetstoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+def replicas(
+    petstore_server: PetstoreServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Replicas]:
     """Two processes on one database."""
     folder = tmp_path_factory.mktemp("replicas")
     storage = {"database": f"sqlite:///{folder / 'shared.db'}"}
@@ -28,7 +30,7 @@ def replicas(shop: PetstoreServer, tmp_path_factory: pytest.TempPathFactory) -> 
             folder,
             storage,
             tools=Path("gatepost_packs.openapi.tools"),
-            network={"allow_hosts": [shop.host]},
+            network={"allow_hosts": [petstore_server.host]},
             packs={"openapi": {"literals": True}},
         )
         with pair.running():
@@ -50,13 +52,13 @@ def call(replicas: Replicas, at: int, tool: str, tenant: str = "acme", **given: 
     return answer.json()
 
 
-def test_apis_are_shared_by_replicas(replicas: Replicas, shop: PetstoreServer) -> None:
+def test_apis_are_shared_by_replicas(replicas: Replicas, petstore_server: PetstoreServer) -> None:
     """With their credentials, replaced as one, and after the replica that loaded them is gone."""
-    url = f"{shop.url}/echo.json"
+    url = f"{petstore_server.url}/echo.json"
     loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")
     listed = call(replicas, 1, "list_apis")
     called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
-    reply = shop.store.asked[-1]["headers"]["authorization"]
+    reply = petstore_server.store.asked[-1]["headers"]["authorization"]
     stranger = call(replicas, 1, "list_apis", tenant="globex")
     call(replicas, 1, "load", name="echo", spec_content=INLINE)
     anew = call(replicas, 0, "list_endpoints", name="echo")

@@ -12,16 +12,16 @@ pytestmark = pytest.mark.requirement("X7")
 
 
 @pytest.fixture
-def loaded(agent: Agent, shop: PetstoreServer) -> Agent:
+def loaded(agent: Agent, petstore_server: PetstoreServer) -> Agent:
     """An agent whose tenant has all three APIs."""
     for name in APIS:
-        load(agent, shop, name)
+        load(agent, petstore_server, name)
     return agent
 
 
-def test_apis_are_loaded_and_listed(loaded: Agent, shop: PetstoreServer) -> None:
+def test_apis_are_loaded_and_listed(loaded: Agent, petstore_server: PetstoreServer) -> None:
     """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
-    told = load(loaded, shop, "old")
+    told = load(loaded, petstore_server, "old")
     inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
     apis = loaded.call("openapi_list_apis").value["apis"]
 
@@ -75,7 +75,7 @@ def test_an_operation_is_described_with_everything_it_refers_to(loaded: Agent, a
 
 
 @pytest.mark.parametrize("api", ["old", "new"])
-def test_an_api_is_called(loaded: Agent, shop: PetstoreServer, api: str) -> None:
+def test_an_api_is_called(loaded: Agent, petstore_server: PetstoreServer, api: str) -> None:
     """Path, query, JSON, form and file; the API's own refusal is an answer with its status."""
 
     def call(method: str, path: str, **more: Any) -> Any:
@@ -225,11 +225,11 @@ def test_redirects_are_followed_for_what_only_reads(loaded: Agent) -> None:
 
 @pytest.mark.parametrize("protocol", ["mcp", "rest"])
 def test_two_tenants_with_the_same_names_never_meet(
-    server: PackServer, shop: PetstoreServer, protocol: Any
+    server: PackServer, petstore_server: PetstoreServer, protocol: Any
 ) -> None:
     """Neither in lists, nor in descriptions, nor by loading anew."""
     one, other = server.agent(protocol), server.agent(protocol)
-    load(one, shop, "echo")
+    load(one, petstore_server, "echo")
 
     assert other.call("openapi_list_apis").value == {"apis": []}
     assert other.call("openapi_list_endpoints", name="echo").failure is not None

@@ -201,16 +201,16 @@ def open_script_server(folder: Path, **scripts: Any) -> Iterator[ScriptServer]:
         "workspace": {"root": str(folder / "workspaces")},
     }
     (folder / "operator").mkdir()
-    shop = ScriptServer(folder, settings)
+    script_server = ScriptServer(folder, settings)
     for file, text in OPERATORS.items():
         (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
 
     def prepare(_: Services) -> None:
-        shop.loop = asyncio.get_running_loop()
+        script_server.loop = asyncio.get_running_loop()
 
-    with open_server(folder, PACKS, prepare=prepare, **settings) as shop.server:
-        shop.configure()
-        yield shop
+    with open_server(folder, PACKS, prepare=prepare, **settings) as script_server.server:
+        script_server.configure()
+        yield script_server
 
 
 def children_of(parent: int) -> set[int]:
@@ -233,13 +233,13 @@ def _stat_of(pid: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """As many tenants as the tests need."""
-    with open_script_server(tmp_path_factory.mktemp("shop")) as shop:
-        yield shop
+    with open_script_server(tmp_path_factory.mktemp("script_server")) as script_server:
+        yield script_server
 
 
 @pytest.fixture(params=["mcp", "rest"])
-def agent(shop: ScriptServer, request: pytest.FixtureRequest) -> Agent:
+def agent(script_server: ScriptServer, request: pytest.FixtureRequest) -> Agent:
     """An agent of a tenant of its own, who calls by one of the two protocols."""
-    return shop.server.agent(request.param)
+    return script_server.server.agent(request.param)

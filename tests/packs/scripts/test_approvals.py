@@ -29,18 +29,18 @@ def answer(agent: Agent, name: str = "mine") -> Any:
     return reply.value["value"]
 
 
-def test_a_change_makes_a_script_unapproved(shop: ScriptServer, agent: Agent) -> None:
+def test_a_change_makes_a_script_unapproved(script_server: ScriptServer, agent: Agent) -> None:
     """Also one byte of it; the old content under a new approval counts no more."""
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     before = answer(agent)
-    shop.approve(agent.tenant, "mine", ONE)
+    script_server.approve(agent.tenant, "mine", ONE)
     approved = answer(agent)
-    shop.put("mine", ONE + "\n", agent.tenant)
+    script_server.put("mine", ONE + "\n", agent.tenant)
     touched = answer(agent)
-    shop.put("mine", OTHER, agent.tenant)
-    shop.approve(agent.tenant, "mine", OTHER)
+    script_server.put("mine", OTHER, agent.tenant)
+    script_server.approve(agent.tenant, "mine", OTHER)
     changed = answer(agent)
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     brought_back = answer(agent)
 
     assert [before, approved, touched, changed, brought_back] == [
@@ -52,51 +52,51 @@ def test_a_change_makes_a_script_unapproved(shop: ScriptServer, agent: Agent) ->
     ]
 
 
-def test_a_revoked_script_does_not_run(shop: ScriptServer, agent: Agent) -> None:
+def test_a_revoked_script_does_not_run(script_server: ScriptServer, agent: Agent) -> None:
     """From the next call on."""
-    shop.put("mine", ONE, agent.tenant)
-    shop.approve(agent.tenant, "mine", ONE)
+    script_server.put("mine", ONE, agent.tenant)
+    script_server.approve(agent.tenant, "mine", ONE)
     before = answer(agent)
-    shop.revoke(agent.tenant, "mine")
+    script_server.revoke(agent.tenant, "mine")
 
     assert (before, answer(agent)) == ("one", "pending")
 
 
-def test_an_approval_binds_the_name(shop: ScriptServer, agent: Agent) -> None:
+def test_an_approval_binds_the_name(script_server: ScriptServer, agent: Agent) -> None:
     """The same bytes under another name are another script: callers choose by names."""
-    shop.put("mine", ONE, agent.tenant)
-    shop.put("yours", ONE, agent.tenant)
-    shop.approve(agent.tenant, "mine", ONE)
+    script_server.put("mine", ONE, agent.tenant)
+    script_server.put("yours", ONE, agent.tenant)
+    script_server.approve(agent.tenant, "mine", ONE)
 
     assert (answer(agent, "mine"), answer(agent, "yours")) == ("one", "pending")
 
 
-def test_two_tenants_with_the_same_names_never_meet(shop: ScriptServer) -> None:
+def test_two_tenants_with_the_same_names_never_meet(script_server: ScriptServer) -> None:
     """Neither their files, nor their approvals, nor what waits."""
-    one, other = shop.server.agent("mcp"), shop.server.agent("rest")
+    one, other = script_server.server.agent("mcp"), script_server.server.agent("rest")
     for agent, text in ((one, ONE), (other, OTHER)):
-        shop.put("mine", text, agent.tenant)
-    shop.approve(one.tenant, "mine", ONE)
-    shop.approve_code(one.tenant, "40 + 2")
+        script_server.put("mine", text, agent.tenant)
+    script_server.approve(one.tenant, "mine", ONE)
+    script_server.approve_code(one.tenant, "40 + 2")
     names = [script["name"] for script in other.call("script_list").value["scripts"]]
 
     assert (answer(one), answer(other)) == ("one", "pending")
     assert one.call("script_exec", code="40 + 2").value["value"] == 42
     assert "pending" in str(other.call("script_exec", code="40 + 2").failure)
     assert names.count("mine") == 1
-    assert shop.waiting(one.tenant) == []
-    shop.approve(other.tenant, "mine", OTHER)
+    assert script_server.waiting(one.tenant) == []
+    script_server.approve(other.tenant, "mine", OTHER)
     assert answer(other) == "other"
 
 
 def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
-    shop: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: Agent
 ) -> None:
     """A name means the operator's file, whatever the tenant calls its own."""
     theirs = "def main():\n  return 'theirs'\n"
     agent.call("fs_write_text", path="scripts/weather.star", text=theirs)
     shadowed = agent.call("script_run", name="weather").value["value"]
-    hidden = shop.folder / "operator/weather.star"
+    hidden = script_server.folder / "operator/weather.star"
     hidden.unlink()
     try:
         gone = answer(agent, "weather")
@@ -106,42 +106,46 @@ def test_the_allow_list_is_no_way_in_for_who_writes_to_a_workspace(
     assert (shadowed, gone) == ([], "pending")
 
 
-def test_exactly_the_code_that_was_approved_is_executed(shop: ScriptServer, agent: Agent) -> None:
+def test_exactly_the_code_that_was_approved_is_executed(
+    script_server: ScriptServer, agent: Agent
+) -> None:
     """Any other code waits; the name in the refusal is what an administrator approves."""
     first = agent.call("script_exec", code="1 + 1")
     (name,) = re.findall(r"Script '(exec-[0-9a-f]{16})\.star'", str(first.failure))
-    shop.approve_code(agent.tenant, "1 + 1")
+    script_server.approve_code(agent.tenant, "1 + 1")
 
-    assert shop.waiting(agent.tenant) == []
+    assert script_server.waiting(agent.tenant) == []
     assert agent.call("script_exec", code="1 + 1").value["value"] == 2
     assert "pending" in str(agent.call("script_exec", code="1 + 1 ").failure)
     assert agent.call("script_run", name=name).failure == f"Error: script '{name}' not found"
 
 
 def test_one_caller_does_not_push_out_the_script_of_another(
-    shop: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: Agent
 ) -> None:
     """The caller with most scripts that wait makes room, so a quiet one keeps its place."""
-    quiet = shop.server.agent(agent.protocol, agent.tenant)
+    quiet = script_server.server.agent(agent.protocol, agent.tenant)
     scopes = " ".join(scopes_of(PACKS))
-    quiet.token = shop.server.gatepost.token(org_id=agent.tenant, sub="quiet", scope=scopes)
+    quiet.token = script_server.server.gatepost.token(
+        org_id=agent.tenant, sub="quiet", scope=scopes
+    )
     quiet.call("script_exec", code="'quiet'")
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
-    waiting = shop.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
+    waiting = script_server.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
     assert [one.content for one in waiting] == ["'quiet'", "3", "4"]
 
 
-def test_what_waits_is_bounded_and_can_be_read(shop: ScriptServer, agent: Agent) -> None:
+def test_what_waits_is_bounded_and_can_be_read(script_server: ScriptServer, agent: Agent) -> None:
     """The newest, content and all; of a file its newest version only."""
     for number in range(5):
         agent.call("script_exec", code=f"{number}")
     for text in (ONE, OTHER):
-        shop.put("mine", text, agent.tenant)
+        script_server.put("mine", text, agent.tenant)
         agent.call("script_run", name="mine")
         agent.call("script_run", name="mine")
-    waiting = shop.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
+    waiting = script_server.at_approvals(agent.tenant, lambda approvals: approvals.waiting())
 
     assert [one.content for one in waiting] == ["3", "4", OTHER]
     issuer = agent.gatepost.idp.issuer("main")
@@ -152,11 +156,11 @@ def test_what_waits_is_bounded_and_can_be_read(shop: ScriptServer, agent: Agent)
 
 
 def test_nobody_slips_other_bytes_between_the_check_and_the_run(
-    shop: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: Agent
 ) -> None:
     """While somebody swaps the file as fast as possible, only what is approved ever runs."""
-    path = shop.put("mine", ONE, agent.tenant)
-    shop.approve(agent.tenant, "mine", ONE)
+    path = script_server.put("mine", ONE, agent.tenant)
+    script_server.approve(agent.tenant, "mine", ONE)
     over = threading.Event()
 
     def swap() -> None:
@@ -177,17 +181,20 @@ def test_nobody_slips_other_bytes_between_the_check_and_the_run(
     assert answers <= {"one", "pending"}
 
 
-def test_a_decision_counts_at_every_replica_at_once(shop: ScriptServer) -> None:
+def test_a_decision_counts_at_every_replica_at_once(script_server: ScriptServer) -> None:
     """Another server on the same database and files asks the store as well, and nothing else."""
-    with running("serve", "--config", "gatepost.toml", cwd=shop.folder):
-        here, there = shop.server.agent("mcp", "shared"), shop.elsewhere("mcp", "shared")
-        shop.put("mine", ONE, "shared")
+    with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
+        here, there = (
+            script_server.server.agent("mcp", "shared"),
+            script_server.elsewhere("mcp", "shared"),
+        )
+        script_server.put("mine", ONE, "shared")
         before = [answer(here), answer(there)]
-        shop.approve("shared", "mine", ONE)
+        script_server.approve("shared", "mine", ONE)
         approved = [answer(there), answer(here)]
         first_reload = here.call("script_reload").value["new"]
         second_reload = there.call("script_reload").value["new"]
-        shop.revoke("shared", "mine")
+        script_server.revoke("shared", "mine")
         revoked = [answer(here), answer(there)]
 
     assert before == revoked == ["pending", "pending"]
@@ -196,9 +203,9 @@ def test_a_decision_counts_at_every_replica_at_once(shop: ScriptServer) -> None:
     assert second_reload == []
 
 
-def test_bytes_are_allowed_by_their_hash_wherever_they_lie(shop: ScriptServer) -> None:
+def test_bytes_are_allowed_by_their_hash_wherever_they_lie(script_server: ScriptServer) -> None:
     """As `sha256sum` prints it; one other byte, or another name, and it waits."""
-    settings = shop.server.gatepost.config.packs.scripts
+    settings = script_server.server.gatepost.config.packs.scripts
     bound = f"mine@sha256:{_sha256(ONE)}"
     allows = type(settings)(allow=[bound])
 
@@ -215,31 +222,31 @@ def _sha256(text: str) -> str:
 
 
 @pytest.fixture
-def asked(shop: ScriptServer) -> Any:
+def asked(script_server: ScriptServer) -> Any:
     """`gatepost scripts …` as a process of its own."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
-        return ended("scripts", *arguments, cwd=shop.folder)
+        return ended("scripts", *arguments, cwd=script_server.folder)
 
     return ask
 
 
 def test_an_administrator_approves_what_was_shown_and_nothing_else(
-    shop: ScriptServer, asked: Any
+    script_server: ScriptServer, asked: Any
 ) -> None:
     """By its digest, while the server runs; what changed meanwhile is not approved."""
-    agent = shop.server.agent("mcp")
+    agent = script_server.server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    shop.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, agent.tenant)
+    script_server.put("mine", "# \x1b[2J\u202ehidden\n" + ONE, agent.tenant)
     before = answer(agent)
     code, shown, _ = asked("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown)
     still = answer(agent)
-    shop.put("mine", OTHER, agent.tenant)
+    script_server.put("mine", OTHER, agent.tenant)
     agent.call("script_run", name="mine")
     stale, _, says = asked("approve", "mine", "--digest", digest, *who)
     unchanged = answer(agent)
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     _, shown_again, _ = asked("approve", "mine", *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", shown_again)
     approved, _, _ = asked("approve", "mine.star", "--digest", digest, *who)
@@ -252,14 +259,14 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(
     assert (before, still, unchanged, answer(agent)) == ("pending", "pending", "pending", "one")
 
 
-def test_an_administrator_sees_what_there_is(shop: ScriptServer, asked: Any) -> None:
+def test_an_administrator_sees_what_there_is(script_server: ScriptServer, asked: Any) -> None:
     """What is approved, what waits, what the configuration allows; a revocation counts at once."""
-    agent = shop.server.agent("mcp")
+    agent = script_server.server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    shop.put("mine", ONE, agent.tenant)
-    shop.approve(agent.tenant, "mine", ONE)
-    shop.put("mine", OTHER, agent.tenant)
-    shop.put("quiet", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
+    script_server.approve(agent.tenant, "mine", ONE)
+    script_server.put("mine", OTHER, agent.tenant)
+    script_server.put("quiet", ONE, agent.tenant)
     answer(agent)
     agent.call("script_exec", code="1")
     _, listed, _ = asked("list", *who)
@@ -275,7 +282,7 @@ def test_an_administrator_sees_what_there_is(shop: ScriptServer, asked: Any) -> 
     ]
     assert [state for name, state in states if name.startswith("exec-")] == ["waits"]
     assert gone == 0
-    assert shop.waiting(agent.tenant)[0].startswith("exec-")
+    assert script_server.waiting(agent.tenant)[0].startswith("exec-")
 
 
 def test_the_command_says_what_is_wrong(asked: Any) -> None:
@@ -304,12 +311,12 @@ def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
         show(Script("binary", b"\xff", "workspace"), None, "acme")
 
 
-def test_a_reload_lets_no_more_wait_than_may(shop: ScriptServer, agent: Agent) -> None:
+def test_a_reload_lets_no_more_wait_than_may(script_server: ScriptServer, agent: Agent) -> None:
     """However many scripts somebody wrote; what is waiting already stays as it is."""
     for number in range(6):
-        shop.put(f"mine-{number}", ONE, agent.tenant)
+        script_server.put(f"mine-{number}", ONE, agent.tenant)
 
     reloads = [agent.call("script_reload").value["unapproved"] for _ in range(2)]
 
     assert reloads[0] == reloads[1] == [*(f"mine-{n}" for n in range(6)), "new_feature"]
-    assert len(shop.waiting(agent.tenant)) == 3
+    assert len(script_server.waiting(agent.tenant)) == 3

@@ -21,13 +21,13 @@ pytestmark = pytest.mark.requirement("P10")
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def script_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and for longer than it takes to any limit but those of time."""
     folder = tmp_path_factory.mktemp("limits")
     with open_script_server(
         folder, exec="free", timeout_s=60.0, cpu_s=30, queue_per_tenant=1
-    ) as shop:
-        yield shop
+    ) as script_server:
+        yield script_server
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     """Any code may run, and not for long."""
     folder = tmp_path_factory.mktemp("hasty")
     low = {"exec": "free", "timeout_s": 2.5, "cpu_s": 1}
-    with open_script_server(folder, **low) as shop:
-        yield shop
+    with open_script_server(folder, **low) as script_server:
+        yield script_server
 
 
 def inside(*lines: str) -> str:
@@ -136,10 +136,10 @@ ENDS = [
 
 @each(("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in ENDS])
 def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
-    shop: ScriptServer, code: str, kind: str, says: str
+    script_server: ScriptServer, code: str, kind: str, says: str
 ) -> None:
     """The limit and the setting that moves it; bounded, whatever the script said."""
-    reply = shop.server.agent("rest").call("script_exec", code=code)
+    reply = script_server.server.agent("rest").call("script_exec", code=code)
 
     assert reply.failure is not None
     assert re.search(says, reply.failure), reply.failure
@@ -162,11 +162,11 @@ def test_a_script_has_its_time(hasty: ScriptServer, code: str, says: str) -> Non
     assert reply.kind == "timeout"
 
 
-def test_what_was_printed_before_the_end_is_told(shop: ScriptServer) -> None:
+def test_what_was_printed_before_the_end_is_told(script_server: ScriptServer) -> None:
     """So that whoever wrote it sees how far it came."""
     code = inside("print('so far')", LOOP)
 
-    reply = shop.server.agent("mcp").call("script_exec", code=code)
+    reply = script_server.server.agent("mcp").call("script_exec", code=code)
 
     assert reply.failure is not None
     assert reply.failure.endswith("It had printed:\nso far")
@@ -181,16 +181,16 @@ def started(agent: Agent, reply: list[CallResult], code: str = IDLE) -> threadin
     return thread
 
 
-def test_others_are_answered_while_scripts_run(shop: ScriptServer) -> None:
+def test_others_are_answered_while_scripts_run(script_server: ScriptServer) -> None:
     """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
     reply: list[CallResult] = []
-    go = shop.folder / "go"
+    go = script_server.folder / "go"
     code = f"call('held', until = '{go}')"
-    threads = [started(shop.server.agent("rest", "greedy"), reply, code) for _ in range(4)]
+    threads = [started(script_server.server.agent("rest", "greedy"), reply, code) for _ in range(4)]
     try:
         # The one too many is refused at once.
         eventually(lambda: reply, within=30)
-        other = shop.server.agent("mcp")
+        other = script_server.server.agent("mcp")
         files = other.call("fs_list")
         script = other.call("script_exec", code="1 + 1")
         still_running = sum(thread.is_alive() for thread in threads)
@@ -206,11 +206,11 @@ def test_others_are_answered_while_scripts_run(shop: ScriptServer) -> None:
     assert [one.value["value"] for one in reply[1:]] == ["let go"] * 3
 
 
-def test_a_server_that_stops_leaves_no_process(shop: ScriptServer) -> None:
+def test_a_server_that_stops_leaves_no_process(script_server: ScriptServer) -> None:
     """Its scripts end with it, once those who wait for them have had their time."""
     reply: list[CallResult] = []
-    with running("serve", "--config", "gatepost.toml", cwd=shop.folder) as server:
-        agent = shop.elsewhere("rest", "stopped")
+    with running("serve", "--config", "gatepost.toml", cwd=script_server.folder) as server:
+        agent = script_server.elsewhere("rest", "stopped")
         thread = started(agent, reply)
         eventually(lambda: children_of(server.process.pid), within=30)
         (process,) = children_of(server.process.pid)

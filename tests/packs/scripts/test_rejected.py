@@ -22,29 +22,33 @@ def run(agent: Agent, name: str = "mine") -> CallResult:
     return agent.call("script_run", name=name)
 
 
-def gatepost(shop: ScriptServer, *words: str) -> str:
+def gatepost(script_server: ScriptServer, *words: str) -> str:
     """What a command of the administrator's says, in a process of its own."""
-    code, says, complaints = ended(*words, cwd=shop.folder)
+    code, says, complaints = ended(*words, cwd=script_server.folder)
     assert code == 0, complaints
     return says
 
 
-def reject(shop: ScriptServer, tenant: str, name: str, reason: str) -> str:
+def reject(script_server: ScriptServer, tenant: str, name: str, reason: str) -> str:
     """Reject what waits by that name, at the command line; its id."""
-    found = [line.split() for line in gatepost(shop, *LIST, "--tenant", tenant).splitlines()]
+    found = [
+        line.split() for line in gatepost(script_server, *LIST, "--tenant", tenant).splitlines()
+    ]
     [which] = [words[0] for words in found if words[2] == f"{name}.star"]
-    gatepost(shop, "approvals", "reject", "--tenant", tenant, which, "--reason", reason)
+    gatepost(script_server, "approvals", "reject", "--tenant", tenant, which, "--reason", reason)
     return which
 
 
 LIST = ("approvals", "list")
 
 
-def test_the_agent_is_told_who_rejected_it_and_why(shop: ScriptServer, agent: Agent) -> None:
+def test_the_agent_is_told_who_rejected_it_and_why(
+    script_server: ScriptServer, agent: Agent
+) -> None:
     """Each time it calls exactly that, by either protocol, and nobody is asked again."""
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     run(agent)
-    reject(shop, agent.tenant, "mine", "Not tested")
+    reject(script_server, agent.tenant, "mine", "Not tested")
     again = [run(agent), run(agent)]
     reloaded = agent.call("script_reload").value
 
@@ -52,55 +56,57 @@ def test_the_agent_is_told_who_rejected_it_and_why(shop: ScriptServer, agent: Ag
         assert re.fullmatch(REFUSED.format("mine", r"Not tested\."), str(reply.failure))
         assert reply.kind == ("denied" if agent.protocol == "rest" else None)
     assert "mine" in reloaded["unapproved"]
-    assert "mine" not in shop.waiting(agent.tenant)
+    assert "mine" not in script_server.waiting(agent.tenant)
 
 
-def test_a_change_asks_again(shop: ScriptServer, agent: Agent) -> None:
+def test_a_change_asks_again(script_server: ScriptServer, agent: Agent) -> None:
     """The rejected content comes back to a rejection, whatever was approved meanwhile."""
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     run(agent)
-    reject(shop, agent.tenant, "mine", "No!")
-    shop.put("mine", OTHER, agent.tenant)
+    reject(script_server, agent.tenant, "mine", "No!")
+    script_server.put("mine", OTHER, agent.tenant)
     changed = run(agent)
-    shop.approve(agent.tenant, "mine", OTHER)
+    script_server.approve(agent.tenant, "mine", OTHER)
     approved = run(agent)
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
 
     assert "pending approval" in str(changed.failure)
     assert approved.value["value"] == "other"
     assert re.fullmatch(REFUSED.format("mine", "No!"), str(run(agent).failure))
-    assert shop.waiting(agent.tenant) == []
+    assert script_server.waiting(agent.tenant) == []
 
 
-def test_code_without_a_file_is_rejected_likewise(shop: ScriptServer, agent: Agent) -> None:
+def test_code_without_a_file_is_rejected_likewise(
+    script_server: ScriptServer, agent: Agent
+) -> None:
     """Without a reason there is none; any other code waits."""
     first = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(first.failure))
-    reject(shop, agent.tenant, name, "")
+    reject(script_server, agent.tenant, name, "")
     reply = agent.call("script_exec", code="6 * 7")
 
     assert "so it was not run. Do not call it again" in str(reply.failure)
     assert "pending" in str(agent.call("script_exec", code="6 * 7 ").failure)
 
 
-def test_an_administrator_approves_it_after_all(shop: ScriptServer) -> None:
+def test_an_administrator_approves_it_after_all(script_server: ScriptServer) -> None:
     """By either command, which say that it was rejected; a script without a file as well."""
-    agent = shop.server.agent("mcp")
+    agent = script_server.server.agent("mcp")
     who = ("--tenant", agent.tenant)
-    shop.put("mine", ONE, agent.tenant)
+    script_server.put("mine", ONE, agent.tenant)
     run(agent)
-    which = reject(shop, agent.tenant, "mine", "Not \x1b[2Jtested.")
+    which = reject(script_server, agent.tenant, "mine", "Not \x1b[2Jtested.")
     code = agent.call("script_exec", code="6 * 7")
     (name,) = re.findall(r"exec-[0-9a-f]{16}", str(code.failure))
-    reject(shop, agent.tenant, name, "")
-    listed = gatepost(shop, "scripts", "list", *who)
-    past = gatepost(shop, *LIST, "--past", *who)
-    shown = gatepost(shop, "approvals", "show", *who, which)
-    seen = gatepost(shop, "scripts", "approve", name, *who)
+    reject(script_server, agent.tenant, name, "")
+    listed = gatepost(script_server, "scripts", "list", *who)
+    past = gatepost(script_server, *LIST, "--past", *who)
+    shown = gatepost(script_server, "approvals", "show", *who, which)
+    seen = gatepost(script_server, "scripts", "approve", name, *who)
     (digest,) = re.findall(r"--digest ([0-9a-f]{64})", seen)
-    gatepost(shop, "scripts", "approve", name, "--digest", digest, *who)
+    gatepost(script_server, "scripts", "approve", name, "--digest", digest, *who)
     (digest,) = re.findall(r"approve .* --digest (\w+)", shown)
-    gatepost(shop, "approvals", "approve", *who, which, "--digest", digest)
+    gatepost(script_server, "approvals", "approve", *who, which, "--digest", digest)
 
     rows = [line.split()[:2] for line in listed.splitlines()]
     assert ["mine", "rejected"] in rows
@@ -112,13 +118,16 @@ def test_an_administrator_approves_it_after_all(shop: ScriptServer) -> None:
     assert agent.call("script_exec", code="6 * 7").value["value"] == 42
 
 
-def test_a_rejection_counts_at_every_replica(shop: ScriptServer) -> None:
+def test_a_rejection_counts_at_every_replica(script_server: ScriptServer) -> None:
     """From the next call on, wherever it arrives."""
-    with running("serve", "--config", "gatepost.toml", cwd=shop.folder):
-        here, there = shop.server.agent("mcp", "far"), shop.elsewhere("mcp", "far")
-        shop.put("mine", ONE, "far")
+    with running("serve", "--config", "gatepost.toml", cwd=script_server.folder):
+        here, there = (
+            script_server.server.agent("mcp", "far"),
+            script_server.elsewhere("mcp", "far"),
+        )
+        script_server.put("mine", ONE, "far")
         before = [run(here).failure, run(there).failure]
-        reject(shop, "far", "mine", "No.")
+        reject(script_server, "far", "mine", "No.")
         after = [run(there).failure, run(here).failure]
 
     assert all("pending approval" in str(one) for one in before)

@@ -99,7 +99,7 @@ FAILS = [
 @pytest.mark.parametrize("step", [told(step) for step in FAILS])
 @by_rest
 def test_a_failure_tells_the_model_what_would_work(
-    shop: ScriptServer, agent: Agent, step: Step
+    script_server: ScriptServer, agent: Agent, step: Step
 ) -> None:
     """In the words of the page where it has some; nothing of the machine's own paths."""
     kind, says = step.answer
@@ -109,13 +109,13 @@ def test_a_failure_tells_the_model_what_would_work(
     assert reply.failure is not None
     assert re.search(says, reply.failure), reply.failure
     assert reply.kind in (None, kind)
-    assert str(shop.folder) not in reply.failure
+    assert str(script_server.folder) not in reply.failure
 
 
 @pytest.mark.requirement("P10")
-def test_the_value_is_text_as_the_page_shows_it(shop: ScriptServer) -> None:
+def test_the_value_is_text_as_the_page_shows_it(script_server: ScriptServer) -> None:
     """JSON, or the text that it is; what was printed apart from it."""
-    agent = shop.server.agent("mcp")
+    agent = script_server.server.agent("mcp")
     value = agent.call("script_run", name="weather", function="get_weather", args=["London"])
     text = agent.call("script_run", name="values", function="text")
     printed = agent.call("script_run", name="weather")
@@ -127,11 +127,11 @@ def test_the_value_is_text_as_the_page_shows_it(shop: ScriptServer) -> None:
 
 @pytest.mark.requirement("P10", "P11")
 def test_scripts_are_listed_with_what_they_say_of_themselves(
-    shop: ScriptServer, agent: Agent
+    script_server: ScriptServer, agent: Agent
 ) -> None:
     """The operator's and the tenant's; the operator's name wins; other files are none."""
-    shop.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
-    shop.put("weather", "mine now", agent.tenant)
+    script_server.put("mine", "def main(a, b = [1, 2]):\n  pass\n", agent.tenant)
+    script_server.put("weather", "mine now", agent.tenant)
 
     listed = {one["name"]: one for one in agent.call("script_list").value["scripts"]}
 
@@ -161,15 +161,15 @@ def test_scripts_are_listed_with_what_they_say_of_themselves(
 
 
 @pytest.mark.requirement("P10", "P11")
-def test_a_reload_says_what_is_different(shop: ScriptServer, agent: Agent) -> None:
+def test_a_reload_says_what_is_different(script_server: ScriptServer, agent: Agent) -> None:
     """Since the last one of this tenant; what is not approved waits from then on."""
     server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
     first = agent.call("script_reload").value
-    shop.put("mine", "1", agent.tenant)
+    script_server.put("mine", "1", agent.tenant)
     second = agent.call("script_reload").value
-    shop.put("mine", "2", agent.tenant)
+    script_server.put("mine", "2", agent.tenant)
     third = agent.call("script_reload").value
-    (shop.folder / "workspaces" / agent.tenant / "scripts/mine.star").unlink()
+    (script_server.folder / "workspaces" / agent.tenant / "scripts/mine.star").unlink()
     fourth = agent.call("script_reload").value
     waits = {"unapproved": ["new_feature"]}
 
@@ -187,16 +187,16 @@ def test_a_reload_says_what_is_different(shop: ScriptServer, agent: Agent) -> No
         "unapproved": ["mine", "new_feature"],
     }
     assert fourth == {"new": [], "changed": [], "gone": ["mine"], **waits}
-    assert sorted(shop.waiting(agent.tenant)) == ["mine", "new_feature"]
+    assert sorted(script_server.waiting(agent.tenant)) == ["mine", "new_feature"]
 
 
 @pytest.mark.requirement("P10")
-def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: ScriptServer) -> None:
+def test_a_script_reaches_what_its_caller_reaches_and_no_more(script_server: ScriptServer) -> None:
     """A tool out of reach is unknown, one that needs a step up is refused by the same challenge."""
-    poor = shop.server.agent("mcp", scopes="scripts:run")
+    poor = script_server.server.agent("mcp", scopes="scripts:run")
     token = poor.token
 
-    answer = shop.server.gatepost.client.call(
+    answer = script_server.server.gatepost.client.call(
         token, "script_run", {"name": "tools", "args": ["fs_list", {}]}
     )
 
@@ -244,13 +244,15 @@ def test_scripts_that_run_scripts_come_to_an_end(agent: Agent) -> None:
 
 
 @pytest.mark.requirement("P10")
-def test_progress_is_reported_while_a_script_runs(shop: ScriptServer) -> None:
+def test_progress_is_reported_while_a_script_runs(script_server: ScriptServer) -> None:
     """Once a second, to a client that asked to know."""
-    agent = shop.server.agent("mcp")
+    agent = script_server.server.agent("mcp")
     arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
     fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
 
-    answer = shop.server.gatepost.client.send("POST", fields=fields, body=body, token=agent.token)
+    answer = script_server.server.gatepost.client.send(
+        "POST", fields=fields, body=body, token=agent.token
+    )
 
     assert b"tools.star runs: 1 calls of tools, 0 bytes printed" in answer.body
     assert b"Counted to 1" in answer.body
@@ -260,10 +262,10 @@ def test_progress_is_reported_while_a_script_runs(shop: ScriptServer) -> None:
 @pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
 def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
     """As the operator decides; off means no code at all."""
-    with open_script_server(tmp_path, exec=mode) as shop:
-        agent = shop.server.agent("rest")
+    with open_script_server(tmp_path, exec=mode) as script_server:
+        agent = script_server.server.agent("rest")
         if mode == "off":
-            shop.approve_code(agent.tenant, "1 + 1")
+            script_server.approve_code(agent.tenant, "1 + 1")
         reply = agent.call("script_exec", code="1 + 1")
 
     if says is None:
