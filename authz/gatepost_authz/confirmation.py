@@ -80,7 +80,9 @@ def agreed(
         ours, theirs = lookup(proved, name), lookup(answer, name)
         if MISSING not in (ours, theirs) and as_list(ours) != as_list(theirs):
             raise InvalidToken("answer_disagrees").about(claim=name)
-    merged = {**answer, **proved}
+    # A member with a dotted name would be found before what the token says by that path.
+    added = {name: value for name, value in answer.items() if lookup(proved, name) is MISSING}
+    merged = {**added, **proved}
     ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
     if len(ends) > 1:
         merged["exp"] = earlier(*ends)
