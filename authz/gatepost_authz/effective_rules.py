@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gatepost_authz.config import Introspection, Issuer
+from gatepost_authz.issuers import has_opaque_tokens
 from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
 
@@ -27,7 +28,7 @@ def effective_rules(issuer: Issuer, resource: str) -> tuple[EffectiveRule, ...]:
     if issuer.preset not in PRESETS:
         return ()
     preset = adjusted(PRESETS[issuer.preset], issuer.tokens)
-    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer))
+    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer, preset))
 
 
 def _form(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
@@ -81,14 +82,15 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
         yield EffectiveRule("clients", f"if its token has no tenant: {machines}", "clients")
 
 
-def _asked(issuer: Issuer) -> Iterator[EffectiveRule]:
+def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
     """Yield the rules for introspection."""
     asked = issuer.introspection
     if asked is None:
         return
     opaque = f"those that begin with {asked.token_prefix}" if asked.token_prefix else "all"
     shown = ", also those of other issuers" if asked.ask_in_turn else ""
-    yield EffectiveRule("opaque tokens", f"{opaque}{shown}", "introspection")
+    accepted = f"{opaque}{shown}" if has_opaque_tokens(issuer, preset) else "none"
+    yield EffectiveRule("opaque tokens", accepted, "introspection")
     if asked.when == "always":
         text = "the issuer is asked about them, and both must agree"
         yield EffectiveRule("signed tokens", text, "introspection.when")

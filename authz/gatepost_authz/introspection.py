@@ -9,7 +9,12 @@ from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
-from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer, prefix_of
+from gatepost_authz.issuers import (
+    IssuerRegistry,
+    TrustedIssuer,
+    has_opaque_tokens,
+    prefix_of,
+)
 from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verifier import AcceptedTokens, looks_like_jwt
@@ -132,12 +137,13 @@ class IntrospectionVerifier:
         return possible
 
     def _asked_issuers(self, registry: IssuerRegistry) -> tuple[TrustedIssuer, ...]:
-        """Return the issuers with introspection; computed once per registry."""
+        """Return the issuers that can know opaque tokens; computed once per registry."""
         if self._possible[0] != registry.generation:
             found = tuple(
                 trusted
                 for trusted in registry.issuers
                 if asks(trusted)
+                and has_opaque_tokens(trusted.settings, trusted.preset)
                 and trusted.template is None
                 and (self.policy.development or not trusted.loopback)
             )

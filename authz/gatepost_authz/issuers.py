@@ -228,6 +228,18 @@ def prefix_of(settings: Issuer) -> str:
     return "" if settings.introspection is None else settings.introspection.token_prefix
 
 
+def has_opaque_tokens(settings: Issuer, preset: Preset) -> bool:
+    """
+    Return whether an opaque token may be an access token of an issuer with introspection.
+
+    If introspection confirms the signed tokens of a provider that issues no others, an opaque one
+    is a refresh token.
+    """
+    asked = settings.introspection
+    confirms = asked is not None and asked.when == "always"
+    return preset.opaque or settings.preset == "generic" or not confirms
+
+
 def is_loopback(host: str) -> bool:
     """Return whether *host* names this machine (RFC 6761 section 6.3 reserves ``localhost``)."""
     name = host.lower().rstrip(".")

@@ -53,3 +53,11 @@ def test_a_rule_names_the_setting_that_changes_it() -> None:
     assert told["audience of answers"][0].startswith("may be missing")
     assert told["required_claims"][1] == ""
     assert told["required_claims"][0] == "client_id, exp, iat, iss, jti"
+
+
+def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> None:
+    """What is printed is what the gate does."""
+    asked = Introspection("gate", "env:S", when="always")
+
+    assert rules(preset="authentik", introspection=asked)["opaque tokens"][0] == "none"
+    assert rules(introspection=asked)["opaque tokens"][0] == "all"

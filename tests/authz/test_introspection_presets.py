@@ -81,6 +81,24 @@ async def test_a_refresh_token_of_logto_opens_nothing(opaque_gate: OpaqueTokenGa
     assert await opaque_gate.refused(token="refresh-token") == "wrong_kind"
 
 
+@each("preset", ["authentik", "okta", "keycloak"])
+async def test_where_access_tokens_are_signed_an_opaque_token_is_a_refresh_token(
+    opaque_gate: OpaqueTokenGate, preset: str
+) -> None:
+    """Introspection confirms the signed ones; authentik describes both kinds in the same words."""
+    endpoint = f"{opaque_gate.idp.base}/id/introspect"
+    asked = Introspection("gatepost", "env:S", endpoint=endpoint, when="always")
+    opaque_gate.trust(
+        opaque_gate.issuer("id", preset=preset, audiences=("c1",), introspection=asked)
+    )
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(
+        aud="c1", uid="alice", typ="Bearer", scope="openid offline_access files:write"
+    )
+
+    assert await opaque_gate.verify("refresh-token") is None
+    assert opaque_gate.endpoint.asked == []
+
+
 def shown(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if value is not None}
 
