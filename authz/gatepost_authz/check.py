@@ -48,7 +48,7 @@ _HINTS = {
     "authz.E018": "tenant ids are a-z, 0-9, _ and -, begin with a letter or digit, at most 63",
     "authz.E019": "add the table; without it, this issuer could claim other issuers' tenants",
     "authz.E020": "name the tenant in the `tenants` table of each issuer that shares it",
-    "authz.E021": "remove the table, or map by `claim` or `issuer`",
+    "authz.E021": "remove it, or map by `claim` or `issuer`",
     "authz.E023": "the roles are approver and admin",
     "authz.E024": "use your identity provider; development issuers are for `gatepost dev`",
     "authz.E025": "set the audience that the provider writes; see docs/providers.md",
@@ -269,6 +269,9 @@ def _client_problems(setting: str, issuer: Issuer) -> Iterator[Problem]:
             yield _found("authz.E028", setting, "a client id is empty")
         if rule.tenant:
             yield from _id_problems(f"{setting}.{client_id}.tenant", rule.tenant)
+        if rule.tenant and (issuer.tenant.value or issuer.tenant.issuer):
+            message = "it has no effect: no claim of a token names the tenant"
+            yield _found("authz.E021", f"{setting}.{client_id}.tenant", message)
         yield from _scope_problems(f"{setting}.{client_id}.scopes", rule.scopes)
 
 

@@ -230,8 +230,8 @@ def names_no_tenant(claims: Mapping[str, object], rules: TenantRules) -> bool:
 
     Issuers of a template sign for themselves: each could issue a token with that client id.
     """
-    settings = rules.settings
-    claim = settings.tenant.claim or ("" if settings.tenant.issuer else rules.preset.tenant_claim)
+    settings, rule = rules.settings, rules.settings.tenant
+    claim = rule.claim or ("" if rule.issuer or rule.value else rules.preset.tenant_claim)
     return bool(claim) and "{" not in settings.issuer and lookup(claims, claim) is MISSING
 
 

@@ -103,6 +103,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(), issuer(issuer="https://b.example", tenants={},
                                    tenant=TenantRule(value="acme"))]}),
     ("authz.E021", "issuers[0].tenants", {"issuers": [issuer(tenant=TenantRule(value="acme"))]}),
+    *[
+        ("authz.E021", "issuers[0].clients.c.tenant",
+         {"issuers": [issuer(tenant=rule, tenants={}, preset=preset,
+                             clients={"c": ClientRule(tenant="globex")})]})
+        for rule in (TenantRule(value="acme"), TenantRule(issuer=True))
+        for preset in ("generic", "keycloak")
+    ],
     ("authz.E022", "issuers[0].introspection.client_secret",
      {"issuers": [issuer(introspection=introspection(client_secret="hunter2"))]}),
     ("authz.E022", "issuers[0].introspection.client_secret",

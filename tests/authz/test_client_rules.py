@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gatepost_authz.config import ClientRule
+from gatepost_authz.config import ClientRule, TenantRule
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import Policy, reaches
@@ -81,6 +81,21 @@ def test_an_issuer_cannot_name_the_tenant_of_another_ones_machine() -> None:
             other,
             org_id="globex",
         )
+
+
+@each("preset", ["generic", "keycloak"])
+def test_the_one_tenant_of_an_issuer_is_that_of_its_machines_too(preset: str) -> None:
+    """Also where the preset has a claim for the tenant, which this issuer does not use."""
+    settings = issuer(
+        preset=preset,
+        tenant=TenantRule(value="acme"),
+        tenants={},
+        clients={"client-1": ClientRule(tenant="globex")},
+    )
+
+    machine = caller(settings, **MACHINE | {"azp": "client-1", "typ": "Bearer", "jti": "1"})
+
+    assert machine.tenant_id == "acme"
 
 
 def test_two_issuers_may_share_a_tenant_that_both_name() -> None:
