@@ -190,6 +190,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.W012", "issuers[0].tokens.types",
      {"issuers": [issuer(tokens=TokenRules(types=("",)))]}),
     *[
+        ("authz.W012", "issuers[0].tokens.types",
+         {"issuers": [issuer(tokens=TokenRules(types=("jwt",), required_claims=required))]})
+        for required in ((), ("sub",), ("iat", "azp", "auth_time", "jti"))
+    ],
+    *[
         ("authz.W013", "issuers[0].tokens.subject_claims",
          {"issuers": [issuer(tokens=TokenRules(subject_claims=(claim, "sub")))]})
         for claim in ("email", "preferred_username", "username", "upn")
@@ -206,6 +211,21 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.W019", "issuers[1].introspection.token_prefix", asked_twice("", "")),
     ("authz.W020", "issuers[0].tokens.machine[0]",
      {"issuers": [issuer(tokens=TokenRules(machine=(CallerMark(claim="email"),)))]}),
+    *[
+        ("authz.W021", "issuers[0].tokens.machine",
+         {"issuers": [issuer(preset=preset, tokens=TokenRules(machine=marks))]})
+        for preset, marks in (
+            ("keycloak", ()),
+            ("keycloak", (CallerMark(subject_is_client=True),)),
+            ("auth0", (CallerMark(claim="gty", value="client-credentials"),)),
+        )
+    ],
+    *[
+        ("authz.W021", "issuers[0].tokens.person[0]",
+         {"issuers": [issuer(preset=preset, tokens=TokenRules(person=(CallerMark(claim=claim),)))]})
+        for preset, claim in (("generic", "sub"), ("generic", "client_id"), ("keycloak", "azp"),
+                              ("auth0", "iss"))
+    ],
     ("authz.E028", "issuers[0].audiences", {"issuers": [issuer(audiences=("",))]}),
     ("authz.E028", "issuers[0].tenants", {"issuers": [issuer(tenants={"": "acme"})]}),
     ("authz.E028", "issuers[0].roles.admin",
@@ -336,6 +356,10 @@ def test_every_id_has_a_case() -> None:
             types=("jwt",), must_equal={"token_use": "access"},
             machine=(CallerMark(no_subject=True), CallerMark(claim="gty", value="cc")),
             person=(CallerMark(claim="scp"), CallerMark(subject=True))))]},
+        {"issuers": [issuer(tokens=TokenRules(
+            types=("jwt",), required_claims=("client_id", "iat", "jti", "sub")))]},
+        {"issuers": [issuer(preset="keycloak", tokens=TokenRules(
+            machine=(CallerMark(claim="clientAddress"), CallerMark(claim="gty", value="cc"))))]},
         {"issuers": [issuer(clients={"c": ClientRule("acme", ("files:read",))})]},
         {"issuers": [issuer(introspection=introspection(
             method="private_key_jwt", private_key="file:key.pem", when="always"))]},
