@@ -68,6 +68,8 @@ def test_each_rule_is_a_setting(rules: TokenRules, changes: dict[str, Any]) -> N
         ("wrong_kind", TokenRules(forbidden={"use": ()}), {"use": "any"}),
         ("wrong_kind", TokenRules(forbidden={"use": ("Id",)}), {"use": "ID"}),
         ("wrong_kind", TokenRules(forbidden={"typ": ("x",)}), {"typ": "Refresh"}),
+        ("wrong_kind", TokenRules(), {"typ": ["Refresh"]}),
+        ("wrong_kind", TokenRules(), {"token_use": ["access", "ID"]}),
         ("wrong_kind", TokenRules(forbidden={"nonce": ("x",)}), {"nonce": "y"}),
         ("wrong_kind", TokenRules(must_equal={"use": "access"}), {}),
         ("bad_scope", TokenRules(), {"scope": ["files:write"]}),
