@@ -72,7 +72,11 @@ def names_nobody(claims: Mapping[str, object], preset: Preset) -> bool:
 
 def says(claims: Mapping[str, object], mark: CallerMark) -> bool:
     """Return whether the claim of *mark* is present with its value, or absent as it must be."""
-    if mark.absent:
-        return lookup(claims, mark.absent) is MISSING
-    value = lookup(claims, mark.claim) if mark.claim else MISSING
-    return value == mark.value if mark.value else value is not MISSING
+    name = mark.absent or mark.claim
+    value = lookup(claims, name) if name else MISSING
+    if mark.value:
+        return value == mark.value
+    if value is not MISSING and not value:
+        # Some issuers write `"username": null` for machines: neither present nor missing.
+        raise InvalidToken("unknown_caller_kind").about(claim=name)
+    return (value is MISSING) == bool(mark.absent)

@@ -92,6 +92,23 @@ def test_a_rule_also_refuses(reason: str, rules: TokenRules, changes: dict[str, 
     assert refusal.value.reason == reason
 
 
+@each("value", [None, "", False, [], {}])
+@each(
+    "rules",
+    [
+        TokenRules(person=(CallerMark(claim="username"),)),
+        TokenRules(machine=(CallerMark(claim="username"),)),
+        TokenRules(machine=(CallerMark(absent="username"),)),
+    ],
+)
+def test_a_claim_that_says_nothing_is_no_mark(rules: TokenRules, value: object) -> None:
+    """Some issuers write `"username": null` for machines, which must not make them people."""
+    with pytest.raises(InvalidToken) as refusal:
+        judge(rules, username=value)
+
+    assert (refusal.value.reason, refusal.value.claim) == ("unknown_caller_kind", "username")
+
+
 @each(
     ("name", "claim", "value"),
     [("keycloak", "typ", "ID"), ("cognito", "token_use", "id"), ("entra-v2", "ver", "1.0")],
