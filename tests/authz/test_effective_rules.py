@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gatepost_authz.config import Introspection
+from gatepost_authz.config import ClientRule, Introspection, TenantRule
 from gatepost_authz.effective_rules import effective_rules
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.token_rules import CallerMark, TokenRules
@@ -61,3 +61,22 @@ def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> Non
 
     assert rules(preset="authentik", introspection=asked)["opaque tokens"][0] == "none"
     assert rules(introspection=asked)["opaque tokens"][0] == "all"
+    assert rules(preset="google", audiences=("c",))["opaque tokens"] == ("all", "")
+
+
+def test_what_machines_get_beside_their_tokens_is_printed() -> None:
+    """Scopes that no token has are access like any other."""
+    told = rules(
+        tenant=TenantRule(claim="org", only_entry=True),
+        clients={
+            "a": ClientRule(tenant="acme", scopes=("files:read", "files:write")),
+            "b": ClientRule(scopes=("files:read",)),
+        },
+    )
+
+    assert told["tenant"][0] == "the claim org, also as the only entry of a list or object"
+    assert told["clients"] == (
+        "what a machine's token does not say: a: tenant acme, scopes files:read files:write; "
+        "b: scopes files:read",
+        "clients",
+    )
