@@ -164,7 +164,10 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         if name not in claims and "." not in name:
             continue
         value = lookup(claims, name)
-        if value is not MISSING and (not values or str(value).lower() in values):
+        if value is MISSING:
+            continue
+        said = value if isinstance(value, list) else [value]
+        if not values or any(str(one).lower() in values for one in said):
             raise InvalidToken("wrong_kind").about(claim=name)
     for name, expected in preset.must_equal.items():
         if lookup(claims, name) != expected:

@@ -177,7 +177,8 @@ class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: Literal["opaque", "always"] = "opaque"
     """
     `always` also asks about signed tokens, for revocation and for claims that they lack. Both must
-    agree.
+    agree. If the preset's provider issues only signed access tokens, opaque tokens are then
+    refused.
     """
     audience: Literal["token", "client"] = "token"
     """

@@ -68,7 +68,7 @@ def agreed(
     Who, for whom and from whom must agree. Of times the earlier end counts, and of scopes those
     that both name.
     """
-    for name in dict.fromkeys(("iss", "sub", *preset.subject_claims)):
+    for name in dict.fromkeys(("iss", "sub", "jti", "act", *preset.subject_claims)):
         ours, theirs = lookup(proved, name), lookup(answer, name)
         if MISSING not in (ours, theirs) and ours != theirs:
             raise InvalidToken("answer_disagrees").about(claim=name)
@@ -80,7 +80,9 @@ def agreed(
         ours, theirs = lookup(proved, name), lookup(answer, name)
         if MISSING not in (ours, theirs) and as_list(ours) != as_list(theirs):
             raise InvalidToken("answer_disagrees").about(claim=name)
-    merged = {**answer, **proved}
+    # A member with a dotted name would be found before what the token says by that path.
+    added = {name: value for name, value in answer.items() if lookup(proved, name) is MISSING}
+    merged = {**added, **proved}
     ends = [claims["exp"] for claims in (proved, answer) if "exp" in claims]
     if len(ends) > 1:
         merged["exp"] = earlier(*ends)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gatepost_authz.addresses import Networks
+from gatepost_authz.addresses import Networks, url_problem
 from gatepost_authz.fetch import Fetcher, FetchError
 
 OAUTH = "/.well-known/oauth-authorization-server"
@@ -41,7 +41,7 @@ class IssuerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     names_itself: bool = False
     """Authorization responses carry `iss` (RFC 9207)."""
     elsewhere: frozenset[str] = frozenset()
-    """Members left empty because they name a host that is not the issuer's."""
+    """Members left empty: not on the issuer's host, or no https URL."""
 
     def endpoint(self, name: str) -> str:
         """
@@ -189,6 +189,8 @@ def metadata_of(
     if document.get("issuer") != place.issuer:
         raise FetchError("issuer")
     own = frozenset({authority(place.issuer)})
+    # Browsers are sent to some of them, with an ID token, so that no fetch checks these URLs.
+    loopback = place.issuer.startswith("http://")
     allowed = {"jwks_uri": own.union(place.key_hosts), "introspection_endpoint": own}
     allowed |= dict.fromkeys(SIGN_IN, own)
     found: dict[str, str] = {}
@@ -199,7 +201,7 @@ def metadata_of(
             if name in SIGN_IN:
                 continue  # no user can sign in there; issuers for machines often say so
             raise FetchError("metadata")
-        if url and authority(url) not in hosts:
+        if url and (authority(url) not in hosts or url_problem(url, loopback)):
             elsewhere.add(name)
             url = ""
         found[name] = url

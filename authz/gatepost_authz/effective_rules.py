@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from gatepost_authz.config import Introspection, Issuer
+from gatepost_authz.config import ClientRule, Introspection, Issuer
+from gatepost_authz.issuers import has_opaque_tokens
 from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.token_rules import CallerMark, TokenRules
 
@@ -75,10 +76,9 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
     yield _rule(rules, "token_id_claims", ", ".join(preset.token_id_claims) or "none")
     yield EffectiveRule("tenant", _tenant(issuer, preset), "tenant" if _has_rule(issuer) else "")
     if issuer.clients:
-        machines = ", ".join(
-            f"{client}: {rule.tenant or 'no tenant'}" for client, rule in issuer.clients.items()
-        )
-        yield EffectiveRule("clients", f"if its token has no tenant: {machines}", "clients")
+        machines = "; ".join(f"{name}: {_client(rule)}" for name, rule in issuer.clients.items())
+        text = f"what a machine's token does not say: {machines}"
+        yield EffectiveRule("clients", text, "clients")
 
 
 def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
@@ -90,7 +90,8 @@ def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
         return
     opaque = f"those that begin with {asked.token_prefix}" if asked.token_prefix else "all"
     shown = ", also those of other issuers" if asked.ask_in_turn else ""
-    yield EffectiveRule("opaque tokens", f"{opaque}{shown}", "introspection")
+    accepted = f"{opaque}{shown}" if has_opaque_tokens(issuer, preset) else "none"
+    yield EffectiveRule("opaque tokens", accepted, "introspection")
     if asked.when == "always":
         text = "the issuer is asked about them, and both must agree"
         yield EffectiveRule("signed tokens", text, "introspection.when")
@@ -118,7 +119,15 @@ def _tenant(issuer: Issuer, preset: Preset) -> str:
     if issuer.tenant.issuer:
         return "the issuer, or the part of it that varies"
     claim = issuer.tenant.claim or preset.tenant_claim
-    return f"the claim {claim}" if claim else "none"
+    only_entry = issuer.tenant.only_entry or claim == preset.tenant_claim
+    also = ", also as the only entry of a list or object" if only_entry else ""
+    return f"the claim {claim}{also}" if claim else "none"
+
+
+def _client(rule: ClientRule) -> str:
+    tenant = f"tenant {rule.tenant}" if rule.tenant else ""
+    scopes = f"scopes {' '.join(rule.scopes)}" if rule.scopes else ""
+    return ", ".join(filter(None, (tenant, scopes))) or "nothing"
 
 
 def _marks(marks: Iterable[CallerMark], preset: Preset) -> str:

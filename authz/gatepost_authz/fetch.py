@@ -58,7 +58,7 @@ FETCH_FAILURES: Mapping[str, str] = {
     "json": "it did not answer with JSON",
     "too_large": "its response is too large",
     "metadata": "its metadata were not found or lack the endpoint",
-    "elsewhere": "its metadata name an endpoint on another host",
+    "elsewhere": "its metadata name an endpoint on another host or without https",
     "issuer": "its metadata name another issuer",
     "key_set": "its key set cannot be used",
     "no_usable_key": "its key set has no key for an accepted algorithm",

@@ -9,7 +9,12 @@ from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.introspector import Introspectors
-from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.issuers import (
+    IssuerRegistry,
+    TrustedIssuer,
+    has_opaque_tokens,
+    prefix_of,
+)
 from gatepost_authz.jwks import asks
 from gatepost_authz.tenant import Policy, caller_from, name_tenant
 from gatepost_authz.verifier import AcceptedTokens, looks_like_jwt
@@ -119,25 +124,26 @@ class IntrospectionVerifier:
         if possible and target.tenant is not None:
             named = registry.for_tenant(target.tenant)
             possible = tuple(one for one in possible if one.settings.issuer in named)
-        if len(possible) > 1:
-            prefixed = [one for one in possible if prefix_of(one)]
-            owners = tuple(one for one in prefixed if token.startswith(prefix_of(one)))
-            # The prefix says whose token it is; without one, it is of an issuer without prefix.
-            possible = owners or tuple(one for one in possible if one not in prefixed)
-        elif possible and not token.startswith(prefix_of(possible[0])):
-            return ()
+        owners = registry.owners_of(token)
+        # Without a prefix it is a token of an issuer without prefix.
+        possible = tuple(
+            one
+            for one in possible
+            if (one.settings.issuer in owners if owners else not prefix_of(one.settings))
+        )
         if len(possible) > 1 and not all(may_see_others(one) for one in possible):
             # Asking one issuer after the other shows them tokens of others.
             raise InvalidToken("undecided_issuer")
         return possible
 
     def _asked_issuers(self, registry: IssuerRegistry) -> tuple[TrustedIssuer, ...]:
-        """Return the issuers with introspection; computed once per registry."""
+        """Return the issuers that can know opaque tokens; computed once per registry."""
         if self._possible[0] != registry.generation:
             found = tuple(
                 trusted
                 for trusted in registry.issuers
                 if asks(trusted)
+                and has_opaque_tokens(trusted.settings, trusted.preset)
                 and trusted.template is None
                 and (self.policy.development or not trusted.loopback)
             )
@@ -199,12 +205,6 @@ class IntrospectionVerifier:
 def owner_key(key: Key) -> Key:
     """Return the key under which the issuer of a token is remembered."""
     return (key[0], "", key[2], key[3])
-
-
-def prefix_of(trusted: TrustedIssuer) -> str:
-    """Return the text with which all opaque tokens of an issuer begin, or an empty string."""
-    settings = trusted.settings.introspection
-    return "" if settings is None else settings.token_prefix
 
 
 def may_see_others(trusted: TrustedIssuer) -> bool:

@@ -82,6 +82,8 @@ class IssuerRegistry:
         self.generation = next(GENERATIONS)
         self.issuers = trust(issuers, presets)
         self._exact: dict[str, Found] = {}
+        # Also of disabled issuers, whose tokens are still nobody else's to see.
+        self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
         for trusted in self.issuers:
             name = trusted.settings.issuer
@@ -100,6 +102,10 @@ class IssuerRegistry:
             if match is not None:
                 return trusted, match[1]
         return None
+
+    def owners_of(self, token: str) -> frozenset[str]:
+        """Return the issuers whose opaque tokens have the prefix of this one."""
+        return frozenset(name for prefix, name in self._prefixes if token.startswith(prefix))
 
     def for_tenant(self, tenant: str | None) -> tuple[str, ...]:
         """
@@ -215,6 +221,23 @@ def concrete_issuers(trusted: TrustedIssuer, tenant: str | None) -> tuple[str, .
         for issuer, segment in concrete
         if trusted.template.fullmatch(issuer) and (table or tenant_id(issuer, segment) == tenant)
     )
+
+
+def prefix_of(settings: Issuer) -> str:
+    """Return the text with which all opaque tokens of an issuer begin, or an empty string."""
+    return "" if settings.introspection is None else settings.introspection.token_prefix
+
+
+def has_opaque_tokens(settings: Issuer, preset: Preset) -> bool:
+    """
+    Return whether an opaque token may be an access token of an issuer with introspection.
+
+    If introspection confirms the signed tokens of a provider that issues no others, an opaque one
+    is a refresh token.
+    """
+    asked = settings.introspection
+    confirms = asked is not None and asked.when == "always"
+    return preset.opaque or settings.preset == "generic" or not confirms
 
 
 def is_loopback(host: str) -> bool:

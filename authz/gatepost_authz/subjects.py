@@ -50,6 +50,7 @@ def kind_of(
         else:
             marked = says(claims, mark)
         if marked:
+            refuse_contradiction(claims, preset)
             return "client"
     for mark in preset.person:
         if mark.subject:
@@ -63,6 +64,13 @@ def kind_of(
     )
 
 
+def refuse_contradiction(claims: Mapping[str, object], preset: Preset) -> None:
+    """Refuse a machine's token with a value that marks a person (Entra's ``idtyp = "user"``)."""
+    for mark in preset.person:
+        if mark.value and says(claims, mark):
+            raise InvalidToken("unknown_caller_kind").about(claim=mark.claim)
+
+
 def names_nobody(claims: Mapping[str, object], preset: Preset) -> bool:
     """Return whether a token has no subject, and no other claim that speaks of a person."""
     if "sub" in claims or not PERSONAL.isdisjoint(claims):
@@ -72,7 +80,11 @@ def names_nobody(claims: Mapping[str, object], preset: Preset) -> bool:
 
 def says(claims: Mapping[str, object], mark: CallerMark) -> bool:
     """Return whether the claim of *mark* is present with its value, or absent as it must be."""
-    if mark.absent:
-        return lookup(claims, mark.absent) is MISSING
-    value = lookup(claims, mark.claim) if mark.claim else MISSING
-    return value == mark.value if mark.value else value is not MISSING
+    name = mark.absent or mark.claim
+    value = lookup(claims, name) if name else MISSING
+    if mark.value:
+        return value == mark.value
+    if value is not MISSING and not value:
+        # Some issuers write `"username": null` for machines: neither present nor missing.
+        raise InvalidToken("unknown_caller_kind").about(claim=name)
+    return (value is MISSING) == bool(mark.absent)

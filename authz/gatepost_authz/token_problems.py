@@ -7,7 +7,7 @@ from gatepost_authz.findings import finding
 from gatepost_authz.presets import Preset
 from gatepost_authz.presets.preset import required_by
 from gatepost_authz.signature import OTHER_TYPES
-from gatepost_authz.token_rules import CallerMark, TokenRules
+from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark, TokenRules
 
 HINTS = {
     "authz.E034": "name one of no_subject, subject_is_client, subject, claim or absent",
@@ -21,6 +21,7 @@ HINTS = {
     "authz.W015": "keep them in the list if the provider writes them",
     "authz.W016": "let the provider write `aud`, which alone decides if it is there",
     "authz.W020": "use a claim that only the provider writes; machines' calls need other approvals",
+    "authz.W021": "keep the marks of machines, and mark people by a claim that only they have",
 }
 
 OTHER_KINDS = OTHER_TYPES | {"id+jwt", "id_token", "rt+jwt", "refresh+jwt", "none"}
@@ -30,16 +31,19 @@ EDITABLE = frozenset(
     | {"upn", "phone_number", "profile", "website", "picture"}
 )
 """Claims that people can change at many providers, or that providers give to the next person."""
-ID_TOKEN_CLAIMS = frozenset(
-    {"iss", "sub", "aud", "exp", "iat", "nbf", "jti", "auth_time", "acr", "amr", "azp", "sid"}
-)
-"""Claims that ID tokens may have too, so that requiring them tells nothing."""
 UNTYPED = frozenset({"", "jwt"})
 """Types that ID tokens have too."""
+OF_ID_TOKENS = EDITABLE | {
+    *("iss", "sub", "aud", "exp", "iat", "nbf", "jti", "sid", "azp", "acr", "amr", "auth_time"),
+    *("nonce", "at_hash", "c_hash"),
+}
+"""Claims that ID tokens have too (OpenID Connect Core 1.0, sections 2 and 5.1)."""
 LISTS = ("types", "subject_claims", "client_claims", "scope_claims", "audience_claims",
          "token_id_claims", "required_claims")  # fmt: skip
 NEEDED = frozenset({"types", "subject_claims", "client_claims"})
 """Lists without which no token could be accepted, or no machine be recognised."""
+HARMLESS = frozenset({NO_SUBJECT, SUBJECT_IS_CLIENT})
+"""Marks of machines whose tokens are refused without them, because `subject` fits no person."""
 
 
 def problems(where: str, issuer: Issuer, preset: Preset) -> Iterator[Problem]:
@@ -47,6 +51,7 @@ def problems(where: str, issuer: Issuer, preset: Preset) -> Iterator[Problem]:
     rules = issuer.tokens
     yield from _lists(f"{where}.tokens", rules)
     yield from _marks(f"{where}.tokens", rules)
+    yield from _machines_as_people(f"{where}.tokens", rules, preset)
     yield from _contradictions(f"{where}.tokens", rules, preset)
     yield from _widened(f"{where}.tokens", rules, preset)
 
@@ -87,6 +92,21 @@ def _marks(where: str, rules: TokenRules) -> Iterator[Problem]:
                 yield finding(HINTS, "authz.W020", setting, message)
 
 
+def _machines_as_people(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:
+    """Yield warnings where a machine's token may count as a person's, who can approve calls."""
+    machine = preset.machine if rules.machine is None else rules.machine
+    if any(mark not in machine for mark in preset.machine if mark not in HARMLESS):
+        message = (
+            f"marks of {preset.name} for machines are missing, so machines may count as people"
+        )
+        yield finding(HINTS, "authz.W021", f"{where}.machine", message)
+    common = preset.required | {"iss", "exp", *preset.client_claims, *preset.token_id_claims}
+    for index, mark in enumerate(rules.person or ()):
+        if mark.claim in common and not mark.value:
+            message = f"machines' tokens have {mark.claim!r} too"
+            yield finding(HINTS, "authz.W021", f"{where}.person[{index}]", message)
+
+
 def is_one_mark(mark: CallerMark) -> bool:
     """Return whether *mark* names exactly one property, with no part of another."""
     named = (mark.no_subject, mark.subject_is_client, mark.subject, mark.claim, mark.absent)
@@ -108,9 +128,9 @@ def _contradictions(where: str, rules: TokenRules, preset: Preset) -> Iterator[P
 def _widened(where: str, rules: TokenRules, preset: Preset) -> Iterator[Problem]:
     """Yield warnings where the settings accept tokens that the preset refuses."""
     added = {kind.lower().removeprefix("application/") for kind in rules.types or ()}
-    required = set(rules.required_claims or ()) - ID_TOKEN_CLAIMS
-    marks = (preset.must_equal, preset.access_marks, rules.must_equal, rules.forbidden, required)
-    if (added - preset.types) & UNTYPED and not any(marks):
+    marked = preset.must_equal or preset.access_marks or rules.must_equal or rules.forbidden
+    telling = frozenset(rules.required_claims or ()) - OF_ID_TOKENS
+    if (added - preset.types) & UNTYPED and not (marked or telling):
         message = "ID tokens have such types too, and nothing else tells access tokens apart"
         yield finding(HINTS, "authz.W012", f"{where}.types", message)
     for claim in (rules.subject_claims or ())[:1]:

@@ -103,6 +103,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(), issuer(issuer="https://b.example", tenants={},
                                    tenant=TenantRule(value="acme"))]}),
     ("authz.E021", "issuers[0].tenants", {"issuers": [issuer(tenant=TenantRule(value="acme"))]}),
+    *[
+        ("authz.E021", "issuers[0].clients.c.tenant",
+         {"issuers": [issuer(tenant=rule, tenants={}, preset=preset,
+                             clients={"c": ClientRule(tenant="globex")})]})
+        for rule in (TenantRule(value="acme"), TenantRule(issuer=True))
+        for preset in ("generic", "keycloak")
+    ],
     ("authz.E022", "issuers[0].introspection.client_secret",
      {"issuers": [issuer(introspection=introspection(client_secret="hunter2"))]}),
     ("authz.E022", "issuers[0].introspection.client_secret",
@@ -189,6 +196,11 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
      {"issuers": [issuer(preset="auth0", tokens=TokenRules(
          types=("",), required_claims=("iat", "sub", "azp", "jti")))]}),
     *[
+        ("authz.W012", "issuers[0].tokens.types",
+         {"issuers": [issuer(tokens=TokenRules(types=("jwt",), required_claims=required))]})
+        for required in ((), ("sub",), ("iat", "azp", "auth_time", "jti"))
+    ],
+    *[
         ("authz.W013", "issuers[0].tokens.subject_claims",
          {"issuers": [issuer(tokens=TokenRules(subject_claims=(claim, "sub")))]})
         for claim in ("email", "preferred_username", "username", "upn")
@@ -205,6 +217,21 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.W019", "issuers[1].introspection.token_prefix", asked_twice("", "")),
     ("authz.W020", "issuers[0].tokens.machine[0]",
      {"issuers": [issuer(tokens=TokenRules(machine=(CallerMark(claim="email"),)))]}),
+    *[
+        ("authz.W021", "issuers[0].tokens.machine",
+         {"issuers": [issuer(preset=preset, tokens=TokenRules(machine=marks))]})
+        for preset, marks in (
+            ("keycloak", ()),
+            ("keycloak", (CallerMark(subject_is_client=True),)),
+            ("auth0", (CallerMark(claim="gty", value="client-credentials"),)),
+        )
+    ],
+    *[
+        ("authz.W021", "issuers[0].tokens.person[0]",
+         {"issuers": [issuer(preset=preset, tokens=TokenRules(person=(CallerMark(claim=claim),)))]})
+        for preset, claim in (("generic", "sub"), ("generic", "client_id"), ("keycloak", "azp"),
+                              ("auth0", "iss"))
+    ],
     ("authz.E028", "issuers[0].audiences", {"issuers": [issuer(audiences=("",))]}),
     ("authz.E028", "issuers[0].tenants", {"issuers": [issuer(tenants={"": "acme"})]}),
     ("authz.E028", "issuers[0].roles.admin",
@@ -335,6 +362,10 @@ def test_every_id_has_a_case() -> None:
             types=("jwt",), must_equal={"token_use": "access"},
             machine=(CallerMark(no_subject=True), CallerMark(claim="gty", value="cc")),
             person=(CallerMark(claim="scp"), CallerMark(subject=True))))]},
+        {"issuers": [issuer(tokens=TokenRules(
+            types=("jwt",), required_claims=("client_id", "iat", "jti", "sub")))]},
+        {"issuers": [issuer(preset="keycloak", tokens=TokenRules(
+            machine=(CallerMark(claim="clientAddress"), CallerMark(claim="gty", value="cc"))))]},
         {"issuers": [issuer(clients={"c": ClientRule("acme", ("files:read",))})]},
         {"issuers": [issuer(introspection=introspection(
             method="private_key_jwt", private_key="file:key.pem", when="always"))]},

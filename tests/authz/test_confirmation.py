@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gatepost_authz import JwtVerifier, VerdictCache
-from gatepost_authz.config import Introspection, Target
+from gatepost_authz.config import Introspection, Target, TenantRule
 from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.issuers import IssuerRegistry
@@ -80,6 +80,8 @@ DISAGREE: list[tuple[str, dict[str, Any]]] = [
     ("iss", {"iss": "https://other.example"}),
     ("sub", {"sub": "mallory"}),
     ("client_id", {"client_id": "client-2"}),
+    ("jti", {"jti": "another"}),
+    ("act", {"act": {"sub": "mallory"}}),
     ("aud", {"aud": "https://other.example"}),
     ("aud", {"aud": [RESOURCE, "https://other.example"]}),
 ]
@@ -94,7 +96,7 @@ async def test_both_are_about_the_same_token(
     gate.endpoint.answer = gate.endpoint.good(**changes)
 
     with pytest.raises(InvalidToken) as refusal:
-        await gate.verify(gate.token(jti=f"{changes}"))
+        await gate.verify(gate.token(jti=f"{changes}", act={"sub": "agent"}))
 
     assert (refusal.value.reason, refusal.value.claim) == ("answer_disagrees", claim)
 
@@ -112,6 +114,18 @@ async def test_another_claim_of_the_answer_cannot_change_client_or_scopes(
     gate.endpoint.answer = gate.endpoint.good(azp="client-2")
     with pytest.raises(InvalidToken, match="answer_disagrees"):
         await gate.verify(gate.token(jti="2"))
+
+
+async def test_a_member_of_the_answer_does_not_hide_what_the_token_says_by_a_path(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """A member may have a dotted name, which is found before the path of the same name."""
+    gate = ConfirmedGate(opaque_gate, tenant=TenantRule(claim="org.id"))
+    gate.endpoint.answer = gate.endpoint.good(org_id=None, **{"org.id": "globex"})
+
+    caller = await gate.verify(gate.token(org_id=ABSENT, org={"id": "acme"}))
+
+    assert caller.tenant_id == "acme"
 
 
 async def test_the_earlier_end_counts(opaque_gate: OpaqueTokenGate) -> None:

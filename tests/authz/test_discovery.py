@@ -120,6 +120,24 @@ def test_endpoints_on_another_host_do_not_count(url: str) -> None:
             found.endpoint(name)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://id.example.com/logout",
+        "javascript://id.example.com/%0aalert(1)",
+        "https://id.example.com/déconnexion",
+        "https://id.example.com/log out",
+    ],
+)
+def test_browsers_are_sent_to_https_urls_only(url: str) -> None:
+    """The address carries an ID token, and no policy of fetching looks at it."""
+    found = read({"issuer": ISSUER, "end_session_endpoint": url, "authorization_endpoint": url})
+
+    assert found.end_session_endpoint == ""
+    with pytest.raises(FetchError, match="elsewhere"):
+        found.endpoint("authorization_endpoint")
+
+
 @pytest.mark.requirement("N10")
 def test_another_host_counts_where_the_preset_names_it() -> None:
     """Entra keeps the keys of its version 1 issuers on the host of version 2; keys only."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gatepost_authz.config import Introspection
+from gatepost_authz.config import ClientRule, Introspection, TenantRule
 from gatepost_authz.effective_rules import effective_rules
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.token_rules import CallerMark, TokenRules
@@ -53,3 +53,30 @@ def test_a_rule_names_the_setting_that_changes_it() -> None:
     assert told["audience of answers"][0].startswith("may be missing")
     assert told["required_claims"][1] == ""
     assert told["required_claims"][0] == "client_id, exp, iat, iss, jti"
+
+
+def test_no_opaque_tokens_where_introspection_only_confirms_signed_ones() -> None:
+    """What is printed is what the gate does."""
+    asked = Introspection("gate", "env:S", when="always")
+
+    assert rules(preset="authentik", introspection=asked)["opaque tokens"][0] == "none"
+    assert rules(introspection=asked)["opaque tokens"][0] == "all"
+    assert rules(preset="google", audiences=("c",))["opaque tokens"] == ("all", "")
+
+
+def test_what_machines_get_beside_their_tokens_is_printed() -> None:
+    """Scopes that no token has are access like any other."""
+    told = rules(
+        tenant=TenantRule(claim="org", only_entry=True),
+        clients={
+            "a": ClientRule(tenant="acme", scopes=("files:read", "files:write")),
+            "b": ClientRule(scopes=("files:read",)),
+        },
+    )
+
+    assert told["tenant"][0] == "the claim org, also as the only entry of a list or object"
+    assert told["clients"] == (
+        "what a machine's token does not say: a: tenant acme, scopes files:read files:write; "
+        "b: scopes files:read",
+        "clients",
+    )

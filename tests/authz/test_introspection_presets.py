@@ -6,6 +6,7 @@ import pytest
 
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import InvalidToken
+from gatepost_authz.token_rules import TokenRules
 from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate
 from tests.support.cases import each
 
@@ -63,6 +64,39 @@ def trust(gate: OpaqueTokenGate, preset: str, audiences: tuple[str, ...]) -> Non
             introspection=asked,
         )
     )
+
+
+async def test_a_refresh_token_of_logto_opens_nothing(opaque_gate: OpaqueTokenGate) -> None:
+    """Logto is built on oidc-provider, whose answers about refresh tokens have no type."""
+    asked = Introspection("gatepost", "env:S", endpoint=f"{opaque_gate.idp.base}/id/introspect")
+    bound = TokenRules(client_as_audience=True)
+    usual: dict[str, Any] = {"preset": "logto", "audiences": ("c1",), "introspection": asked}
+    always = {"tenant": TenantRule(value="acme"), "tenants": {}}
+    opaque_gate.trust(opaque_gate.issuer("id", tokens=bound, **usual, **always))
+    opaque_gate.endpoint.answer = LOGTO | {"sub": "u1"}
+    assert await opaque_gate.verify("access-token")
+
+    opaque_gate.endpoint.answer = shown(LOGTO | {"sub": "u1", "token_type": None})
+
+    assert await opaque_gate.refused(token="refresh-token") == "wrong_kind"
+
+
+@each("preset", ["authentik", "okta", "keycloak"])
+async def test_where_access_tokens_are_signed_an_opaque_token_is_a_refresh_token(
+    opaque_gate: OpaqueTokenGate, preset: str
+) -> None:
+    """Introspection confirms the signed ones; authentik describes both kinds in the same words."""
+    endpoint = f"{opaque_gate.idp.base}/id/introspect"
+    asked = Introspection("gatepost", "env:S", endpoint=endpoint, when="always")
+    opaque_gate.trust(
+        opaque_gate.issuer("id", preset=preset, audiences=("c1",), introspection=asked)
+    )
+    opaque_gate.endpoint.answer = opaque_gate.endpoint.good(
+        aud="c1", uid="alice", typ="Bearer", scope="openid offline_access files:write"
+    )
+
+    assert await opaque_gate.verify("refresh-token") is None
+    assert opaque_gate.endpoint.asked == []
 
 
 def shown(answer: dict[str, Any]) -> dict[str, Any]:

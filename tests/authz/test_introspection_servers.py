@@ -8,7 +8,7 @@ import pytest
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable, WrongAudience
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, TokenRules
-from tests.authz.verifiers import OpaqueTokenGate
+from tests.authz.verifiers import OpaqueTokenGate, tenant_target
 from tests.support.cases import each
 from tests.support.issuers import answer
 
@@ -173,6 +173,30 @@ async def test_a_prefix_says_whose_token_it_is(opaque_gate: OpaqueTokenGate) -> 
     opaque_gate.endpoint.answer = {"active": False}
     assert await opaque_gate.refused(token="b_unknown") == "inactive"
     assert [one["token"] for one in opaque_gate.endpoint.asked] == ["a_token", "b_unknown"]
+
+
+async def test_a_prefix_keeps_a_token_from_the_issuer_that_the_path_names(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """Alice of one tenant calls the URL of another one, whose issuer must not see her token."""
+    trust_two(opaque_gate, token_prefix={"id": "a_", "rival": ""})
+
+    assert await opaque_gate.verify("a_token", tenant_target("globex")) is None
+    assert opaque_gate.endpoint.asked == []
+
+
+async def test_a_prefix_keeps_tokens_of_a_disabled_issuer_from_the_others(
+    opaque_gate: OpaqueTokenGate,
+) -> None:
+    """Turning an issuer off must not show its tokens to its neighbour."""
+    first = opaque_gate.issuer(
+        "id", enabled=False, introspection=asked(opaque_gate, token_prefix="a_")
+    )
+    second = opaque_gate.issuer("rival", introspection=asked(opaque_gate, "rival"))
+    opaque_gate.trust(first, second)
+
+    assert await opaque_gate.verify("a_token") is None
+    assert opaque_gate.endpoint.asked == []
 
 
 @each("options", [{}, {"ask_in_turn": {"id": True, "rival": False}}])

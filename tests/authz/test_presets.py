@@ -17,7 +17,7 @@ from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.verifier import JwtVerifier, VerdictCache, Verifiers
 from tests.support.cases import each
-from tests.support.tokens import compact, ec_key, jwk, rsa_key, signer
+from tests.support.tokens import ABSENT, compact, ec_key, jwk, rsa_key, signer
 
 RECORDED = {
     path.stem: json.loads(path.read_text(encoding="utf-8"))
@@ -88,6 +88,17 @@ async def test_an_access_token_of_the_provider_opens(name: str) -> None:
         "client": caller.client_id,
         "scopes": sorted(caller.scopes),
     } == expected
+
+
+@pytest.mark.requirement("C18")
+@each("name", ["entra-v2", "entra-v1"])
+async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
+    """`idtyp` contradicts the missing `scp`, by which alone the token would be a program's."""
+    provider = Provider(name)
+    token = provider.token("access", scp=ABSENT, roles=ABSENT, idtyp="user")
+
+    with pytest.raises(InvalidToken, match="unknown_caller_kind"):
+        await provider.gate.verify(token, provider.target)
 
 
 @pytest.mark.requirement("C24", "C25")

@@ -68,6 +68,8 @@ def test_each_rule_is_a_setting(rules: TokenRules, changes: dict[str, Any]) -> N
         ("wrong_kind", TokenRules(forbidden={"use": ()}), {"use": "any"}),
         ("wrong_kind", TokenRules(forbidden={"use": ("Id",)}), {"use": "ID"}),
         ("wrong_kind", TokenRules(forbidden={"typ": ("x",)}), {"typ": "Refresh"}),
+        ("wrong_kind", TokenRules(), {"typ": ["Refresh"]}),
+        ("wrong_kind", TokenRules(), {"token_use": ["access", "ID"]}),
         ("wrong_kind", TokenRules(forbidden={"nonce": ("x",)}), {"nonce": "y"}),
         ("wrong_kind", TokenRules(must_equal={"use": "access"}), {}),
         ("bad_scope", TokenRules(), {"scope": ["files:write"]}),
@@ -88,6 +90,23 @@ def test_a_rule_also_refuses(reason: str, rules: TokenRules, changes: dict[str, 
         judge(rules, **changes)
 
     assert refusal.value.reason == reason
+
+
+@each("value", [None, "", False, [], {}])
+@each(
+    "rules",
+    [
+        TokenRules(person=(CallerMark(claim="username"),)),
+        TokenRules(machine=(CallerMark(claim="username"),)),
+        TokenRules(machine=(CallerMark(absent="username"),)),
+    ],
+)
+def test_a_claim_that_says_nothing_is_no_mark(rules: TokenRules, value: object) -> None:
+    """Some issuers write `"username": null` for machines, which must not make them people."""
+    with pytest.raises(InvalidToken) as refusal:
+        judge(rules, username=value)
+
+    assert (refusal.value.reason, refusal.value.claim) == ("unknown_caller_kind", "username")
 
 
 @each(

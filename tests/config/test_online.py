@@ -68,6 +68,15 @@ def without_keys(idp: Idp) -> Settings:
     return {}
 
 
+def with_confirmation_but_no_keys(idp: Idp) -> Settings:
+    asked = with_introspection(INACTIVE)(idp)["introspection"]
+    return without_keys(idp) | {"introspection": asked | {"when": "always"}}
+
+
+def with_other_types(idp: Idp) -> Settings:
+    return with_introspection(ACTIVE)(idp) | {"preset": "oidc-provider"}
+
+
 def at_another_port(idp: Idp) -> Settings:
     return {"issuer": f"http://127.0.0.1:{free_port()}/main"}
 
@@ -86,6 +95,12 @@ PROBLEMS: dict[str, tuple[Change, str, str]] = {
     "no such scope": (with_metadata(scopes_supported=["openid"]), "config.W131", "files:write"),
     "a secret that is wrong": (with_introspection(INVALID_CLIENT), "config.E132", "credentials"),
     "everything is active": (with_introspection(ACTIVE), "config.E132", "accepts everything"),
+    "all is a refresh token": (with_other_types, "config.E132", "accepts everything"),
+    "no key of confirmed tokens": (
+        with_confirmation_but_no_keys,
+        "config.E131",
+        "its key set cannot be used",
+    ),
     "an unknown dashboard": (with_dashboard(INVALID_CLIENT), "config.E133", "client_secret"),
 }
 

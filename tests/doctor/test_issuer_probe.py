@@ -145,7 +145,10 @@ REFUSED: dict[str, tuple[Claims, str]] = {
     "bound to a key": ({"cnf": {"jkt": "x"}}, "must not be bound to a key"),
     "of another issuer": ({"iss": "https://id.example.com"}, "byte for byte"),
     "a logout token": ({"typ": "logout+jwt"}, "must be that of an access token"),
-    "two organisations": ({"org_id": ["acme", "globex"]}, ""),
+    "a refresh token": ({"typ": "rt+jwt"}, "must allow the token's `typ`"),
+    "an ID token by its type": ({"typ": "id+jwt"}, "must allow the token's `typ`"),
+    "a type that moves the cursor": ({"typ": "x\x9b31m"}, "must allow the token's `typ`"),
+    "two organisations": ({"org_id": ["acme", "globex"]}, "must be one short"),
     "no expiry": ({"exp": ABSENT}, "every claim"),
 }
 
@@ -156,12 +159,31 @@ def test_what_no_setting_may_change_is_said(case: str, idp: Idp) -> None:
     claims, says = REFUSED[case]
     result = probe(idp, **claims)
 
-    if says:
-        assert not result.works
-        assert says in " ".join(result.findings)
-        assert "types" not in table_of(result).get("tokens", {})
-    else:
-        assert table_of(result)["tenant"] == {"value": "acme"}
+    assert not result.works
+    assert says in " ".join(result.findings)
+    assert "types" not in table_of(result).get("tokens", {})
+    assert all(line.isprintable() for line in result.table.splitlines())
+
+
+def test_an_organisation_that_the_table_cannot_hold_still_decides(idp: Idp) -> None:
+    """One tenant for all would put every organisation of the issuer together."""
+    result = probe(idp, org_id="Acme Corp")
+
+    assert result.works, result.findings
+    assert table_of(result)["tenant"] == {"claim": "org_id"}
+
+
+def test_a_machine_without_subject_leaves_the_marks_of_the_preset(idp: Idp) -> None:
+    """Otherwise the provider's other machines would count as people, who can approve."""
+    realm = idp.issuer("realms/main", [jwk(rsa_key())])
+    claims = {"sub": ABSENT, "azp": "agent", "typ": "Bearer", "organization": ["acme"]}
+    token = TokenFactory(realm, RESOURCE).token(header={"typ": "JWT"}, **claims)
+    asked = ProbeRequest(url=realm, resource=RESOURCE, token=token)
+    result = asyncio.run(probe_issuer(asked))
+
+    assert result.works, result.findings
+    assert table_of(result)["preset"] == "keycloak"
+    assert {"claim": "clientAddress"} in table_of(result)["tokens"]["machine"]
 
 
 OPAQUE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -268,6 +290,21 @@ def test_the_table_names_how_the_client_authenticates(sent: str, expected: dict[
     assert introspection.items() >= expected.items()
     assert introspection["client_secret"].startswith("env:")
     assert "s%" not in str(result)
+
+
+def test_the_secret_goes_to_no_host_but_the_one_that_was_named() -> None:
+    """A document planted on the provider's host names an issuer elsewhere."""
+    with Idp() as idp, Idp() as rival:
+        idp.issuer("main", [jwk(rsa_key())])
+        rival.issuer("main", [jwk(rsa_key())])
+        introspecting(rival, basic("gatepost", "s"), answered_by(rival, {}))
+        planted = json.dumps({"issuer": rival.issuer("main")}).encode()
+        idp.replace(METADATA, answer(body=planted))
+        result = probe_opaque(idp, "s")
+
+    assert not result.works
+    assert "another host" in " ".join(result.findings)
+    assert "introspection" not in table_of(result)
 
 
 def test_an_opaque_token_needs_a_client(idp: Idp) -> None:

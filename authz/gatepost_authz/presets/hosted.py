@@ -52,7 +52,7 @@ HOSTED: tuple[Preset, ...] = (
         must_equal={"ver": "2.0"},
         # `idtyp` is optional; `scp` is "only included for user tokens".
         machine=(CallerMark(claim="idtyp", value="app"), CallerMark(absent="scp")),
-        person=(CallerMark(claim="scp"),),
+        person=(CallerMark(claim="scp"), CallerMark(claim="idtyp", value="user")),
         issuer_pattern="https://login.microsoftonline.com/{tid}/v2.0",
         segment_claim="tid",
         segment_pattern=GUID,
@@ -73,7 +73,7 @@ HOSTED: tuple[Preset, ...] = (
         must_equal={"ver": "1.0"},
         # `idtyp` is optional; `scp` is "only included for user tokens".
         machine=(CallerMark(claim="idtyp", value="app"), CallerMark(absent="scp")),
-        person=(CallerMark(claim="scp"),),
+        person=(CallerMark(claim="scp"), CallerMark(claim="idtyp", value="user")),
         issuer_pattern="https://sts.windows.net/{tid}/",
         key_hosts=("login.microsoftonline.com", "login.windows.net"),
         segment_claim="tid",

@@ -52,6 +52,8 @@ SELF_HOSTED: tuple[Preset, ...] = (
         algorithms=("ES384", "RS256"),
         tenant_claim="organization_id",
         opaque=True,
+        # It is built on oidc-provider, whose answers about refresh tokens have no `token_type`.
+        answers_name_type=True,
     ),
     Preset(
         name="oidc-provider",

@@ -17,7 +17,13 @@ from gatepost_authz.addresses import networks_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer, Network, Resource
-from gatepost_authz.discovery import Discovery, DiscoveryLocation, find_document, locations
+from gatepost_authz.discovery import (
+    Discovery,
+    DiscoveryLocation,
+    authority,
+    find_document,
+    locations,
+)
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspection import IntrospectionVerifier
@@ -177,6 +183,15 @@ class IssuerProbe:
             self.findings.append(
                 "The token is opaque, so the issuer must be asked about it. "
                 "Add --client-id and --client-secret of a client that may introspect."
+            )
+            proposal.complete()
+            return
+        if authority(proposal.settings.issuer) != authority(self._asked.url):
+            # Someone who can plant a document on this host would get the token and the secret.
+            self.works = False
+            self.findings.append(
+                "The metadata name an issuer on another host, so the token and the secret were "
+                "not sent. If this is your issuer, probe its own URL."
             )
             proposal.complete()
             return

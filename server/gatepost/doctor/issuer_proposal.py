@@ -13,7 +13,8 @@ from gatepost_authz.config import TENANT_ID, UNSAFE, Issuer
 from gatepost_authz.presets import PRESETS, Preset, adjusted
 from gatepost_authz.subjects import PERSONAL
 from gatepost_authz.tenant import only_entry
-from gatepost_authz.token_rules import TokenRules
+from gatepost_authz.token_problems import OTHER_KINDS
+from gatepost_authz.token_rules import NO_SUBJECT, CallerMark, TokenRules
 
 HOSTS: Mapping[str, str] = {
     "auth0": r"[a-z0-9-]+\.(?:[a-z]{2}\.)?auth0\.com",
@@ -50,7 +51,7 @@ TENANTS = (
 OF_METADATA = frozenset({"issuer", "preset", "allow_private", "introspection"})
 """The lines that rest on the issuer's answers alone."""
 
-Value = str | int | Sequence[str] | Sequence[Mapping[str, bool]] | Mapping[str, str | bool]
+Value = str | int | Sequence[str] | Sequence[Mapping[str, str | bool]] | Mapping[str, str | bool]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -217,6 +218,8 @@ def as_key(key: str) -> str:
 
 
 def _type(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
+    if evidence.type in OTHER_KINDS or (evidence.type and not is_text(evidence.type)):
+        return False
     known = sorted({*proposal.preset.types, evidence.type})
     word = f"`typ` {evidence.type}" if evidence.type else "no `typ`"
     return proposal.set_rule("types", known, f"The token has {word}.")
@@ -269,13 +272,18 @@ def _no_audience(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
 def _subject(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
     if PERSONAL.isdisjoint(evidence.claims) and "sub" not in evidence.claims:
         why = "The token has no subject and says nothing of a person: the client is the caller."
-        marks = [{"no_subject": True}, {"subject_is_client": True}]
+        marks = [_table(mark) for mark in (NO_SUBJECT, *proposal.preset.machine)]
         return proposal.set_rule("machine", marks, why)
     other = evidence.first(SUBJECTS)
     if not other:
         return False
     why = f"People are identified by `{other}`: make sure that it is never given to another person."
     return proposal.set_rule("subject_claims", [other], why)
+
+
+def _table(mark: CallerMark) -> Mapping[str, str | bool]:
+    """Return the members of a mark that are set."""
+    return {name: value for name, value in msgspec.structs.asdict(mark).items() if value}
 
 
 def _tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
@@ -287,6 +295,11 @@ def _tenant(proposal: Proposal, claim: str, evidence: Evidence) -> bool:
             if entry is not value:
                 rule["only_entry"] = True
             return proposal.set("tenant", rule, f"The token names its organisation in `{name}`.")
+    named = next((name for name in TENANTS if name in evidence.claims), "")
+    if named:
+        # One tenant for all tokens would put all organisations together.
+        why = f"The token's organisation is in `{named}`; add its value to `tenants`."
+        return proposal.set("tenant", {"claim": named}, why)
     return _one_tenant(proposal)
 
 
@@ -299,7 +312,7 @@ def _map_tenant(proposal: Proposal, value: object) -> bool:
 
 
 def _one_tenant(proposal: Proposal) -> bool:
-    why = "No claim names an organisation, so all tokens of this issuer belong to one tenant."
+    why = "No known claim names an organisation: all tokens of this issuer belong to one tenant."
     return proposal.set("tenant", {"value": "acme"}, why)
 
 
