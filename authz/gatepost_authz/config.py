@@ -177,7 +177,7 @@ class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: Literal["opaque", "always"] = "opaque"
     """
     `always` also asks about signed tokens, for revocation and for claims that they lack. Both must
-    agree.
+    agree. Where a provider's signed tokens lack such claims (`canaille`), its preset always asks.
     """
     audience: Literal["token", "client"] = "token"
     """

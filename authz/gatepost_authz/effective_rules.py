@@ -27,7 +27,7 @@ def effective_rules(issuer: Issuer, resource: str) -> tuple[EffectiveRule, ...]:
     if issuer.preset not in PRESETS:
         return ()
     preset = adjusted(PRESETS[issuer.preset], issuer.tokens)
-    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer))
+    return (*_form(issuer, preset), *_meaning(issuer, preset, resource), *_asked(issuer, preset))
 
 
 def _form(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
@@ -81,7 +81,7 @@ def _meaning(issuer: Issuer, preset: Preset, resource: str) -> Iterator[Effectiv
         yield EffectiveRule("clients", f"if its token has no tenant: {machines}", "clients")
 
 
-def _asked(issuer: Issuer) -> Iterator[EffectiveRule]:
+def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
     """Yield the rules for introspection."""
     asked = issuer.introspection
     if asked is None:
@@ -89,9 +89,10 @@ def _asked(issuer: Issuer) -> Iterator[EffectiveRule]:
     opaque = f"those that begin with {asked.token_prefix}" if asked.token_prefix else "all"
     shown = ", also those of other issuers" if asked.ask_in_turn else ""
     yield EffectiveRule("opaque tokens", f"{opaque}{shown}", "introspection")
-    if asked.when == "always":
+    if asked.when == "always" or preset.introspects_signed:
         text = "the issuer is asked about them, and both must agree"
-        yield EffectiveRule("signed tokens", text, "introspection.when")
+        setting = "introspection.when" if asked.when == "always" else ""
+        yield EffectiveRule("signed tokens", text, setting)
     yield EffectiveRule("audience of answers", _bound(asked), "introspection.audience")
 
 

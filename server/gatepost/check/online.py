@@ -16,7 +16,7 @@ from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
-from gatepost_authz.jwks import KeyLocation, asks, place_of
+from gatepost_authz.jwks import KeyLocation, asks, confirms, place_of
 from gatepost_authz.reasons import RULES
 
 CA_BUNDLE = "set network.ca_bundle to a file with the certificate of the CA that issued it"
@@ -150,7 +150,8 @@ class IssuerCheck:
             yield "clients name a metadata document" if by_url else "clients are registered by hand"
 
     async def _key_set(self) -> str:
-        if asks(self._trusted) and not self._trusted.settings.jwks_uri:
+        opaque_only = asks(self._trusted) and not confirms(self._trusted)
+        if opaque_only and not self._trusted.settings.jwks_uri:
             return ""
         source = KeyLocation(self._issuer, self._trusted, self._fetcher, self._discovery)
         try:
