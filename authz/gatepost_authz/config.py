@@ -178,7 +178,7 @@ class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     `always` also asks about signed tokens, for revocation and for claims that they lack. Both must
     agree. If the preset's provider issues only signed access tokens, opaque tokens are then
-    refused.
+    refused. Where a provider's signed tokens lack such claims (`canaille`), its preset always asks.
     """
     audience: Literal["token", "client"] = "token"
     """

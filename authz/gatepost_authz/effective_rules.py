@@ -92,9 +92,10 @@ def _asked(issuer: Issuer, preset: Preset) -> Iterator[EffectiveRule]:
     shown = ", also those of other issuers" if asked.ask_in_turn else ""
     accepted = f"{opaque}{shown}" if has_opaque_tokens(issuer, preset) else "none"
     yield EffectiveRule("opaque tokens", accepted, "introspection")
-    if asked.when == "always":
+    if asked.when == "always" or preset.introspects_signed:
         text = "the issuer is asked about them, and both must agree"
-        yield EffectiveRule("signed tokens", text, "introspection.when")
+        setting = "introspection.when" if asked.when == "always" else ""
+        yield EffectiveRule("signed tokens", text, setting)
     yield EffectiveRule("audience of answers", _bound(asked), "introspection.audience")
 
 

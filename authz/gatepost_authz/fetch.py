@@ -31,9 +31,12 @@ OAUTH_ERRORS = frozenset(
         "unsupported_grant_type",
         "invalid_scope",
         "invalid_target",
+        "invalid_code",  # Glewlwyd's word for `invalid_grant`
     }
 )
 """The errors of a token endpoint (RFC 6749 section 5.2, RFC 8707 section 2)."""
+OAUTH_STATUSES = frozenset({400, 401, 403})
+"""The statuses of such errors; the RFC knows no 403, which Glewlwyd writes."""
 JSON_TYPE = re.compile(r"application/(?:[a-z0-9.!#$&^_-]+\+)?json", re.ASCII)
 MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re.IGNORECASE)
 FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
@@ -259,7 +262,7 @@ async def exchange(
         async with asyncio.timeout(timeout_s):
             answer = await transport.handle_async_request(asked)
             try:
-                if answer.status_code in {400, 401}:
+                if answer.status_code in OAUTH_STATUSES:
                     error = await oauth_error(answer, limit_bytes)
                     raise FetchError("status", status=answer.status_code, error=error)
                 check_head(answer, limit_bytes)

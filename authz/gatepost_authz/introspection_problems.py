@@ -12,6 +12,7 @@ HINTS = {
     "authz.E040": "set `private_key` to a reference to the private key (PEM)",
     "authz.E041": "give each issuer a prefix with which no other issuer's tokens begin",
     "authz.E042": "name each issuer in a table of its own",
+    "authz.E043": "add `introspection` with the client that the issuer knows this server by",
     "authz.W004": "add `introspection`, or configure the provider to issue JWTs",
     "authz.W017": "let the issuer write `aud`, or set `client_as_audience` and list its clients",
     "authz.W018": "set `token_prefix`, or put {tenant} into `resource`; then one issuer is asked",
@@ -25,12 +26,16 @@ def problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     asked, setting = issuer.introspection, f"{where}.introspection"
     preset = PRESETS.get(issuer.preset)
     if asked is None:
-        if preset and preset.opaque and preset.introspection_form == "rfc7662":
+        if preset and preset.introspects_signed:
+            message = f"tokens of {preset.name} cannot be accepted without an answer about them"
+            yield finding(HINTS, "authz.E043", setting, message)
+        elif preset and preset.opaque and preset.introspection_form == "rfc7662":
             message = f"opaque tokens of {preset.name} are refused"
             yield finding(HINTS, "authz.W004", setting, message)
         return
     yield from _credentials(setting, asked)
-    if asked.when == "always" and "{" in issuer.issuer:
+    always = asked.when == "always" or (preset is not None and preset.introspects_signed)
+    if always and "{" in issuer.issuer:
         message = "the issuers of a template have no common endpoint"
         yield finding(HINTS, "authz.E042", f"{setting}.when", message)
     if asked.audience == "client":

@@ -343,7 +343,8 @@ class IssuerKeySets:
 def confirms(trusted: TrustedIssuer) -> bool:
     """Return whether signed tokens of this issuer are introspected too."""
     settings = trusted.settings.introspection
-    return settings is not None and settings.when == "always"
+    always = settings is not None and settings.when == "always"
+    return always or trusted.preset.introspects_signed
 
 
 def asks(trusted: TrustedIssuer) -> bool:

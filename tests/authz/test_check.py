@@ -188,6 +188,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.E042", "issuers[0].introspection.when",
      {"issuers": [issuer(issuer="https://h.example/{org}", tenant=TenantRule(issuer=True),
                          introspection=introspection(when="always"))]}),
+    ("authz.E043", "issuers[0].introspection",
+     {"issuers": [issuer(preset="canaille", audiences=("gatepost",))]}),
     ("authz.W012", "issuers[0].tokens.types",
      {"issuers": [issuer(tokens=TokenRules(types=("at+jwt", "JWT")))]}),
     ("authz.W012", "issuers[0].tokens.types",

@@ -11,15 +11,17 @@ from tests.authz.verifiers import NOW, RESOURCE, OpaqueTokenGate
 from tests.support.cases import each
 
 TIMES = {"exp": NOW + 300, "iat": NOW - 10}
-# Written down from the providers' source code: what their introspection endpoints return.
+# What their introspection endpoints return: recorded from the programs, without Logto.
 DJANGO = {"active": True, "scope": "files:write", "exp": NOW + 300, "client_id": "c1"}
+DJANGO_FOR_US = DJANGO | {"aud": [RESOURCE]}
 CANAILLE = {
     "active": True,
     "client_id": "c1",
     "token_type": "Bearer",
     "scope": "openid files:write",
-    "aud": ["gatepost", "c1"],
-    **TIMES,
+    "aud": ["gatepost"],
+    "exp": NOW + 300.36,
+    "iat": NOW - 9.64,
 }
 NODE = {
     "active": True,
@@ -32,11 +34,13 @@ NODE = {
 }
 LOGTO = {"active": True, "client_id": "c1", "scope": "openid", "token_type": "Bearer", **TIMES}
 PEOPLE: list[tuple[str, tuple[str, ...], dict[str, Any], str]] = [
+    ("django-oauth-toolkit", (), DJANGO_FOR_US | {"username": "alice"}, "alice"),
     ("django-oauth-toolkit", ("c1",), DJANGO | {"username": "alice"}, "alice"),
     ("canaille", ("gatepost",), CANAILLE | {"sub": "alice", "username": "Alice A"}, "alice"),
     ("oidc-provider", (), NODE | {"sub": "u1", "sid": "s1"}, "u1"),
 ]
 MACHINES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("django-oauth-toolkit", (), DJANGO_FOR_US),
     ("django-oauth-toolkit", ("c1",), DJANGO),
     ("canaille", ("gatepost",), CANAILLE),
     ("oidc-provider", (), NODE),
@@ -44,6 +48,7 @@ MACHINES: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
 REFUSED: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
     ("no_audience", "django-oauth-toolkit", ("c2",), DJANGO | {"username": "alice"}),
     ("no_audience", "django-oauth-toolkit", (), DJANGO),
+    ("wrong_audience", "django-oauth-toolkit", ("c1",), DJANGO | {"aud": ["https://other/mcp"]}),
     ("wrong_audience", "canaille", ("other",), CANAILLE | {"sub": "alice"}),
     ("no_subject", "canaille", ("gatepost",), CANAILLE | {"username": "Alice A"}),
     ("no_subject", "oidc-provider", (), NODE | {"username": "alice"}),

@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -11,7 +11,9 @@ import pytest
 
 from gatepost_authz.check import ASYMMETRIC, problems
 from gatepost_authz.config import Issuer, Resource
-from gatepost_authz.errors import InvalidToken
+from gatepost_authz.confirmation import Confirmation
+from gatepost_authz.errors import InvalidToken, IssuerUnavailable
+from gatepost_authz.introspector import Introspectors, active
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey, import_set
 from gatepost_authz.presets import PRESETS
@@ -50,6 +52,16 @@ class Keys:
         return False
 
 
+class RecordedAnswer:
+    """The issuer's recorded answer, whatever token it is asked about."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
+
+    async def ask(self, token: str, trusted: TrustedIssuer) -> dict[str, object]:
+        return active(current(self.answer))
+
+
 class Provider:
     """A provider as recorded, with a key of our own in the place of its key."""
 
@@ -59,7 +71,14 @@ class Provider:
         access = self.recorded["access"] or self.recorded["identity"]
         self.keys = Keys(access["header"]["alg"])
         registry = IssuerRegistry([self.settings])
-        self.gate = Verifiers([JwtVerifier(registry, self.keys, VerdictCache())])
+        self.answer = RecordedAnswer(dict(self.recorded.get("answer") or {}))
+        signed = JwtVerifier(
+            registry,
+            self.keys,
+            VerdictCache(),
+            confirmation=Confirmation(cast("Introspectors", self.answer)),
+        )
+        self.gate = Verifiers([signed])
         self.target = Resource(self.recorded["resource"]).of_tenant("")
 
     def token(self, kind: str, **changes: Any) -> str:
@@ -67,11 +86,17 @@ class Provider:
         recorded = self.recorded[kind]
         if isinstance(recorded, str):
             return recorded
-        now = int(time.time())
-        claims = recorded["claims"] | changes
-        claims |= {name: now + claims[name] for name in TIMES if name in recorded["claims"]}
+        # The answer is about the token: it has the same values.
+        common = {name: value for name, value in changes.items() if name in self.answer.answer}
+        self.answer.answer |= common
         sign = signer(self.keys.private, recorded["header"]["alg"])
-        return compact(recorded["header"], claims, sign)
+        return compact(recorded["header"], current(recorded["claims"]) | changes, sign)
+
+
+def current(claims: dict[str, Any]) -> dict[str, Any]:
+    """The recorded claims, whose times are seconds from now."""
+    now = int(time.time())
+    return claims | {name: now + claims[name] for name in TIMES if name in claims}
 
 
 @each("name", SIGNED)
@@ -101,6 +126,26 @@ async def test_a_person_without_scopes_is_no_machine(name: str) -> None:
         await provider.gate.verify(token, provider.target)
 
 
+async def test_a_token_that_says_too_little_needs_an_answer() -> None:
+    """Canaille's signed tokens name neither client nor scopes, so that none is accepted."""
+    provider = Provider("canaille")
+    alone = JwtVerifier(IssuerRegistry([provider.settings]), provider.keys, VerdictCache())
+    without = msgspec.structs.replace(provider.settings, introspection=None)
+    found = problems(resource=RECORDED["canaille"]["resource"], issuers=[without])
+
+    with pytest.raises(IssuerUnavailable, match="introspection"):
+        await alone.verify(provider.token("access"), provider.target)
+    assert "authz.E043" in {problem.id for problem in found}
+
+
+async def test_a_user_name_makes_no_machine() -> None:
+    """People choose their user names at Canaille; that of a client proves no machine."""
+    provider = Provider("canaille")
+
+    with pytest.raises(InvalidToken, match="unknown_caller_kind"):
+        await provider.gate.verify(provider.token("access", sub="agent"), provider.target)
+
+
 @pytest.mark.requirement("C24", "C25")
 @each("kind", ["identity", "refresh"])
 @each("name", RECORDED)
@@ -118,7 +163,8 @@ async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
     """Even where the client has the same name as the resource, the kinds stay apart."""
     provider = Provider(name)
     access = RECORDED[name]["access"]
-    audience = access["claims"].get("aud", "app1") if access else provider.settings.audiences[0]
+    ours = (*provider.settings.audiences, RECORDED[name]["resource"])[0]
+    audience = access["claims"].get("aud", "app1") if access else ours
 
     with pytest.raises(InvalidToken, match=r"wrong_type|wrong_kind|missing_claim"):
         await provider.gate.verify(provider.token("identity", aud=audience), provider.target)

@@ -92,7 +92,11 @@ PROBLEMS: dict[str, tuple[Change, str, str]] = {
     "not there": (at_another_port, "config.E130", "the connection failed"),
     "no key": (without_keys, "config.E131", "its key set cannot be used"),
     "no PKCE": (with_metadata(code_challenge_methods_supported=["plain"]), "config.W130", "S256"),
-    "no such scope": (with_metadata(scopes_supported=["openid"]), "config.W131", "files:write"),
+    "no such scope": (
+        with_metadata(scopes_supported=["openid", "x"]),
+        "config.W131",
+        "files:write",
+    ),
     "a secret that is wrong": (with_introspection(INVALID_CLIENT), "config.E132", "credentials"),
     "everything is active": (with_introspection(ACTIVE), "config.E132", "accepts everything"),
     "all is a refresh token": (with_other_types, "config.E132", "accepts everything"),
@@ -100,6 +104,21 @@ PROBLEMS: dict[str, tuple[Change, str, str]] = {
         with_confirmation_but_no_keys,
         "config.E131",
         "its key set cannot be used",
+    ),
+    "an unknown dashboard by 400": (
+        with_dashboard(answer(400, b'{"error":"invalid_client"}')),
+        "config.E133",
+        "client_secret",
+    ),
+    "an unauthorized dashboard": (
+        with_dashboard(answer(403, b'{"error":"unauthorized_client"}')),
+        "config.E133",
+        "client_secret",
+    ),
+    "a wall before the token endpoint": (
+        with_dashboard(answer(403, b"no")),
+        "config.E133",
+        "status 403",
     ),
     "an unknown dashboard": (with_dashboard(INVALID_CLIENT), "config.E133", "client_secret"),
 }
@@ -124,6 +143,9 @@ async def test_what_the_issuer_does_not_do_is_a_problem_with_its_setting(
     assert "s3cret" not in str(result)
 
 
+SCOPES = {"no scopes of tools": ("files:write",)}
+"""What callers request, where the case is about it."""
+
 GOOD: dict[str, tuple[Change, str]] = {
     "an issuer of signed tokens": (lambda idp: {}, "1 usable key (PS256, RS256)"),
     "registration": (
@@ -132,6 +154,14 @@ GOOD: dict[str, tuple[Change, str]] = {
     ),
     "introspection": (with_introspection(INACTIVE), "introspection answers"),
     "a dashboard": (with_dashboard(INVALID_GRANT), "the dashboard's client is known"),
+    "a dashboard at Glewlwyd": (
+        with_dashboard(answer(403, b'{"error":"invalid_code"}')),
+        "the dashboard's client is known",
+    ),
+    "no scopes of tools": (
+        with_metadata(scopes_supported=["openid", "profile"]),
+        "its metadata list no scopes of tools",
+    ),
     "keys without metadata": (
         lambda idp: {"issuer": f"{idp.base}/other", "jwks_uri": f"{idp.base}/main/jwks"},
         "1 usable key",
@@ -146,7 +176,7 @@ async def test_an_issuer_that_works_is_one_line(case: str, monkeypatch: pytest.M
     change, says = GOOD[case]
     with Idp() as idp:
         issuer = issuer_settings(idp)
-        result = await check(issuer | change(idp))
+        result = await check(issuer | change(idp), scopes=SCOPES.get(case, ()))
 
     assert result.problems == ()
     assert says in result.lines[0]

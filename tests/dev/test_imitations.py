@@ -20,6 +20,7 @@ from gatepost.dev.imitating import (
 from gatepost_authz.config import Issuer
 from gatepost_authz.errors import InvalidToken, WrongAudience
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.token_rules import CallerMark, TokenRules
 from gatepost_keys.imitation import IMITATIONS, Imitation
 from gatepost_keys.imitation.shape import DEVELOPMENT
 from gatepost_keys.issuer.state import CLI_CLIENT
@@ -32,8 +33,8 @@ from tests.support.tokens import unb64
 NAMES = list(IMITATIONS)
 SIGNED = [name for name, shape in IMITATIONS.items() if shape.opaque != "always"]
 WITH_MACHINES = [name for name in SIGNED if IMITATIONS[name].machine]
-TREATED_AS_PEOPLE = {"keycloak", "zitadel", "authentik"}
-"""Their machines have an account, whose id is no client's (docs/providers.md)."""
+TREATED_AS_PEOPLE = {"zitadel", "authentik"}
+"""Nothing in their tokens proves a machine (docs/providers.md)."""
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +119,22 @@ async def test_a_machine_is_accepted_as_one(imitated: Callable[[str], Imitated],
 
     assert caller.tenant_id == "acme"
     assert caller.client_id == client_id(one.shape, MACHINE_CLIENT)
-    assert caller.subject_kind == "client" or name in TREATED_AS_PEOPLE
+    assert caller.subject_kind == ("user" if name in TREATED_AS_PEOPLE else "client")
     assert "refresh_token" not in answer.json()
+
+
+async def test_a_machine_that_the_table_names_is_one(
+    imitated: Callable[[str], Imitated],
+) -> None:
+    """Zitadel: the login name of a service user is its client id, which no application has."""
+    one = imitated("zitadel")
+    named = CallerMark(claim="client_id", value=client_id(one.shape, MACHINE_CLIENT))
+    rules = TokenRules(machine=(CallerMark(subject_is_client=True), named))
+    table = msgspec.structs.replace(one.config.issuers[0], tokens=rules)
+    machine = await one.verify((await one.machine()).json()["access_token"], table=table)
+    person = await one.verify((await one.sign_in()).json()["access_token"], table=table)
+
+    assert (machine.subject_kind, person.subject_kind) == ("client", "user")
 
 
 @each("name", [name for name in NAMES if not IMITATIONS[name].machine])

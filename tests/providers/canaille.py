@@ -30,9 +30,5 @@ class Canaille(Provider):
             "tenant": {"value": "acme"},
             "roles": {"approver": {"claim": "groups", "value": "approver"}},
             "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),
-            "introspection": {
-                "client_id": GATEPOST,
-                "client_secret": "env:TEST_SECRET",
-                "when": "always",
-            },
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
         }

@@ -94,6 +94,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """``tokeninfo`` (Google): ``access_token`` is posted without a client, no ``active``."""
     introspection_endpoint: str = ""
     """The introspection endpoint, if the provider's metadata do not name it."""
+    introspects_signed: bool = False
+    """Whether signed tokens are always introspected: alone, they do not say what they allow."""
     answers_name_type: bool = False
     """
     Answers about access tokens always have ``token_type``, and those about refresh tokens never.

@@ -109,8 +109,10 @@ SELF_HOSTED: tuple[Preset, ...] = (
         types=frozenset({"jwt"}),
         required=STANDARD,
         names_resource=False,
-        machine=(NO_SUBJECT, SUBJECT_IS_CLIENT),
+        # Its machines have no subject. A subject that is a client id is a person's user name.
+        machine=(NO_SUBJECT,),
         opaque=True,
+        introspects_signed=True,
     ),
     Preset(
         name="cloudflare-workers",

@@ -10,7 +10,7 @@ import msgspec
 from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost_authz.client_authentication import credentials
-from gatepost_authz.config import UNSAFE, DashboardClient, Problem
+from gatepost_authz.config import TENANT, UNSAFE, Beside, DashboardClient, Problem, Resource
 from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, locations
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -22,6 +22,11 @@ from gatepost_authz.reasons import RULES
 CA_BUNDLE = "set network.ca_bundle to a file with the certificate of the CA that issued it"
 HINTS = {"certificate": CA_BUNDLE, "address": "add the network to the issuer's allow_private"}
 """What to do about a failed fetch, by its reason."""
+
+OF_OPENID = frozenset(
+    {"openid", "profile", "email", "address", "phone", "offline_access", "groups", "roles"}
+)
+"""Scopes for claims about people, which belong to no resource."""
 
 
 class OnlineResult(msgspec.Struct, frozen=True):
@@ -51,7 +56,7 @@ async def check_issuers(config: Config, scopes: Iterable[str]) -> OnlineResult:
         for trusted in IssuerRegistry(config.issuers).issuers:
             setting = f"issuers[{numbers[trusted.settings.issuer]}]"
             one = IssuerCheck(trusted, setting, fetcher, discovery, introspectors)
-            line = await one.run(frozenset(scopes))
+            line = await one.run(frozenset(scopes), callback_of(config.resource))
             found += one.problems
             if line:
                 lines.append(line)
@@ -77,8 +82,12 @@ class IssuerCheck:
         self._discovery = discovery
         self._introspectors = introspectors
 
-    async def run(self, scopes: frozenset[str]) -> str:
-        """Ask the issuer; return the line for one without errors, else an empty string."""
+    async def run(self, scopes: frozenset[str], callback: str) -> str:
+        """
+        Ask the issuer; return the line for one without errors, else an empty string.
+
+        *callback* is a redirect URI of the dashboard.
+        """
         if self._trusted.template is not None:
             return f"{self._issuer}: not asked, because tokens fill in the issuer"
         facts: list[str] = []
@@ -89,7 +98,7 @@ class IssuerCheck:
             facts.append(await self._key_set())
         facts.append(await self._introspection())
         if document is not None:
-            facts.append(await self._sign_in(document[0]))
+            facts.append(await self._sign_in(document[0], callback))
         if any(problem.level == "error" for problem in self.problems):
             return ""
         return f"{self._issuer}: {', '.join(fact for fact in facts if fact)}"
@@ -135,8 +144,12 @@ class IssuerCheck:
                 "issuer",
             )
         offered = document.get("scopes_supported")
-        missing = sorted(scopes.difference(offered)) if isinstance(offered, list) else []
-        if missing:
+        offered = offered if isinstance(offered, list) else []
+        missing = sorted(scopes.difference(offered)) if offered else []
+        if missing and OF_OPENID.issuperset(map(str, offered)):
+            # Glewlwyd and Canaille list these alone, whatever scopes their clients may have.
+            yield "its metadata list no scopes of tools"
+        elif missing:
             self._add(
                 "config.W131",
                 f"its metadata do not list the scopes {', '.join(missing)}",
@@ -183,15 +196,16 @@ class IssuerCheck:
         )
         return ""
 
-    async def _sign_in(self, metadata: IssuerMetadata) -> str:
+    async def _sign_in(self, metadata: IssuerMetadata, callback: str) -> str:
         client = self._trusted.settings.dashboard
         if client is None:
             return ""
         try:
             endpoint = client.token_endpoint or metadata.endpoint("token_endpoint")
-            await self._redeem_nothing(endpoint, client)
+            await self._redeem_nothing(endpoint, client, callback)
         except FetchError as error:
-            if error.status == 400:
+            named = error.error or ("invalid_grant" if error.status == 400 else "")
+            if named and named not in {"invalid_client", "unauthorized_client"}:
                 return "the dashboard's client is known"
             self._add(
                 "config.E133",
@@ -202,8 +216,12 @@ class IssuerCheck:
             return ""
         return "the dashboard's client is known"
 
-    async def _redeem_nothing(self, endpoint: str, client: DashboardClient) -> None:
-        """Redeem a code that was never issued: 400 says that the client itself is accepted."""
+    async def _redeem_nothing(self, endpoint: str, client: DashboardClient, callback: str) -> None:
+        """
+        Redeem a code that was never issued: a refusal of the code accepts the client.
+
+        Glewlwyd says of a foreign redirect URI that the client is not authorized, so it is ours.
+        """
         headers, form = credentials(client, resolve(client.client_secret))
         place = place_of(self._issuer, self._trusted)
         transport = self._fetcher.transport(
@@ -212,7 +230,7 @@ class IssuerCheck:
         asked = {
             "grant_type": "authorization_code",
             "code": secrets.token_urlsafe(32),
-            "redirect_uri": "https://gatepost.invalid/callback",
+            "redirect_uri": callback,
             "code_verifier": secrets.token_urlsafe(48),
             **form,
         }
@@ -220,3 +238,9 @@ class IssuerCheck:
             await self._fetcher.post_form(endpoint, asked, headers=headers, transport=transport)
         finally:
             await transport.aclose()
+
+
+def callback_of(resource: str) -> str:
+    """Return the redirect URI of the dashboard; with one per tenant, that of a made-up tenant."""
+    ours = Resource(resource)
+    return f"{ours.origin}{Beside(ours).base}/dashboard/callback".replace(TENANT, "tenant")

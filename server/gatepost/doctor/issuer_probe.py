@@ -5,7 +5,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +17,7 @@ from gatepost_authz.addresses import networks_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.check import problems
 from gatepost_authz.config import Issuer, Network, Resource
+from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.discovery import (
     Discovery,
     DiscoveryLocation,
@@ -159,8 +160,18 @@ class IssuerProbe:
         if isinstance(expires, int | float) and 0 < expires <= now:
             now = expires - 1
             self.findings.append("The token has expired. It was checked as of a second before.")
-        keys = IssuerKeySets(self._fetcher)
-        try:
+        async with AsyncExitStack() as closing:
+            keys = IssuerKeySets(self._fetcher)
+            closing.push_async_callback(keys.aclose)
+            confirmation: Confirmation | None = None
+            if proposal.preset.introspects_signed:
+                introspectors = await closing.enter_async_context(self._introspectors())
+                answer = await self._introspected(proposal, introspectors)
+                if answer is None:
+                    proposal.complete()
+                    return
+                confirmation = Confirmation(introspectors)
+                evidence = msgspec.structs.replace(evidence, claims={**answer, **claims})
 
             async def verify(issuer: Issuer) -> TenantContext | None:
                 verifier = JwtVerifier(
@@ -168,38 +179,16 @@ class IssuerProbe:
                     keys,
                     VerdictCache(),
                     policy=self._policy(),
+                    confirmation=confirmation,
                     clock=lambda: now,
                 )
                 target = Resource(self._asked.resource).of_tenant("")
                 return await verifier.verify(self._asked.token, target)
 
             await self._fit(proposal, evidence, verify)
-        finally:
-            await keys.aclose()
 
     async def _fit_opaque(self, proposal: Proposal, metadata: Mapping[str, object]) -> None:
-        if not self._asked.client_id:
-            self.works = False
-            self.findings.append(
-                "The token is opaque, so the issuer must be asked about it. "
-                "Add --client-id and --client-secret of a client that may introspect."
-            )
-            proposal.complete()
-            return
-        if authority(proposal.settings.issuer) != authority(self._asked.url):
-            # Someone who can plant a document on this host would get the token and the secret.
-            self.works = False
-            self.findings.append(
-                "The metadata name an issuer on another host, so the token and the secret were "
-                "not sent. If this is your issuer, probe its own URL."
-            )
-            proposal.complete()
-            return
-        discovery = Discovery(self._fetcher)
-        introspectors = Introspectors(
-            self._fetcher, discovery, secret_of=lambda reference: self._asked.client_secret
-        )
-        try:
+        async with self._introspectors() as introspectors:
             answer = await self._introspected(proposal, introspectors)
             if answer is None:
                 proposal.complete()
@@ -213,18 +202,44 @@ class IssuerProbe:
 
             evidence = Evidence(claims=answer, resource=self._asked.resource)
             await self._fit(proposal, evidence, verify)
-        finally:
-            await introspectors.aclose()
-            await discovery.aclose()
+
+    @asynccontextmanager
+    async def _introspectors(self) -> AsyncIterator[Introspectors]:
+        """Yield what asks the issuer about tokens, with the client that the operator named."""
+        async with AsyncExitStack() as closing:
+            discovery = Discovery(self._fetcher)
+            closing.push_async_callback(discovery.aclose)
+            introspectors = Introspectors(
+                self._fetcher, discovery, secret_of=lambda reference: self._asked.client_secret
+            )
+            closing.push_async_callback(introspectors.aclose)
+            yield introspectors
 
     async def _introspected(
         self, proposal: Proposal, introspectors: Introspectors
     ) -> Mapping[str, object] | None:
         """Return the answer about the token, and add how the client authenticates; None: no."""
+        signed = looks_like_jwt(self._asked.token)
+        lacks = "The token says too little by itself" if signed else "The token is opaque"
+        if not self._asked.client_id:
+            self.works = False
+            self.findings.append(
+                f"{lacks}, so the issuer must be asked about it. "
+                "Add --client-id and --client-secret of a client that may introspect."
+            )
+            return None
+        if authority(proposal.settings.issuer) != authority(self._asked.url):
+            # Someone who can plant a document on this host would get the token and the secret.
+            self.works = False
+            self.findings.append(
+                "The metadata name an issuer on another host, so the token and the secret were "
+                "not sent. If this is your issuer, probe its own URL."
+            )
+            return None
         refusal: AuthError | None = None
         for method in METHODS:
             settings = {"client_id": self._asked.client_id, "client_secret": REFERENCE, **method}
-            why = "The token is opaque. The issuer accepted this client and this method."
+            why = f"{lacks}. The issuer accepted this client and this method."
             proposal.set("introspection", settings, why)
             [trusted] = IssuerRegistry([proposal.settings]).issuers
             try:

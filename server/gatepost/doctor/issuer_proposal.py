@@ -127,7 +127,7 @@ class Proposal:
         ID tokens are signed with the same keys, and must never open a resource.
         """
         preset = self.preset
-        if not evidence.algorithm:
+        if not evidence.algorithm or preset.introspects_signed:
             return True  # the issuer itself was asked about the token
         if preset.types.isdisjoint({"", "jwt"}) or preset.must_equal or preset.access_marks:
             return True
@@ -194,9 +194,31 @@ def preset_of(issuer: str, metadata: Mapping[str, object]) -> tuple[str, str]:
     for name, path in PATHS.items():
         if re.fullmatch(path, parts.path, re.ASCII):
             return name, f"Issuers of {name} have such a path."
+    return program_of(issuer, metadata) or (
+        "generic",
+        "Nothing tells which provider this is, so RFC 9068 applies.",
+    )
+
+
+def program_of(issuer: str, metadata: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return the preset of a program that runs anywhere, if its metadata tell it by themselves."""
     if any(name.startswith("credentials_endpoint_draft") for name in metadata):
         return "hydra", "Only Ory Hydra has such members in its metadata."
-    return "generic", "Nothing tells which provider this is, so RFC 9068 applies."
+    if metadata.get("service_documentation") == "https://canaille.readthedocs.io":
+        return "canaille", "The metadata name Canaille's documentation."
+    token, base = metadata.get("token_endpoint"), issuer.rstrip("/")
+    if token == f"{base}/token/" and (
+        metadata.get("revocation_endpoint") == f"{base}/revoke_token/"
+        or metadata.get("jwks_uri") == f"{base}/.well-known/jwks.json"
+    ):
+        return "django-oauth-toolkit", "Only django-oauth-toolkit has endpoints with such names."
+    ours = (metadata.get("introspection_endpoint"), metadata.get("revocation_endpoint"))
+    if ours == (f"{token}/introspection", f"{token}/revocation"):
+        return "oidc-provider", "Only oidc-provider has endpoints with such names."
+    responses = metadata.get("response_types_supported")
+    if isinstance(responses, list) and {"client_credentials", "refresh_token"} <= set(responses):
+        return "generic", "This is Glewlwyd: its tokens follow RFC 9068."
+    return None
 
 
 def as_toml(value: object) -> str:

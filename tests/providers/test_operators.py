@@ -1,0 +1,120 @@
+"""What an operator does first: `gatepost issuer probe`, `gatepost check --online`, and serving."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.providers.conftest import ENVIRONMENT, Pairing, configuration, written
+from tests.providers.provider import GATEPOST, MACHINE
+from tests.support import commands
+from tests.support.cases import each
+from tests.support.client import Client
+from tests.support.issuers import SECRET
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.slow
+RECOGNISED = {
+    "canaille": "canaille",
+    "django-oauth-toolkit": "django-oauth-toolkit",
+    "glewlwyd": "generic",
+    "oidc-provider": "oidc-provider",
+    "oidc-provider-opaque": "oidc-provider",
+}
+SECRETS = ENVIRONMENT | {"GATEPOST_INTROSPECTION_SECRET": SECRET, "WRONG_SECRET": "wrong"}
+
+
+def probed(pair: Pairing, token: str) -> tuple[int, str, str]:
+    """Exit code, table and findings of the probe, with Gatepost's own client at the provider."""
+    site = pair.provider.site
+    return commands.ended(
+        *("issuer", "probe", pair.provider.issuer, "--resource", site.resource),
+        *("--client-id", GATEPOST, "--ca-bundle", str(site.company.bundle)),
+        env={"GATEPOST_PROBE_TOKEN": token, "GATEPOST_PROBE_CLIENT_SECRET": SECRET},
+    )
+
+
+def called(pair: Pairing, issuers: list[dict[str, Any]], token: str, folder: Path) -> Any:
+    """What a Gatepost with these tables knows of the caller; it is the pair's, on another port."""
+    port = free_port()
+    settings = configuration(pair.provider, ca_bundle=str(pair.provider.site.company.bundle))
+    settings |= {"issuers": issuers, "listen": {"port": port}}
+    client = Client(pair.provider.site.resource)
+    client.port = port
+    with commands.serve(written(settings), folder, env=SECRETS):
+        return client.whoami(token)
+
+
+@each("kind", ["person", "machine"])
+def test_the_probe_writes_a_table_that_works(pair: Pairing, kind: str, tmp_path: Path) -> None:
+    """The table as printed, in a real Gatepost: the same token, and the same caller as before."""
+    person = kind == "person"
+    token = pair.provider.person_token("alice") if person else pair.provider.machine_token()
+    code, table, told = probed(pair, token)
+    assert code == 0, told
+    issuers = tomllib.loads(table)["issuers"]
+    known, usual = called(pair, issuers, token, tmp_path), pair.client.whoami(token)
+
+    assert [issuer["preset"] for issuer in issuers] == [RECOGNISED[pair.provider.name]]
+    assert known["subject_kind"] == ("user" if person else "client")
+    assert known["subject"] == usual["subject"]
+    assert person or known["subject"] == MACHINE
+    assert known["scopes"] == usual["scopes"]
+    assert token not in table + told
+    assert SECRET not in table + told
+
+
+def test_the_probe_proposes_nothing_for_other_tokens(pair: Pairing) -> None:
+    """An ID token or a refresh token by mistake: the table must not be changed to accept it."""
+    tokens = pair.provider.signed_in("alice")
+    for name in ("id_token", "refresh_token"):
+        if name not in tokens:
+            continue
+        code, table, told = probed(pair, tokens[name])
+        [issuer] = tomllib.loads(table)["issuers"]
+
+        assert code == 1, told
+        assert "tokens" not in issuer
+        assert "audiences" not in issuer
+        assert "accepted" not in told.partition("No setting")[0]
+
+
+def checked(settings: dict[str, Any], folder: Path) -> tuple[int, str, str]:
+    """What `gatepost check --online` says of a configuration."""
+    path = folder / "gatepost.toml"
+    path.write_text(written(settings), encoding="utf-8")
+    return commands.ended("check", "--online", "--config", str(path), env=SECRETS, cwd=folder)
+
+
+def test_the_check_finds_no_problem_where_there_is_none(pair: Pairing, tmp_path: Path) -> None:
+    """Metadata, keys, introspection and the dashboard's client, as the journeys use them."""
+    bundle = str(pair.provider.site.company.bundle)
+    code, said, told = checked(configuration(pair.provider, ca_bundle=bundle), tmp_path)
+
+    assert code == 0, said + told
+    assert re.search(r"config\.[EW]13\d", said + told) is None, said + told
+    assert f"{pair.provider.issuer}: metadata found" in said
+    assert "the dashboard's client is known" in said
+    if "introspection" in pair.provider.table():
+        assert "introspection answers" in said
+
+
+def test_the_check_names_a_wrong_secret(pair: Pairing, tmp_path: Path) -> None:
+    """Of introspection where there is one, and of the dashboard; the secret itself is not shown."""
+    bundle = str(pair.provider.site.company.bundle)
+    wrong = {"client_secret": "env:WRONG_SECRET"}
+    table = pair.provider.table()
+    changes = {"dashboard": {**pair.provider.dashboard(), **wrong}}
+    expected = {"issuers[0].dashboard"}
+    if "introspection" in table:
+        changes["introspection"] = {**table["introspection"], **wrong}
+        expected.add("issuers[0].introspection")
+    settings = configuration(pair.provider, ca_bundle=bundle, **changes)
+    code, said, told = checked(settings, tmp_path)
+
+    assert code == 1
+    for setting in expected:
+        assert setting in said + told
+    assert SECRET not in said + told
