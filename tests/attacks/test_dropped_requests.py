@@ -11,7 +11,7 @@ from gatepost.mcp.sessions import request_messages
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
-from tests.policy.replicas import run_ready, run_until
+from tests.policy.conftest import run_ready, run_until
 from tests.support.endpoint import JSON, META, VERSION, Header, TaskClient, message
 
 WITHIN_S = 10

@@ -12,7 +12,7 @@ from gatepost.mcp.sessions.resumable import OVER_S, EventLog, EventLogs
 from gatepost.mcp.sessions.settings import MOST_WATCHED_CHARACTERS
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import MemoryRelay
-from tests.policy.replicas import run_until
+from tests.policy.conftest import run_until
 from tests.support.asking_tools import ACCEPTED, opened, question, said_in_session
 from tests.support.endpoint import JSON, Clock, EndpointClient, a_caller, message
 from tests.support.endpoint_streams import EndpointPair

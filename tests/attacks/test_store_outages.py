@@ -10,7 +10,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
 from tests.mcp import fixture_questions
-from tests.policy.replicas import run_until
+from tests.policy.conftest import run_until
 from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 pack = Pack("documents")

@@ -12,7 +12,7 @@ from gatepost.mcp.tasks.store import TaskLimits
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.memory.records import MemoryRecords, MemoryTasks
 from gatepost.storage.tasks import TaskRecord
-from tests.policy.replicas import run_ready, run_until
+from tests.policy.conftest import run_ready, run_until
 from tests.support.endpoint import DECLARED, JSON, META, VERSION, Response, TaskClient, message
 
 WITHIN_S = 10

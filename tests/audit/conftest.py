@@ -1,11 +1,290 @@
 """Tools whose calls end in every way, and where the records of these tests are kept."""
 
 import asyncio
+import hashlib
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import asyncpg
+import msgspec
 import pytest
 
 from gatepost import CallContext, Pack, Secret, ToolFailure
+from gatepost.audit.checkpoints import public_keys, sign
+from gatepost.audit.erasure import DetailErasure
+from gatepost.audit.retention import prune
+from gatepost.audit.verify import VerificationResult, verify
+from gatepost.audit.writer import AuditWriter
+from gatepost.config.audit import AuditSettings
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.audit import AuditRow, ChainHead, Checkpoint, Segment
+from gatepost.storage.audit_segments import kept
+from gatepost.storage.backends import open_records
+from gatepost.storage.records import Records
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
+
+ISSUER = "https://id.example.com"
+NOW = 1_800_000_000.0
+
+
+def person(subject: str, tenant: str = "acme", **more: Any) -> TenantContext:
+    """Somebody of that tenant."""
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=ISSUER,
+        subject=subject,
+        subject_kind="user",
+        resource="https://mcp.example.com/mcp",
+        expires_at=int(NOW) + 3600,
+        **more,
+    )
+
+
+class AuditLog:
+    """Records of tenants, written as a server writes them, at a clock of its own."""
+
+    def __init__(self, records: Records, keyring: KeyRing | None = None) -> None:
+        self.records, self.keyring = records, keyring or KeyRing.ephemeral()
+        self.now = NOW
+        self.writer = self.process()
+        self.erasure = DetailErasure(records, self.keyring, clock=lambda: self.now)
+
+    def process(self, **settings: Any) -> AuditWriter:
+        """Another process with the same key ring."""
+        chosen = AuditSettings(batch_ms=0, **settings)
+        clock = lambda: self.now  # noqa: E731
+        return AuditWriter(self.records, self.keyring, Redaction(), chosen, clock=clock)
+
+    async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
+        """So many records of one person, each durable before the next."""
+        for _ in range(count):
+            await self._note(tenant, subject)
+
+    async def together(self, *subjects: str) -> None:
+        """A record of acme for each of them, in one commit."""
+        await asyncio.gather(*(self._note("acme", subject) for subject in subjects))
+
+    async def _note(self, tenant: str, subject: str) -> None:
+        self.now += 1
+        await self.writer.note(
+            tenant,
+            "approval",
+            outcome="approved",
+            tool="deploy",
+            caller=person(subject, tenant),
+            details={"rule": "two people"},
+            private={"reason": f"looked at {self.now:.0f}"},
+        )
+
+    async def sign(self, tenant: str = "acme") -> Checkpoint:
+        """A checkpoint of what is there now; the newest."""
+        await sign(self.records, self.keyring, tenant, lambda: self.now)
+        return (await self.records.of(tenant).trail.checkpoints())[-1]
+
+    async def prune(self, before: float, tenant: str = "acme") -> int:
+        """Remove records from before a time; return the last removed one."""
+        return await prune(self.records, self.keyring, tenant, before, lambda: self.now)
+
+    async def fill(self) -> Checkpoint:
+        """Twelve records of acme, checkpoints at 5 and 10; eight of globex; the newest of acme."""
+        await self.note(2)
+        await self.together("alice", "alice", "alice")
+        await self.sign()
+        await self.together("alice", "alice", "bob")
+        await self.together("alice", "alice")
+        newest = await self.sign()
+        await self.note(2)
+        await self.note(8, "globex")
+        await self.sign("globex")
+        return newest
+
+    async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> VerificationResult:
+        """What an operator hears, who has the ring."""
+        keys = public_keys(self.keyring)
+        return await verify(self.records, tenant, keys, self.keyring, kept)
+
+
+@asynccontextmanager
+async def audit_log(url: str, keyring: KeyRing | None = None) -> AsyncIterator[AuditLog]:
+    """A audit_log in that database, for the time of a block."""
+    records = await open_records(url)
+    try:
+        one = AuditLog(records, keyring)
+        yield one
+        await one.writer.aclose()
+    finally:
+        await records.aclose()
+
+
+async def tamper(url: str, *statements: str) -> None:
+    """Somebody who can write to the database, and has no key."""
+    if url.startswith("sqlite:"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+        return
+    remote = await asyncpg.connect(url)
+    for statement in statements:
+        await remote.execute(statement)
+    await remote.close()
+
+
+def changed(body: str, **fields: Any) -> str:
+    """A body with other fields."""
+    return msgspec.json.encode({**msgspec.json.decode(body), **fields}).decode()
+
+
+Value = bytes | str | int | None
+
+
+class StolenData(msgspec.Struct):
+    """
+    What an attacker reads before it writes: acme's records, checkpoints 5 and 10, its end.
+
+    There are 12 records, in the segments 1, 2, 3 to 5, 6 to 8, 9 to 10, 11, 12.
+    """
+
+    url: str
+    rows: list[AuditRow]
+    segments: list[Segment]
+    signed: list[Checkpoint]
+    end: ChainHead
+    others: list[AuditRow]
+    """Globex's."""
+
+    def sql(self, value: Value) -> str:
+        """A value as the database writes it."""
+        if value is None:
+            return "NULL"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, bytes):
+            sqlite = self.url.startswith("sqlite:")
+            return f"x'{value.hex()}'" if sqlite else f"'\\x{value.hex()}'::bytea"
+        return "'" + value.replace("'", "''") + "'"
+
+    def set(self, number: int, **columns: Value) -> str:
+        """A statement that changes the segment that begins with that record."""
+        return update("segments", f"first = {number}", self.assigned(columns))
+
+    def set_head(self, **columns: Value) -> str:
+        return update("heads", "number > 0", self.assigned(columns))
+
+    def set_checkpoint(self, number: int, **columns: Value) -> str:
+        return update("checkpoints", f"number = {number}", self.assigned(columns))
+
+    def assigned(self, columns: Mapping[str, Value]) -> str:
+        return ", ".join(f"{name} = {self.sql(value)}" for name, value in columns.items())
+
+    def row(self, table: str, *values: Value) -> str:
+        """A statement that adds a row."""
+        told = ", ".join(map(self.sql, values))
+        return f"INSERT INTO audit_{table} VALUES ({told})"  # noqa: S608  # the attacker's
+
+    def insert(self, segment: Segment) -> str:
+        """A statement that adds a segment."""
+        return self.row("segments", "acme", *msgspec.structs.astuple(segment))
+
+    def fitting(self, first: int, rows: Sequence[AuditRow]) -> Segment:
+        """These records as a segment whose columns all fit."""
+        return kept(first, rows)[0]
+
+    def instead(self, first: int, rows: Sequence[AuditRow]) -> list[str]:
+        """Statements that put these records where a segment was."""
+        return [drop("segments", f"first = {first}"), self.insert(self.fitting(first, rows))]
+
+    def seven(self, **fields: Value) -> list[str]:
+        """Statements that change record 7, between two others in its segment."""
+        row = msgspec.structs.replace(self.rows[6], **fields)
+        if isinstance(body := fields.get("body"), str) and body.startswith("{"):
+            said = msgspec.json.decode(body)
+            columns = {name: said[name] for name in ("at", "kind", "tool", "outcome")}
+            row = msgspec.structs.replace(row, **columns)
+        return self.instead(6, [self.rows[5], row, self.rows[7]])
+
+    def respelt(self, before: str, after: str) -> list[str]:
+        """A statement that changes the text of the segment of record 7, once, there."""
+        text = self.segments[3].records
+        at = text.index(before, text.index('{"number":7'))
+        return [self.set(6, records=text[:at] + after + text[at + len(before) :])]
+
+    def without_seven(self) -> str:
+        """A statement that cuts record 7 out of a text, and changes nothing else."""
+        left = self.fitting(6, [self.rows[5], self.rows[7]])
+        return self.set(6, records=left.records)
+
+    def rechained(self, number: int) -> Iterable[str]:
+        """Another reading of one record, and all hashes behind it made to fit."""
+        previous, rows = self.rows[number - 2].hash, {row.number: row for row in self.rows}
+        for row in self.rows[number - 1 :]:
+            body = changed(row.body, outcome="denied") if row.number == number else row.body
+            outcome = "denied" if row.number == number else row.outcome
+            previous = hashlib.sha256(previous + body.encode()).digest()
+            fields = {"body": body, "outcome": outcome, "hash": previous}
+            rows[row.number] = msgspec.structs.replace(row, **fields)
+        for one in self.segments:
+            yield from self.instead(one.first, [rows[at] for at in range(one.first, one.last + 1)])
+        yield self.set_head(hash=previous)
+
+
+def update(table: str, where: str, told: str) -> str:
+    which = f"tenant = 'acme' AND {where}"
+    return f"UPDATE audit_{table} SET {told} WHERE {which}"  # noqa: S608  # the attacker's
+
+
+def drop(table: str, where: str) -> str:
+    return f"DELETE FROM audit_{table} WHERE tenant = 'acme' AND {where}"  # noqa: S608  # the same
+
+
+def moved(first: int, by: int) -> str:
+    """A segment goes elsewhere, with all that says where it is."""
+    return update("segments", f"first = {first}", f"first = first + {by}, last = last + {by}")
+
+
+def another(row: AuditRow, **fields: object) -> str:
+    return changed(row.body, **fields)
+
+
+def part(row: AuditRow, *names: str) -> str:
+    """Some parts of a side."""
+    side = msgspec.json.decode(row.side or "{}")
+    return msgspec.json.encode({name: side[name] for name in names}).decode()
+
+
+async def stolen_data(one: AuditLog, url: str) -> StolenData:
+    """What is there of acme."""
+    trail = one.records.of("acme").trail
+    end = await trail.head()
+    assert end is not None
+    others = await one.records.of("globex").trail.rows(0, 99)
+    rows, there = await trail.rows(0, 99), await trail.segments(0, 99)
+    return StolenData(url, rows, there, await trail.checkpoints(), end, others)
+
+
+def restored(at: StolenData) -> list[str]:
+    """Everything of acme as it was."""
+    end = [getattr(at.end, name) for name in ChainHead.__struct_fields__]
+    return [
+        *gone(),
+        *map(at.insert, at.segments),
+        *(
+            at.row("checkpoints", "acme", one.number, one.statement, one.signature)
+            for one in at.signed
+        ),
+        at.row("heads", *end),
+    ]
+
+
+def gone() -> list[str]:
+    """Nothing of acme is left."""
+    columns = {"segments": "first", "checkpoints": "number", "heads": "number"}
+    return [drop(table, f"{column} IS NOT NULL") for table, column in columns.items()]
+
 
 AUDITED_TOOLS = "tests.audit.conftest"
 pack = Pack("audited")

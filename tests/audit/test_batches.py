@@ -13,7 +13,7 @@ from gatepost.storage.commit import CommitFuture
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.tools.api import Call
 from gatepost.tools.redaction import Redaction
-from tests.audit.audit_log import person
+from tests.audit.conftest import person
 
 SOON_S = 10
 LONG_MS = 60_000.0

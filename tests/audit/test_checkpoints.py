@@ -17,7 +17,7 @@ from gatepost.secrets.keyring import KeyRing, create
 from gatepost.storage.audit import AuditDraft
 from gatepost.storage.backends import open_records
 from gatepost.storage.records import Records
-from tests.audit.audit_log import NOW, AuditLog
+from tests.audit.conftest import NOW, AuditLog
 
 SOON_S = 60
 

@@ -12,8 +12,7 @@ import pytest
 from gatepost.audit.search import AuditSearch
 from gatepost.mcp.stdio import Stdio
 from gatepost.storage.audit import AuditQuery
-from tests.audit.audit_log import AuditLog
-from tests.audit.conftest import AUDITED_TOOLS
+from tests.audit.conftest import AUDITED_TOOLS, AuditLog
 from tests.audit.test_calls import AuditedServer
 from tests.rest.conftest import Octopus
 from tests.support.cases import each

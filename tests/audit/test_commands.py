@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gatepost.secrets.keyring import KeyRing
-from tests.audit.audit_log import AuditLog, audit_log
+from tests.audit.conftest import AuditLog, audit_log
 from tests.support.commands import DeploymentFolder
 
 TENANTS = ("acme", "globex")

@@ -19,8 +19,7 @@ from gatepost.storage.sql.sqlite_audit_writer import SqliteWriter
 from gatepost.tools.api import Call
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import Redaction
-from tests.audit.audit_log import NOW, person
-from tests.audit.conftest import pack
+from tests.audit.conftest import NOW, pack, person
 from tests.support.measuring import steps
 
 MOST_STEPS = 5

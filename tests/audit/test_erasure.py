@@ -12,7 +12,7 @@ from gatepost.audit.search import AuditSearch
 from gatepost.secrets.keyring import KeyRing, create, rotate
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.sql.sqlite import empty_log
-from tests.audit.audit_log import ISSUER, AuditLog, audit_log, person, stolen_data, tamper
+from tests.audit.conftest import ISSUER, AuditLog, audit_log, person, stolen_data, tamper
 
 
 async def everything(one: AuditLog, tenant: str = "acme") -> str:

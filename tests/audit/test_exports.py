@@ -17,7 +17,7 @@ from gatepost.audit.export import (
 from gatepost.audit.search import AuditRecord, AuditSearch
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.memory.records import MemoryRecords
-from tests.audit.audit_log import AuditLog, audit_log, person
+from tests.audit.conftest import AuditLog, audit_log, person
 
 HERE = Path(__file__).parent
 FAR, FARTHER = "203.0.113.9", "2001:db8::7"

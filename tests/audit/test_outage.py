@@ -21,8 +21,7 @@ from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Recorder
 from gatepost.workspace import TenantWorkspace
-from tests.audit.audit_log import person
-from tests.audit.conftest import pack
+from tests.audit.conftest import pack, person
 
 SOON_S = 10
 

@@ -24,8 +24,7 @@ from gatepost.tools.api import Call, Failure
 from gatepost.tools.idempotency_key import IdempotencyKey
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost.tools.redaction import NoSecrets, Redaction
-from tests.audit.audit_log import ISSUER, person
-from tests.audit.conftest import pack
+from tests.audit.conftest import ISSUER, pack, person
 from tests.support.cases import each
 
 NOW = 1_800_000_000.0, 100.0

@@ -19,7 +19,7 @@ from gatepost.tools.api import Call, Failure, Outcome
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.errors import InsufficientScope
-from tests.audit.audit_log import AuditLog, audit_log, person
+from tests.audit.conftest import AuditLog, audit_log, person
 from tests.audit.test_outage import context
 from tests.rest.conftest import Octopus
 from tests.support.issuers import Idp

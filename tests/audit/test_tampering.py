@@ -10,7 +10,7 @@ from gatepost.audit.refusals import ALONE
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.audit_segments import Damaged
 from gatepost.tools.api import Call, Failure
-from tests.audit.audit_log import (
+from tests.audit.conftest import (
     ISSUER,
     StolenData,
     another,

@@ -4,7 +4,7 @@ import re
 import sqlite3
 from pathlib import Path
 
-from tests.audit.audit_log import audit_log
+from tests.audit.conftest import audit_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
 

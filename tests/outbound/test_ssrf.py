@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.conftest import PUBLIC, Internet, leads, says
-from tests.packs.servers import Agent, CallResult, PackServer, open_server
+from tests.packs.conftest import Agent, CallResult, PackServer, open_server
 from tests.support.cases import each
 
 LITERALS = """

@@ -1,17 +1,255 @@
 """One server with the packs of files, and two tenants whose files every path must keep apart."""
 
+import asyncio
+import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import parse_qs
 
+import msgspec
 import pytest
 
+from gatepost.runtime.services import Services
 from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
-from gatepost_packs import filesystem, memory, workspace
+from gatepost_packs import BUILT_IN, filesystem, memory, workspace
 from gatepost_packs.vault import tools as vault
-from tests.packs.servers import Agent, PackServer, open_server, scopes_of
+from tests.rest.conftest import Octopus
+from tests.support.asgi_server import AsgiServer
+from tests.support.client import result
+from tests.support.commands import tenant_folder
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
+
+Protocol = Literal["mcp", "rest"]
+
+by_mcp = pytest.mark.parametrize("agent", ["mcp"], indirect=True)
+by_rest = pytest.mark.parametrize("agent", ["rest"], indirect=True)
+"""
+For tables of cases whose protocol makes no difference: both get the same outcome of a tool, and
+`tests/mcp` and `tests/rest` show how each writes it (for example `rest/test_responses.py`). REST
+tells the kind of a failure as well. Every tool still has tests by both.
+"""
+
+KINDS = {
+    422: "validation",
+    404: "not_found",
+    403: "denied",
+    409: "conflict",
+    429: "rate_limit",
+    500: "internal",
+    503: "upstream_unavailable",
+    504: "timeout",
+}
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """What came of a call: its value (structured, else text), or a failure's message."""
+
+    value: Any = None
+    text: str = ""
+    failure: str | None = None
+    kind: str | None = None
+    """As REST says it; MCP only has the text."""
+    result: Mapping[str, Any] = {}
+    """The whole result, over MCP."""
+
+
+class Agent:
+    """One agent of one tenant; what it names lies in *folder*."""
+
+    def __init__(
+        self, gatepost: Server, root: Path, tenant: str, protocol: Protocol, scopes: str
+    ) -> None:
+        self.gatepost, self.tenant, self.protocol = gatepost, tenant, protocol
+        self._root = root
+        self.token = gatepost.token(org_id=tenant, scope=scopes)
+
+    @property
+    def folder(self) -> Path:
+        """The tenant's files, which a test may put there before the server does."""
+        return tenant_folder(self._root, self.tenant)
+
+    def call(self, tool: str, **arguments: Any) -> CallResult:
+        if self.protocol == "mcp":
+            reply = self.gatepost.client.call(self.token, tool, arguments)
+            if "error" in (document := json.loads(reply.body)):
+                return CallResult(failure=document["error"]["message"])  # a rate limit
+            answer = result(reply)
+            text = "\n\n".join(block["text"] for block in answer["content"])
+            if answer["isError"]:
+                return CallResult(failure=text, result=answer)
+            value = answer.get("structuredContent", text)
+            # As on REST, what is no object stands in one.
+            return CallResult(
+                value["result"] if [*value] == ["result"] else value, text, result=answer
+            )
+        told = Octopus(self.gatepost, self.token).call(tool, arguments)
+        if told.status != 200:
+            return CallResult(failure=told.json["message"], kind=KINDS[told.status])
+        value = told.json.get("result", told.json)
+        return CallResult(value, value if isinstance(value, str) else json.dumps(value))
+
+    def listed(self) -> list[str]:
+        """The names of the tools it is shown."""
+        if self.protocol == "mcp":
+            return self.gatepost.client.listed(self.token)
+        return Octopus(self.gatepost, self.token).names()
+
+
+class PackServer:
+    """The running server, its packs, and where it keeps the tenants' files."""
+
+    def __init__(self, gatepost: Server, root: Path, packs: list[str]) -> None:
+        self.gatepost, self.root, self.packs = gatepost, root, packs
+        self._numbers = count(1)
+        self._scopes = " ".join(scopes_of(packs))
+
+    def agent(
+        self, protocol: Protocol, tenant: str | None = None, scopes: str | None = None
+    ) -> Agent:
+        """An agent of that tenant, or of a new one; it may do everything unless told."""
+        scopes = self._scopes if scopes is None else scopes
+        tenant = tenant or f"{protocol}-{next(self._numbers)}"
+        return Agent(self.gatepost, self.root, tenant, protocol, scopes)
+
+
+def scopes_of(packs: list[str]) -> list[str]:
+    """All that the offers of these packs need."""
+    found = [import_module(BUILT_IN[name].place).pack for name in packs]
+    return sorted({scope for pack in found for offer in pack.offers for scope in offer.scopes})
+
+
+@contextmanager
+def open_server(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[PackServer]:
+    """Run a server with these packs; *settings* as in `running_server`. Use makes its tenants."""
+    root = folder / "workspaces"
+    usual: dict[str, Any] = {
+        "tools": {"packs": packs},
+        "tenancy": {"create_on_first_use": True},
+        "workspace": {"root": str(root)},
+    }
+    with (
+        Idp() as idp,
+        running_server(idp, [issuer_settings(idp)], **(usual | settings)) as gatepost,
+    ):
+        yield PackServer(gatepost, Path(settings.get("workspace", {}).get("root", root)), packs)
+
+
+class SecretWriter:
+    """Remembers the server's loop; `SecretWriter().begin` is what a server takes as *prepare*."""
+
+    def begin(self, services: Services) -> None:
+        self.services, self._loop = services, asyncio.get_running_loop()
+
+    def put(self, tenant: str, *hosts: str, **secrets: str) -> None:
+        """Set these secrets of a tenant, as `gatepost secrets set` does with these hosts."""
+        for name, value in secrets.items():
+            putting = self.services.secrets.put(tenant, name, value, hosts)
+            asyncio.run_coroutine_threadsafe(putting, self._loop).result(10)
+
+    def agent(self, server: PackServer, protocol: Any, *hosts: str, **secrets: str) -> Agent:
+        """An agent of a new tenant that has these secrets, bound to these hosts."""
+        agent = server.agent(protocol)
+        self.put(agent.tenant, *hosts, **secrets)
+        return agent
+
+
+class RecordedRequest(msgspec.Struct, frozen=True):
+    """One request."""
+
+    method: str
+    path: str
+    """As it was sent, percent-encoded."""
+    query: Mapping[str, list[str]]
+    headers: Mapping[str, str]
+    body: bytes
+
+    def first(self, name: str, default: str = "") -> str:
+        """A parameter of the query."""
+        return self.query.get(name, [default])[0]
+
+    @property
+    def json(self) -> Any:
+        """What was sent as JSON."""
+        return json.loads(self.body)
+
+
+class StubResponse(msgspec.Struct, frozen=True):
+    """What is sent back."""
+
+    status: int
+    body: Any = None
+    """JSON, unless it is bytes."""
+    headers: Mapping[str, str] = {}
+
+
+class HttpServer:
+    """
+    Serves *answer* on loopback, and keeps what was asked in `asked`.
+
+    None is no answer at all, for as long as somebody waits for one.
+    """
+
+    def __init__(self, answer: Callable[[RecordedRequest], StubResponse | None]) -> None:
+        self._answer = answer
+        self.asked: list[RecordedRequest] = []
+        self.server = AsgiServer(self._serve)
+
+    def __enter__(self) -> "HttpServer":
+        self.server.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.stop()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def place(self) -> str:
+        """As `network.allow_hosts` names it."""
+        return f"127.0.0.1:{self.server.port}"
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        asked = RecordedRequest(
+            scope["method"],
+            scope["raw_path"].decode(),
+            parse_qs(scope["query_string"].decode(), keep_blank_values=True),
+            {name.decode(): value.decode("latin-1") for name, value in scope["headers"]},
+            body,
+        )
+        self.asked.append(asked)
+        answer = self._answer(asked)
+        if answer is None:
+            await asyncio.wait_for(receive(), 20)
+            return
+        headers = {"content-type": "application/json; charset=utf-8"} | dict(answer.headers)
+        content = (
+            answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+        )
+        await send(
+            {
+                "type": "http.response.start",
+                "status": answer.status,
+                "headers": [(n.encode(), v.encode("latin-1")) for n, v in headers.items()],
+            }
+        )
+        await send(
+            {"type": "http.response.body", "body": b"" if asked.method == "HEAD" else content}
+        )
+
 
 SECRET = "the-secret-of-somebody-else"
 

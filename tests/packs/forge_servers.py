@@ -7,7 +7,7 @@ import time
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
-from tests.packs.servers import (
+from tests.packs.conftest import (
     Agent,
     CallResult,
     HttpServer,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.servers import (
+from tests.packs.conftest import (
     Agent,
     HttpServer,
     PackServer,

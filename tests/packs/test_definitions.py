@@ -8,7 +8,7 @@ import pytest
 from gatepost.tools.api import Tool
 from gatepost_packs import BUILT_IN
 from gatepost_packs.gitlab.settings import SPEC_URL
-from tests.packs.servers import PackServer
+from tests.packs.conftest import PackServer
 from tests.support.cases import each
 
 MUST = object()

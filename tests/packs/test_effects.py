@@ -15,7 +15,7 @@ from gatepost.runtime.services import Services
 from gatepost.tools.api import Effects, Tool
 from gatepost_packs import BUILT_IN
 from tests.architecture.source import ROOT
-from tests.packs.servers import (
+from tests.packs.conftest import (
     Agent,
     CallResult,
     HttpServer,

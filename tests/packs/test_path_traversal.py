@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.packs.conftest import TOOLS, TenantFiles, arguments
-from tests.packs.servers import PackServer
+from tests.packs.conftest import TOOLS, PackServer, TenantFiles, arguments
 from tests.support.cases import each
 
 LEADS_OUT = [

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.servers import Agent, PackServer, by_rest
+from tests.packs.conftest import Agent, PackServer, by_rest
 
 
 class Step(NamedTuple):

@@ -95,8 +95,8 @@ class Provider(ABC):
     """
     One real identity provider over TLS with a certificate of a private company.
 
-    A new one is a file with a subclass: what it is started with, its `[[issuers]]` table, and what
-    it cannot do. All else follows from its metadata.
+    A new one is a subclass in any file here: what it is started with, its `[[issuers]]` table, and
+    what it cannot do. All else follows from its metadata.
     """
 
     name: ClassVar[str]

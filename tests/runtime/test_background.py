@@ -26,7 +26,7 @@ from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.valkey.channels import Channels
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.redaction import Redaction
-from tests.policy.replicas import ACME, ApprovalDeployment
+from tests.policy.conftest import ACME, ApprovalDeployment
 from tests.support.endpoint import EndpointClient, a_caller
 
 WITHIN_S = 30.0

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from structlog.testing import capture_logs
 
-from tests.packs.servers import Agent, Protocol
+from tests.packs.conftest import Agent, Protocol
 from tests.support.cases import each
 from tests.support.commands import DeploymentFolder
 from tests.support.issuers import Idp

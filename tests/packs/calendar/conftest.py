@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx2
 import pytest
 
-from tests.packs.servers import PackServer, SecretWriter, open_server
+from tests.packs.conftest import PackServer, SecretWriter, open_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.processes import Process, free_port, python_environment
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.packs.calendar.conftest import USERS, CalendarServers, document, event
-from tests.packs.servers import Agent, open_server
+from tests.packs.conftest import Agent, open_server
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("P7")

@@ -12,7 +12,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
-from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.processes import free_port
 

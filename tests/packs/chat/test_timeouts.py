@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.packs.chat.conftest import ChatServers
-from tests.packs.servers import SecretWriter, open_server
+from tests.packs.conftest import SecretWriter, open_server
 from tests.support.client import request
 from tests.support.measuring import eventually
 

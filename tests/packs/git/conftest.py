@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 
 from gatepost.runtime.services import Services
+from tests.packs.conftest import Agent, PackServer, open_server
 from tests.packs.git.git_hosts import TOKEN, SshHost, Upstream, WebHost
-from tests.packs.servers import Agent, PackServer, open_server
 from tests.support.tokens import CertificateAuthority
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import Any
 
 import asyncssh
 
-from tests.packs.servers import Agent
+from tests.packs.conftest import Agent
 from tests.support.tokens import CertificateAuthority
 
 ENV = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.packs.conftest import Agent, by_rest
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git, refused
-from tests.packs.servers import Agent, by_rest
 from tests.support.client import modern, request
 from tests.support.measuring import eventually
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from gatepost.sandbox import child
+from tests.packs.conftest import Agent
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git, plain_git, refused
-from tests.packs.servers import Agent
 
 pytestmark = pytest.mark.requirement("X2")
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.packs.conftest import Agent
 from tests.packs.git.conftest import INSIDE, TOKEN, GitServers
 from tests.packs.git.git_hosts import fine, git, refused
-from tests.packs.servers import Agent
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 

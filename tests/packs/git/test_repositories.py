@@ -7,8 +7,8 @@ import pytest
 
 from gatepost_packs.git.configuration import configuration_of
 from gatepost_packs.git.repository import emptied
+from tests.packs.conftest import Agent
 from tests.packs.git.conftest import GitServers
-from tests.packs.servers import Agent
 
 DEEP = "/".join("x" * 40)
 

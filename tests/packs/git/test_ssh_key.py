@@ -9,9 +9,9 @@ import pytest
 
 from gatepost.workspace import Workspaces
 from gatepost_packs.ssh.tools import key_of
+from tests.packs.conftest import Agent
 from tests.packs.git.conftest import GitServers
 from tests.packs.git.git_hosts import fine, git
-from tests.packs.servers import Agent
 
 pytestmark = pytest.mark.requirement("X3")
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gatepost_packs.github.settings import GithubSettings
+from tests.packs.conftest import Agent, PackServer, SecretWriter, by_rest, open_server
 from tests.packs.forge_servers import TOKEN, Github
-from tests.packs.servers import Agent, PackServer, SecretWriter, by_rest, open_server
 from tests.rest.conftest import Octopus
 
 pytestmark = pytest.mark.requirement("P8")

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.packs.conftest import Agent, HttpServer, PackServer, SecretWriter, open_server
 from tests.packs.forge_servers import PERSONAL, ForgeServers, Gitlab, echoed
-from tests.packs.servers import Agent, HttpServer, PackServer, SecretWriter, open_server
 
 
 @pytest.fixture(scope="package")

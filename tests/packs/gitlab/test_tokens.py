@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.packs.forge_servers import OAUTH, PERSONAL, ForgeServers, ask
-from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 pytestmark = pytest.mark.requirement("X4")
 

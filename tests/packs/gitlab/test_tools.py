@@ -11,8 +11,8 @@ from gatepost.tools.api import ToolFailure
 from gatepost_packs.gitlab.address import address_of
 from gatepost_packs.gitlab.description import TOOLS
 from gatepost_packs.gitlab.tools import pack
+from tests.packs.conftest import Agent, by_mcp, by_rest, open_server
 from tests.packs.forge_servers import PERSONAL, PICTURE, README, ForgeServers, ask
-from tests.packs.servers import Agent, by_mcp, by_rest, open_server
 
 pytestmark = pytest.mark.requirement("X4")
 

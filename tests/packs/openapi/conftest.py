@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
+from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.support.asgi_server import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"

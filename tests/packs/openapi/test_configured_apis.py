@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gatepost.tools.api import Tool
+from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.packs.openapi.conftest import DOCUMENTS, PetstoreServer
-from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.cases import each
 from tests.support.server import check_problems

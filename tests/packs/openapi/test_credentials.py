@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
 from tests.packs.openapi.conftest import PetstoreServer, load
-from tests.packs.servers import Agent, PackServer, SecretWriter, open_server
 
 pytestmark = pytest.mark.requirement("X7")
 

@@ -17,8 +17,8 @@ from gatepost_packs.openapi.description.reading import canonical
 from gatepost_packs.openapi.settings import Api, OpenapiSettings
 from gatepost_packs.openapi.store import AT_HAND, ApiStore
 from gatepost_packs.openapi.tool_generation import packs_from
+from tests.packs.conftest import PackServer, open_server
 from tests.packs.openapi.conftest import served
-from tests.packs.servers import PackServer, open_server
 from tests.support.asgi_server import AsgiServer
 from tests.support.node import FOLDER
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.packs.conftest import Agent, PackServer
 from tests.packs.openapi.conftest import APIS, INLINE, PetstoreServer, load
-from tests.packs.servers import Agent, PackServer
 from tests.support.cases import each
 
 pytestmark = pytest.mark.requirement("X7")

@@ -21,7 +21,7 @@ from gatepost.policy.approvals.scripts import (
 from gatepost.runtime.services import Services
 from gatepost.tools.client import ProtocolError
 from gatepost_packs.scripts.folders import from_code
-from tests.packs.servers import Agent, PackServer, Protocol, open_server
+from tests.packs.conftest import Agent, PackServer, Protocol, open_server
 from tests.support.client import Client
 from tests.support.commands import tenant_folder, toml
 from tests.support.processes import free_port

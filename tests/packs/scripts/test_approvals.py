@@ -11,8 +11,8 @@ from click import ClickException
 from gatepost.cli.scripts import show
 from gatepost.policy.approvals.scripts import Script, ScriptReview
 from gatepost_packs.scripts.folders import is_allowed
+from tests.packs.conftest import Agent, scopes_of
 from tests.packs.scripts.conftest import PACKS, WEATHER, ScriptServer
-from tests.packs.servers import Agent, scopes_of
 from tests.support.commands import ended, running
 
 pytestmark = pytest.mark.requirement("P11")

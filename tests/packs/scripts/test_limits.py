@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.packs.conftest import Agent, CallResult
 from tests.packs.scripts.conftest import (
     ScriptServer,
     children_of,
     is_alive,
     open_script_server,
 )
-from tests.packs.servers import Agent, CallResult
 from tests.support.cases import each
 from tests.support.commands import running
 from tests.support.measuring import eventually

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from gatepost.policy.approvals.request import reason_sentence
+from tests.packs.conftest import Agent, CallResult
 from tests.packs.scripts.conftest import ScriptServer
-from tests.packs.servers import Agent, CallResult
 from tests.support.commands import ended, running
 
 pytestmark = pytest.mark.requirement("P11")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.packs.conftest import Agent, by_mcp, by_rest
 from tests.packs.scripts.conftest import ScriptServer, open_script_server
-from tests.packs.servers import Agent, by_mcp, by_rest
 from tests.support.client import modern
 
 PENDING = (

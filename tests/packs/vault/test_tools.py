@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.packs.servers import Agent, PackServer, by_mcp, by_rest
+from tests.packs.conftest import Agent, PackServer, by_mcp, by_rest
 
 pytestmark = pytest.mark.requirement("P5")
 

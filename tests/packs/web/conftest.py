@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.outbound.conftest import Internet, small_internet
-from tests.packs.servers import Agent, PackServer, open_server
+from tests.packs.conftest import Agent, PackServer, open_server
 
 
 @pytest.fixture(scope="package")

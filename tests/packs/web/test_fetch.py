@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.outbound.conftest import Internet, Page, leads, says
-from tests.packs.servers import Agent, by_mcp, by_rest
+from tests.packs.conftest import Agent, by_mcp, by_rest
 
 SITE = "https://www.web.test"
 

@@ -7,7 +7,7 @@ import pytest
 
 from gatepost.policy.approvals.request import GrantScope, Undecidable
 from gatepost.storage.records import Records
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     ACME,
     BOB,
     CAROL,

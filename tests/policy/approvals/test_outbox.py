@@ -18,7 +18,7 @@ from gatepost.storage.outbox import OutboxMessage
 from gatepost.storage.records import Records
 from gatepost.tools.context import OutboundReply, Sending
 from tests.policy.approvals.test_webhook import AWAY, PAGE, URL
-from tests.policy.replicas import ACME, BOB, ApprovalDeployment, run_until
+from tests.policy.conftest import ACME, BOB, ApprovalDeployment, run_until
 from tests.storage.conftest import database_url, outbox_message, records
 from tests.support.endpoint import Clock, a_caller
 

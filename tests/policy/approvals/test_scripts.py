@@ -11,7 +11,7 @@ from gatepost.policy.approvals.notifications import TOPIC, ApprovalChange, Appro
 from gatepost.policy.approvals.request import Operator, Undecidable
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
 from gatepost.storage.errors import StoreUnavailable
-from tests.policy.replicas import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
+from tests.policy.conftest import ACME, BOB, WITHIN_S, ApprovalDeployment, run_until
 from tests.support.endpoint import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))

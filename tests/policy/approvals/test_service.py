@@ -15,7 +15,7 @@ from gatepost.policy.approvals.request import (
     Undecidable,
 )
 from gatepost_authz.caller import TenantContext
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     ACME,
     BOB,
     CAROL,

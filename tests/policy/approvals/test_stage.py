@@ -7,7 +7,7 @@ import pytest
 from gatepost import ToolFailure
 from gatepost.policy.approvals.request import Undecidable
 from gatepost.tools.runner import GRACE_S
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     ACME,
     ALICE,
     AWAY,

@@ -11,8 +11,8 @@ from gatepost.policy.limits.stage import LimitStage
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from tests.policy.conftest import IdempotencyDeployment, context
 from tests.policy.limits.conftest import bucket
-from tests.policy.replicas import IdempotencyDeployment, context
 from tests.support.endpoint import a_caller
 from tests.support.measuring import calls
 

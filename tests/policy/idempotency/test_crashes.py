@@ -11,7 +11,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost.storage.relay import MemoryRelay, Subscription
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     IdempotencyDeployment,
     IdempotencyReplica,
     run_ready,

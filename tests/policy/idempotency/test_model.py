@@ -22,7 +22,7 @@ from gatepost.tools.interruption import HUNG_UP
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace
-from tests.policy.replicas import ASKED, run_ready
+from tests.policy.conftest import ASKED, run_ready
 from tests.support.endpoint import Clock, a_caller
 
 pytestmark = pytest.mark.requirement("O12")

@@ -13,7 +13,7 @@ from gatepost.storage.quota import SHARE, QuotaExceeded, StorageQuota
 from gatepost.storage.records import Records
 from gatepost.storage.stored_bytes import ROW_BYTES
 from gatepost.tools.api import Outcome
-from tests.policy.replicas import IdempotencyDeployment, IdempotencyReplica
+from tests.policy.conftest import IdempotencyDeployment, IdempotencyReplica
 from tests.rest.conftest import Octopus
 from tests.support.client import failure, result
 from tests.support.endpoint import Clock, a_caller

@@ -13,7 +13,7 @@ from gatepost.tools.api import Failure
 from gatepost.tools.client import ProtocolError
 from gatepost.tools.stage import Next
 from gatepost_authz.errors import InsufficientScope
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     LETS_GO,
     PROTOCOL_ERROR,
     STAYS,

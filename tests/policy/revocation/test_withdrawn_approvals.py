@@ -17,7 +17,7 @@ from gatepost.storage.relay import MemoryRelay
 from gatepost.storage.revocations import RevocationRecord
 from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
-from tests.policy.replicas import (
+from tests.policy.conftest import (
     ACME,
     BOB,
     CAROL,

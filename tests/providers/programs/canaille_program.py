@@ -7,7 +7,7 @@ from canaille import create_app
 from canaille.app import models
 from canaille.backends import Backend
 
-from tests.providers.programs.serving import serve, settings
+from tests.providers.programs import serve, settings
 
 
 def configuration(given: dict[str, Any]) -> dict[str, Any]:

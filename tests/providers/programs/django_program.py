@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.core.wsgi import get_wsgi_application
 from django.urls import include, path
 
-from tests.providers.programs.serving import serve, settings
+from tests.providers.programs import serve, settings
 
 urlpatterns: list[Any] = []
 LOGIN = '<form method="post">{% csrf_token %}{{ form }}<button>Sign in</button></form>'

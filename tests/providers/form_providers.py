@@ -1,4 +1,4 @@
-"""Node's oidc-provider 9: once with signed access tokens, once with opaque ones."""
+"""Providers whose people sign in by an HTML form: Canaille, django-oauth-toolkit, oidc-provider."""
 
 import json
 from collections.abc import Mapping
@@ -16,6 +16,60 @@ from tests.providers.provider import (
 from tests.providers.visitor import PASSWORD
 from tests.support.issuers import TokenForm
 from tests.support.node import command, environment
+
+
+class DjangoOauthToolkit(Provider):
+    """A Django project of one file."""
+
+    name = "django-oauth-toolkit"
+    version = "3.4.1"
+    path = "/o"
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "its answers hold no organisation, so the issuer is one tenant",
+        "keys": "its access tokens are opaque, so no key signs them",
+        "roles": "its answers hold no claim besides scope, client_id, username and aud",
+    }
+
+    def launch(self) -> None:
+        """Start it."""
+        self.program("django_program")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "django-oauth-toolkit",
+            "tenant": {"value": "acme"},
+            "dashboard": self.dashboard(scopes=["openid"]),
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+        }
+
+
+class Canaille(Provider):
+    """Canaille, with its memory as the store."""
+
+    name = "canaille"
+    version = "0.3.6"
+    sign_in_scopes = ("openid", "profile", "groups")
+    understands_resource = False
+    limits: ClassVar[Mapping[str, str]] = {
+        "tenants": "no claim of its tokens holds an organisation, so the issuer is one tenant",
+        "audience": "it ignores `resource`: the audience is what its administrator gave the client",
+    }
+
+    def launch(self) -> None:
+        """Start it."""
+        self.program("canaille_program")
+
+    def table(self) -> dict[str, Any]:
+        """Return its settings."""
+        return {
+            "preset": "canaille",
+            "audiences": [GATEPOST],
+            "tenant": {"value": "acme"},
+            "roles": {"approver": {"claim": "groups", "value": "approver"}},
+            "dashboard": self.dashboard(scopes=["openid", "profile", "groups"]),
+            "introspection": {"client_id": GATEPOST, "client_secret": "env:TEST_SECRET"},
+        }
 
 
 class OidcProvider(Provider):
