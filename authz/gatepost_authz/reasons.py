@@ -6,7 +6,7 @@ import msgspec
 
 from gatepost_authz.claims import Registered
 from gatepost_authz.fetch import FETCH_FAILURES
-from gatepost_authz.presets import CLAIM_NAMES
+from gatepost_authz.presets import CLAIM_SETTINGS
 
 
 class RefusalReason(msgspec.Struct, frozen=True):
@@ -110,6 +110,7 @@ _RULES: Mapping[str, RefusalReason] = {
     "wrong_kind": RefusalReason(
         "No claim may show that the token is not an access token of its provider.",
         f"{_TYPE} Check that the issuer has the right preset.",
+        setting="issuers.preset",
     ),
     "sender_constrained": RefusalReason(
         "The token must not be bound to a key or a certificate (DPoP, mTLS).",
@@ -144,6 +145,7 @@ _RULES: Mapping[str, RefusalReason] = {
     "bad_signature": RefusalReason(
         "The signature must match the issuer's key.",
         "Check that the token is unchanged and comes from this issuer.",
+        setting="issuers.jwks_uri",
     ),
     # The claims.
     "missing_claim": RefusalReason(
@@ -313,11 +315,20 @@ _RULES: Mapping[str, RefusalReason] = {
         "issuers.dashboard.client_id",
     ),
     "wrong_nonce": RefusalReason("The ID token must belong to this sign-in.", _SIGN_IN, "nonce"),
-    "another_subject": RefusalReason("Both tokens must have the same subject.", _SIGN_IN, "sub"),
+    "another_subject": RefusalReason(
+        "Both tokens must have the same subject.",
+        _SIGN_IN,
+        "sub",
+        "issuers.tokens.subject_claims",
+    ),
     "wrong_access_token": RefusalReason(
         "The ID token must belong to the access token.", _SIGN_IN, "at_hash"
     ),
-    "no_person": RefusalReason("Only people may sign in, not programs.", "Sign in as a person."),
+    "no_person": RefusalReason(
+        "Only people may sign in, not programs.",
+        "Sign in as a person.",
+        setting="issuers.tokens.machine",
+    ),
     "bad_code": RefusalReason(
         "The issuer must accept the authorization code of the sign-in.", _SIGN_IN
     ),
@@ -337,11 +348,13 @@ _RULES: Mapping[str, RefusalReason] = {
 
 def _rules() -> dict[str, RefusalReason]:
     """Return all rules, including one per claim of a preset and per kind of fetch failure."""
-    claims = {*Registered.__struct_fields__, *CLAIM_NAMES}
+    claims = {*Registered.__struct_fields__, *CLAIM_SETTINGS}
     rules = dict(_RULES)
     for claim in sorted(claims):
         rule = f"`{claim}` must have the type and the form of its definition."
-        rules[f"bad_{claim}"] = RefusalReason(rule, f"{_WRITES}.", claim)
+        setting = CLAIM_SETTINGS.get(claim)
+        where = f"issuers.tokens.{setting}" if setting else ""
+        rules[f"bad_{claim}"] = RefusalReason(rule, f"{_WRITES}.", claim, where)
     for word, why in FETCH_FAILURES.items():
         tls = TLS_ADVICE.get(word, "")
         bundle = "network.ca_bundle" if word in {"certificate", "tls"} else ""

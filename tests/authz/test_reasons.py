@@ -92,6 +92,22 @@ def test_every_rule_is_a_sentence_with_advice() -> None:
             assert sentence[0].isupper() or sentence[0] == "`", reason
 
 
+NO_SETTING = {
+    *("no_credentials", "other_scheme", "repeated_header", "too_long", "malformed_credentials"),
+    *("token_too_large", "malformed_token", "refused_header", "refused_algorithm", "refused_type"),
+    *("refused_kid", "sender_constrained", "bad_audience", "too_many_scopes", "revoked"),
+    *("insufficient_authentication", "wrong_nonce", "wrong_access_token", "bad_code", "no_sender"),
+    *("wrong_sender", "bad_acr", "bad_act", "bad_auth_time", "bad_exp", "bad_iat", "bad_iss"),
+    *("bad_nbf", "bad_sid", "keys_too_many_waiters"),
+}
+"""The rules that no setting changes: the client, the issuer or a person has to do something."""
+
+
+def test_every_other_rule_names_the_setting_that_changes_it() -> None:
+    """An operator who reads why a token was refused knows what to look at."""
+    assert {reason for reason, rule in RULES.items() if not rule.setting} == NO_SETTING
+
+
 def test_every_reason_is_a_label_of_a_closed_set() -> None:
     """Whatever a stranger sends, there are no more values of the label than these."""
     assert {LABEL_OF[reason] for reason in RULES} == set(LABELS)

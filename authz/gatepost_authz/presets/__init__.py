@@ -5,7 +5,7 @@ from gatepost_authz.presets.preset import Preset, adjusted
 from gatepost_authz.presets.self_hosted import SELF_HOSTED
 from gatepost_authz.presets.workloads import WORKLOADS
 
-__all__ = ["CLAIM_NAMES", "PRESETS", "Preset", "adjusted"]
+__all__ = ["CLAIM_NAMES", "CLAIM_SETTINGS", "PRESETS", "Preset", "adjusted"]
 
 GENERIC = Preset(name="generic", documentation="https://www.rfc-editor.org/rfc/rfc9068")
 
@@ -14,9 +14,13 @@ PRESETS: dict[str, Preset] = {
 }
 """Every preset by the name that ``[[issuers]] preset`` takes."""
 
-CLAIM_NAMES = frozenset(
-    name
+CLAIM_SETTINGS = {
+    name: setting
+    for setting in ("token_id_claims", "client_claims", "subject_claims")
     for preset in PRESETS.values()
-    for name in (*preset.client_claims, *preset.subject_claims, *preset.token_id_claims)
-)
-"""The claims of clients, subjects and token ids that a preset names: each is a refusal reason."""
+    for name in getattr(preset, setting)
+}
+"""Every claim of a client, subject or token id that a preset names, and its setting."""
+
+CLAIM_NAMES = frozenset(CLAIM_SETTINGS)
+"""These claims: each is a refusal reason."""
