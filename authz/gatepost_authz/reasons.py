@@ -22,13 +22,14 @@ class RefusalReason(msgspec.Struct, frozen=True):
     """The setting that changes the rule, or an empty string."""
 
 
-TLS_ADVICE = {
-    "certificate": "Add the CA that issued the certificate to the file in `network.ca_bundle`.",
-    "certificate_expired": "Renew the issuer's certificate.",
-    "certificate_name": "Give the issuer a certificate for the host in its URL.",
-    "tls": "Put CA certificates in PEM format into the file in `network.ca_bundle`.",
+FETCH_ADVICE = {
+    "address": ("Add the issuer's network.", "issuers.allow_private"),
+    "certificate": ("Add the CA that issued the certificate.", "network.ca_bundle"),
+    "certificate_expired": ("Renew the issuer's certificate.", ""),
+    "certificate_name": ("Give the issuer a certificate for the host in its URL.", ""),
+    "tls": ("Put CA certificates in PEM format into the file.", "network.ca_bundle"),
 }
-"""What to do about a TLS failure, by its reason."""
+"""What to do about a failed fetch and the setting that decides, by its reason."""
 
 _WRITES = "Configure the issuer to write the claim with the required type"
 _AUDIENCE = "Let clients send `resource` when they request a token, or add the issuer's audience."
@@ -356,17 +357,16 @@ def _rules() -> dict[str, RefusalReason]:
         where = f"issuers.tokens.{setting}" if setting else ""
         rules[f"bad_{claim}"] = RefusalReason(rule, f"{_WRITES}.", claim, where)
     for word, why in FETCH_FAILURES.items():
-        tls = TLS_ADVICE.get(word, "")
-        bundle = "network.ca_bundle" if word in {"certificate", "tls"} else ""
+        advice, setting = FETCH_ADVICE.get(word, ("", ""))
         rules[f"keys_{word}"] = RefusalReason(
             f"The issuer's keys must be available: {why}.",
-            tls or "Allow connections to the issuer, and run `gatepost check`.",
-            setting=bundle or "issuers.jwks_uri",
+            advice or "Allow connections to the issuer, and run `gatepost check`.",
+            setting=setting or "issuers.jwks_uri",
         )
         rules[f"introspection_{word}"] = RefusalReason(
             f"The issuer's introspection must be available: {why}.",
-            tls or "Check the endpoint and the client's credentials.",
-            setting=bundle or "issuers.introspection",
+            advice or "Check the endpoint and the client's credentials.",
+            setting=setting or "issuers.introspection",
         )
     return rules
 
