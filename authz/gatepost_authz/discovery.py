@@ -161,6 +161,27 @@ async def find_document(
     raise failure
 
 
+async def named_issuer(fetcher: Fetcher, place: DiscoveryLocation) -> str:
+    """
+    Return the issuer that the documents at *place* name, whichever it is, for an operator to read.
+
+    FetchError: there is no document with an issuer.
+    """
+    failure = FetchError("metadata")
+    for location in locations(place.issuer, place.extra_paths):
+        try:
+            document = await fetcher.get_json(location, allow_private=place.allow_private)
+        except FetchError as error:
+            failure = error
+            if not error.answered:
+                break
+            continue
+        named = document.data.get("issuer")
+        if isinstance(named, str):
+            return named
+    raise failure
+
+
 def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:
     """
     Return the URLs of an issuer's metadata, in the order to try them.

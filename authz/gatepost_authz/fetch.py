@@ -217,6 +217,23 @@ class Fetcher:
             timeout_s=TIMEOUT_S,
         )
 
+    async def post_form_once(
+        self,
+        url: str,
+        form: Mapping[str, str],
+        *,
+        headers: Mapping[str, str],
+        allow_private: Networks,
+    ) -> FetchedDocument:
+        """Post a form as `post_form` does, over a connection of its own: for rare requests."""
+        transport = self.transport(
+            allow_private=allow_private, secure=not url.startswith("http://")
+        )
+        try:
+            return await self.post_form(url, form, headers=headers, transport=transport)
+        finally:
+            await transport.aclose()
+
     def _request(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
     ) -> httpx2.Request:

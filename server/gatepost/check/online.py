@@ -11,17 +11,13 @@ from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost_authz.client_authentication import credentials
 from gatepost_authz.config import TENANT, UNSAFE, Beside, DashboardClient, Problem, Resource
-from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, locations
+from gatepost_authz.discovery import Discovery, IssuerMetadata, find_document, named_issuer
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import KeyLocation, asks, confirms, place_of
-from gatepost_authz.reasons import RULES
-
-CA_BUNDLE = "set network.ca_bundle to a file with the certificate of the CA that issued it"
-HINTS = {"certificate": CA_BUNDLE, "address": "add the network to the issuer's allow_private"}
-"""What to do about a failed fetch, by its reason."""
+from gatepost_authz.reasons import FETCH_ADVICE, RULES
 
 OF_OPENID = frozenset(
     {"openid", "profile", "email", "address", "phone", "offline_access", "groups", "roles"}
@@ -115,7 +111,7 @@ class IssuerCheck:
             if self._trusted.settings.jwks_uri and error.reason in {"metadata", "status"}:
                 return None  # the keys have an address of their own, and need no metadata
             named = await self._named_issuer() if error.reason == "issuer" else ""
-            hint = HINTS.get(error.reason, "correct the address, or allow connections to it")
+            hint = hint_on(error, "correct the address, or allow connections to it")
             if named:
                 hint = f'write issuer = "{named}", exactly as the metadata spell it'
             self._add("config.E130", str(error), hint, "issuer")
@@ -124,12 +120,9 @@ class IssuerCheck:
     async def _named_issuer(self) -> str:
         """Return the issuer that the documents at this address name, or an empty string."""
         place = place_of(self._issuer, self._trusted)
-        for location in locations(place.issuer, place.extra_paths):
-            with suppress(FetchError):
-                document = await self._fetcher.get_json(location, allow_private=place.allow_private)
-                named = document.data.get("issuer")
-                if isinstance(named, str) and not UNSAFE.search(named):
-                    return named
+        with suppress(FetchError):
+            named = await named_issuer(self._fetcher, place)
+            return "" if UNSAFE.search(named) else named
         return ""
 
     def _judge(self, document: Mapping[str, object], scopes: frozenset[str]) -> Iterator[str]:
@@ -170,7 +163,7 @@ class IssuerCheck:
         try:
             keys = (await source.load()).keys
         except FetchError as error:
-            hint = HINTS.get(error.reason, "check the address of the keys, and the algorithms")
+            hint = hint_on(error, "check the address of the keys, and the algorithms")
             self._add("config.E131", f"its keys cannot be used: {error}", hint, "jwks_uri")
             return ""
         names = sorted({name for key in keys for name in key.algorithms})
@@ -223,10 +216,6 @@ class IssuerCheck:
         Glewlwyd says of a foreign redirect URI that the client is not authorized, so it is ours.
         """
         headers, form = credentials(client, resolve(client.client_secret))
-        place = place_of(self._issuer, self._trusted)
-        transport = self._fetcher.transport(
-            allow_private=place.allow_private, secure=not endpoint.startswith("http://")
-        )
         asked = {
             "grant_type": "authorization_code",
             "code": secrets.token_urlsafe(32),
@@ -234,10 +223,16 @@ class IssuerCheck:
             "code_verifier": secrets.token_urlsafe(48),
             **form,
         }
-        try:
-            await self._fetcher.post_form(endpoint, asked, headers=headers, transport=transport)
-        finally:
-            await transport.aclose()
+        place = place_of(self._issuer, self._trusted)
+        await self._fetcher.post_form_once(
+            endpoint, asked, headers=headers, allow_private=place.allow_private
+        )
+
+
+def hint_on(error: FetchError, usual: str) -> str:
+    """Return what to do about a failed fetch, and the setting that decides; else *usual*."""
+    advice, setting = FETCH_ADVICE.get(error.reason, (usual, ""))
+    return f"{advice} See {setting}." if setting else advice
 
 
 def callback_of(resource: str) -> str:

@@ -150,16 +150,9 @@ class OpenIdClient:
             **self._resource(target),
             **self._form,
         }
-        # Sign-ins are rare, so each one opens its own connection.
-        transport = self._fetcher.transport(
-            allow_private=self._place.allow_private, secure=not endpoint.startswith("http://")
+        document = await self._fetcher.post_form_once(
+            endpoint, form, headers=self._headers, allow_private=self._place.allow_private
         )
-        try:
-            document = await self._fetcher.post_form(
-                endpoint, form, headers=self._headers, transport=transport
-            )
-        finally:
-            await transport.aclose()
         return tokens_of(document.data)
 
     async def _metadata(self) -> IssuerMetadata:

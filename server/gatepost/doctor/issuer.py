@@ -1,32 +1,13 @@
 """Check the authorization server, as far as clients and the resource depend on it."""
 
-from urllib.parse import urlsplit
-
 from gatepost.doctor.http import HttpProbe, Unreachable, problem_of_address
 from gatepost.doctor.report import CLIENT, ISSUER, SERVER, Findings
+from gatepost_authz.discovery import locations
 from gatepost_authz.jwk import ALGORITHMS, UnusableKeySet, import_set
 
 METADATA = "issuer metadata"
 REGISTRATION = "registration"
 KEYS = "key set"
-
-
-def locations(issuer: str) -> tuple[str, ...]:
-    """
-    Return the metadata URLs of an issuer in the order of MCP clients (RFC 8414, OpenID Connect).
-    """
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    if not path:
-        return (
-            f"{origin}/.well-known/oauth-authorization-server",
-            f"{origin}/.well-known/openid-configuration",
-        )
-    return (
-        f"{origin}/.well-known/oauth-authorization-server{path}",
-        f"{origin}/.well-known/openid-configuration{path}",
-        f"{origin}{path}/.well-known/openid-configuration",
-    )
 
 
 class ExaminedIssuer:

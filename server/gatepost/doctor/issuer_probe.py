@@ -23,7 +23,7 @@ from gatepost_authz.discovery import (
     DiscoveryLocation,
     authority,
     find_document,
-    locations,
+    named_issuer,
 )
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -58,6 +58,11 @@ class ProbeRequest(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str = ""
     ca_bundle: str = ""
 
+    @property
+    def development(self) -> bool:
+        """Return whether the issuer is on this machine, where development issuers are."""
+        return is_loopback(urlsplit(self.url).hostname or "")
+
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The proposed table, and what a person has to know about it."""
@@ -76,6 +81,7 @@ class IssuerProbe:
         self._asked = asked
         self._fetcher = fetcher
         self._private: tuple[str, ...] = ()
+        self._target = Resource(asked.resource).of_tenant("")
         self.findings: list[str] = []
         self.works = True
 
@@ -89,7 +95,7 @@ class IssuerProbe:
         if self._asked.token and looks_like_jwt(self._asked.token):
             await self._fit_signed(proposal)
         elif self._asked.token:
-            await self._fit_opaque(proposal, metadata)
+            await self._fit_opaque(proposal)
         else:
             proposal.complete()
             self.findings.append(
@@ -102,12 +108,12 @@ class IssuerProbe:
         """Return the issuer as its metadata spell it, where they are, and the document."""
         url = re.sub(r"/\.well-known/[a-z-]+", "", self._asked.url)
         try:
-            named = await self._named_by(url)
+            named = await named_issuer(self._fetcher, self._location(url))
         except FetchError as error:
             if error.reason != "address":
                 raise
             self._private = await private_addresses(url)
-            named = await self._named_by(url)
+            named = await named_issuer(self._fetcher, self._location(url))
         if "{" in named:
             # Entra's document for all organisations names none; the token does.
             named = self._issuer_of_token() or url
@@ -115,24 +121,6 @@ class IssuerProbe:
             self.findings.append(f"The metadata spell the issuer {named}; so do its tokens.")
         found, document = await find_document(self._fetcher, self._location(named))
         return named, found.location, document
-
-    async def _named_by(self, url: str) -> str:
-        """Return the issuer that the documents at *url* name; FetchError if there are none."""
-        failure = FetchError("metadata")
-        for location in locations(url):
-            try:
-                document = await self._fetcher.get_json(
-                    location, allow_private=self._location(url).allow_private
-                )
-            except FetchError as error:
-                failure = error
-                if not error.answered:
-                    break
-                continue
-            named = document.data.get("issuer")
-            if isinstance(named, str):
-                return named
-        raise failure
 
     def _location(self, issuer: str) -> DiscoveryLocation:
         return DiscoveryLocation(issuer=issuer, allow_private=tuple(networks_of(self._private)))
@@ -182,12 +170,11 @@ class IssuerProbe:
                     confirmation=confirmation,
                     clock=lambda: now,
                 )
-                target = Resource(self._asked.resource).of_tenant("")
-                return await verifier.verify(self._asked.token, target)
+                return await verifier.verify(self._asked.token, self._target)
 
             await self._fit(proposal, evidence, verify)
 
-    async def _fit_opaque(self, proposal: Proposal, metadata: Mapping[str, object]) -> None:
+    async def _fit_opaque(self, proposal: Proposal) -> None:
         async with self._introspectors() as introspectors:
             answer = await self._introspected(proposal, introspectors)
             if answer is None:
@@ -197,8 +184,7 @@ class IssuerProbe:
             async def verify(issuer: Issuer) -> TenantContext | None:
                 registry = IssuerRegistry([issuer])
                 verifier = IntrospectionVerifier(registry, introspectors, policy=self._policy())
-                target = Resource(self._asked.resource).of_tenant("")
-                return await verifier.verify(self._asked.token, target)
+                return await verifier.verify(self._asked.token, self._target)
 
             evidence = Evidence(claims=answer, resource=self._asked.resource)
             await self._fit(proposal, evidence, verify)
@@ -277,11 +263,9 @@ class IssuerProbe:
         )
 
     def _policy(self) -> Policy:
-        return Policy(tenancy=Tenancy(create_on_first_use=True), development=self._development)
-
-    @property
-    def _development(self) -> bool:
-        return is_loopback(urlsplit(self._asked.url).hostname or "")
+        return Policy(
+            tenancy=Tenancy(create_on_first_use=True), development=self._asked.development
+        )
 
     def _give_up(self, refusal: AuthError) -> None:
         self.works = False
@@ -296,7 +280,7 @@ class IssuerProbe:
         for problem in problems(
             resource=self._asked.resource,
             issuers=[proposal.settings],
-            development=self._development,
+            development=self._asked.development,
             create_on_first_use=True,
         ):
             if problem.setting.startswith("issuers"):
@@ -317,8 +301,7 @@ async def probe_issuer(asked: ProbeRequest) -> ProbeResult:
 @asynccontextmanager
 async def fetching(asked: ProbeRequest) -> AsyncIterator[Fetcher]:
     """Yield a fetcher that accepts an issuer on this machine if the URL names one."""
-    development = is_loopback(urlsplit(asked.url).hostname or "")
-    fetcher = Fetcher(development=development, network=Network(ca_bundle=asked.ca_bundle))
+    fetcher = Fetcher(development=asked.development, network=Network(ca_bundle=asked.ca_bundle))
     try:
         yield fetcher
     finally:
