@@ -82,7 +82,7 @@ class IssuerRegistry:
         self.generation = next(GENERATIONS)
         self.issuers = trust(issuers, presets)
         self._exact: dict[str, Found] = {}
-        # Also of disabled issuers, whose tokens are still nobody else's to see.
+        # Also of disabled issuers: their tokens must not reach another issuer.
         self._prefixes = [(prefix_of(one), one.issuer) for one in issuers if prefix_of(one)]
         self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
         for trusted in self.issuers:

@@ -3,6 +3,10 @@
 from gatepost_authz.presets.preset import GUID, REQUIRED, STANDARD, Preset
 from gatepost_authz.token_rules import NO_SUBJECT, SUBJECT_IS_CLIENT, CallerMark
 
+# `idtyp` is optional; `scp` is "only included for user tokens".
+ENTRA_MACHINE = (CallerMark(claim="idtyp", value="app"), CallerMark(absent="scp"))
+ENTRA_PERSON = (CallerMark(claim="scp"), CallerMark(claim="idtyp", value="user"))
+
 HOSTED: tuple[Preset, ...] = (
     Preset(
         name="auth0",
@@ -50,9 +54,8 @@ HOSTED: tuple[Preset, ...] = (
         token_id_claims=("uti",),
         tenant_claim="tid",
         must_equal={"ver": "2.0"},
-        # `idtyp` is optional; `scp` is "only included for user tokens".
-        machine=(CallerMark(claim="idtyp", value="app"), CallerMark(absent="scp")),
-        person=(CallerMark(claim="scp"), CallerMark(claim="idtyp", value="user")),
+        machine=ENTRA_MACHINE,
+        person=ENTRA_PERSON,
         issuer_pattern="https://login.microsoftonline.com/{tid}/v2.0",
         segment_claim="tid",
         segment_pattern=GUID,
@@ -71,9 +74,8 @@ HOSTED: tuple[Preset, ...] = (
         token_id_claims=("uti",),
         tenant_claim="tid",
         must_equal={"ver": "1.0"},
-        # `idtyp` is optional; `scp` is "only included for user tokens".
-        machine=(CallerMark(claim="idtyp", value="app"), CallerMark(absent="scp")),
-        person=(CallerMark(claim="scp"), CallerMark(claim="idtyp", value="user")),
+        machine=ENTRA_MACHINE,
+        person=ENTRA_PERSON,
         issuer_pattern="https://sts.windows.net/{tid}/",
         key_hosts=("login.microsoftonline.com", "login.windows.net"),
         segment_claim="tid",

@@ -122,7 +122,7 @@ def adjusted(preset: Preset, rules: TokenRules) -> Preset:
     Return *preset* with the settings of one issuer, computed once at the start.
 
     ``forbidden`` and ``must_equal`` only grow, and what distinguishes access tokens stays required.
-    ValueError: no claim for the subject or the client is left, so that nobody could be told apart.
+    ValueError: no claim for the subject or the client is left, so callers cannot be distinguished.
     """
     if rules.subject_claims == () or rules.client_claims == ():
         raise ValueError("an issuer's tokens must have a claim for the subject and the client")

@@ -29,6 +29,21 @@ PROVIDER_IDENTITY = {
     "name": "$name",
     "email": "$email",
 }
+PROVIDER_ANSWER = {
+    "active": True,
+    "client_id": "$client",
+    "exp": "$exp",
+    "iat": "$iat",
+    "iss": "$iss",
+    "scope": "$scope",
+    "aud": "$resource",
+    "token_type": "Bearer",
+}
+PROVIDER_ERRORS = {
+    "invalid_grant": ErrorShape(description="grant request is invalid"),
+    "invalid_client": ErrorShape(status=401, description="client authentication failed"),
+}
+UNKNOWN_RESOURCE = "resource indicator is missing, or unknown"
 LOGTO_CUSTOM = {"tenant": "$org", "roles": "$roles"}
 LOGTO_IMITATION = Imitation(
     name="logto",
@@ -65,18 +80,7 @@ LOGTO_IMITATION = Imitation(
     person={**PROVIDER_CLAIMS, "sub": "$hex", **LOGTO_CUSTOM},
     machine={**PROVIDER_CLAIMS, "sub": "$client", "tenant": "$org"},
     identity=PROVIDER_IDENTITY,
-    introspection={
-        "active": True,
-        "sub": "$sub",
-        "client_id": "$client",
-        "exp": "$exp",
-        "iat": "$iat",
-        "iss": "$iss",
-        "scope": "$scope",
-        "aud": "$resource",
-        "token_type": "Bearer",
-        **LOGTO_CUSTOM,
-    },
+    introspection={**PROVIDER_ANSWER, "sub": "$sub", **LOGTO_CUSTOM},
     unbound_opaque=True,
     refresh="offline_access",
     audience="resource",
@@ -86,11 +90,8 @@ LOGTO_IMITATION = Imitation(
     tenant_claim="tenant",
     roles_claim="roles",
     errors={
-        "invalid_grant": ErrorShape(description="grant request is invalid"),
-        "invalid_client": ErrorShape(status=401, description="client authentication failed"),
-        "invalid_target": ErrorShape(
-            description="resource indicator is missing, or unknown", error="invalid_target"
-        ),
+        **PROVIDER_ERRORS,
+        "invalid_target": ErrorShape(description=UNKNOWN_RESOURCE, error="invalid_target"),
     },
     error_body={
         "code": "oidc.{error}",
@@ -131,15 +132,8 @@ OIDC_PROVIDER_IMITATION = Imitation(
     identity=PROVIDER_IDENTITY,
     # A machine's answer has no `sub`, and no `jti` either, which would be the token itself.
     introspection={
-        "active": True,
+        **PROVIDER_ANSWER,
         "sub": "$person_sub",
-        "client_id": "$client",
-        "exp": "$exp",
-        "iat": "$iat",
-        "iss": "$iss",
-        "scope": "$scope",
-        "aud": "$resource",
-        "token_type": "Bearer",
         "org_id": "$org",
         "roles": "$roles",
     },
@@ -152,9 +146,8 @@ OIDC_PROVIDER_IMITATION = Imitation(
     tenant_claim="org_id",
     roles_claim="roles",
     errors={
-        "invalid_grant": ErrorShape(description="grant request is invalid"),
-        "invalid_client": ErrorShape(status=401, description="client authentication failed"),
-        "invalid_target": ErrorShape(description="resource indicator is missing, or unknown"),
+        **PROVIDER_ERRORS,
+        "invalid_target": ErrorShape(description=UNKNOWN_RESOURCE),
         "unsupported_grant_type": ErrorShape(description="unsupported grant_type requested"),
     },
 )

@@ -57,9 +57,7 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
     that refuses the token and the setting that changes the rule. If each tenant has its own
     resource, URL is the one that the client calls. Exit code 1 means that the token is refused.
     """
-    if given["token"] == STDIN:
-        given["token"] = sys.stdin.read(LONGEST_TOKEN).strip()
-    credentials = DoctorCredentials(**given)
+    credentials = DoctorCredentials(**given | {"token": read_token(given["token"])})
     token = credentials.token
     if path is not None:
         _judge(path, token, url)
@@ -72,6 +70,11 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
         click.echo(f"{step.level:<5}{step.name}: {step.detail}")
     click.echo(report.sentence)
     sys.exit(0 if report.healthy else 1)
+
+
+def read_token(given: str) -> str:
+    """Return the token of an option; ``-`` reads it from standard input."""
+    return sys.stdin.read(LONGEST_TOKEN).strip() if given == STDIN else given
 
 
 async def _examined(url: str, credentials: DoctorCredentials, tls: ssl.SSLContext) -> Report:

@@ -6,11 +6,9 @@ import sys
 import click
 
 from gatepost.cli.configuration import visible
+from gatepost.cli.doctor import read_token
 from gatepost.doctor.issuer_probe import ProbeRequest, probe_issuer
 from gatepost_authz.fetch import FetchError
-
-STDIN = "-"
-LONGEST_TOKEN = 65_536
 
 
 @click.group(short_help="Read an identity provider and print its settings.")
@@ -46,12 +44,10 @@ def probe(
     on standard output and everything else on standard error. Exit code 1 means that the token is
     refused or that the table needs a change.
     """
-    if token == STDIN:
-        token = sys.stdin.read(LONGEST_TOKEN).strip()
     asked = ProbeRequest(
         url=url,
         resource=resource,
-        token=token,
+        token=read_token(token),
         client_id=client_id,
         client_secret=client_secret,
         ca_bundle=ca_bundle,

@@ -219,7 +219,7 @@ class MemoryTenantRelay:
             self._sweep_others(now)
 
     def sweep(self, now: float) -> None:
-        """Forget what is over; not each time, or whoever leaves many notes would stop the loop."""
+        """Remove expired notes, but not each time: a caller with many notes would stop the loop."""
         if now - self._swept < SWEEP_EVERY_S:
             return
         self._swept = now
@@ -277,7 +277,7 @@ class MemoryTenantRelay:
     def leave(self, slots: Sequence[ConcurrencySlot]) -> None:
         """Release slots; other processes learn of it soon."""
         self._taken.subtract(slot.name for slot in slots)
-        self._taken += Counter()  # forgets what nobody uses
+        self._taken += Counter()  # removes counts of zero
 
     async def levels(
         self, spendings: Sequence[Spending], slots: Sequence[ConcurrencySlot]
