@@ -34,13 +34,12 @@ from gatepost.tools.elicitation import (
 from gatepost.tools.failure import Failure as Failure
 from gatepost.tools.failure import FailureKind as FailureKind
 from gatepost.tools.failure import ToolFailure as ToolFailure
+from gatepost.tools.header_arguments import Routed
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
+from gatepost.tools.secret import SecretPath
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
-
-SecretPath = tuple[str | None, ...]
-"""The property names that lead to a secret from the root; None is any item and any name."""
 
 Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
 """What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
@@ -288,14 +287,16 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 TaskSupport = Literal["forbidden", "optional", "required"]
 
 
-class Routed(msgspec.Struct, frozen=True):
-    """An argument that the client repeats as ``Mcp-Param-<header>`` (``x-mcp-header``)."""
+class Origin(msgspec.Struct, frozen=True):
+    """Where an offer comes from that another MCP server defines."""
 
-    path: tuple[str, ...]
-    """The property names that lead to it from the root of the arguments."""
-    header: str
-    """The header's last part, as declared."""
-    type: Literal["string", "integer", "boolean"]
+    server_id: str
+    server: str
+    """The server's name."""
+    key: str
+    """The offer's own name or URI there."""
+    digest: str
+    """The digest of its definition; approvals and records name it."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,6 +323,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     pack: str = ""
     secret_arguments: tuple[SecretPath, ...] = ()
     """Where its arguments hold secrets, whose values no message, log or record shows."""
+    origin: Origin | None = None
+    """The upstream that defines it; None: a pack of this server."""
+    meta: Mapping[str, Any] = {}
+    """The `_meta` of its definition, such as the user interface of an MCP App."""
 
     @property
     def key(self) -> str:

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import UNSET
 
 from gatepost.tools import json_shape
-from gatepost.tools.api import SecretPath, ToolFailure
+from gatepost.tools.api import ToolFailure
 from gatepost.tools.json_shape import levels_of, most_values, objects_in
 from gatepost.tools.redaction import LONG_BYTES, is_quoted
 from gatepost.tools.schema_branches import RANGES, Branching, looks_around
+from gatepost.tools.secret import SecretPath
 
 SHOWN_VALUE_CHARACTERS = 40
 # A longer list of choices would not help an agent.

@@ -2,14 +2,25 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from gatepost.tools.api import Routed
+import msgspec
+
 from gatepost.tools.secret import KEYWORD as SECRET
 
 KEYWORD = "x-mcp-header"
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)  # RFC 9110 section 5.6.2
 TYPES: tuple[Any, ...] = ("string", "integer", "boolean")
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """An argument that the client repeats as ``Mcp-Param-<header>`` (``x-mcp-header``)."""
+
+    path: tuple[str, ...]
+    """The property names that lead to it from the root of the arguments."""
+    header: str
+    """The header's last part, as declared."""
+    type: Literal["string", "integer", "boolean"]
 
 
 def routed_arguments(schema: Mapping[str, Any]) -> tuple[Routed, ...]:

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from gatepost.secrets.names import REFERENCE_PREFIX
-from gatepost.tools.api import SecretPath
+
+SecretPath = tuple[str | None, ...]
+"""The property names that lead to a secret from the root; None is any item and any name."""
 
 KEYWORD = "x-gatepost-secret"
 HINT = "A stored secret may be named in its place: `secret:NAME`."

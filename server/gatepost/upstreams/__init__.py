@@ -1,0 +1,1 @@
+"""Upstreams: MCP servers whose tools, resources and prompts stand behind this gate."""

@@ -1,0 +1,63 @@
+"""The catalogue of an upstream: what it offers, cleaned and bounded, as it is stored and served."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+Section = Literal["tools", "resources", "templates", "prompts"]
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """One definition of an upstream: a tool, resource, template or prompt."""
+
+    section: Section
+    key: str
+    """Its own name, URI or URI template at the upstream."""
+    name: str
+    """The name, URI or URI template behind this gate."""
+    value: Mapping[str, Any]
+    """The definition in the newest revision's form, bounded and cleaned."""
+    digest: str
+    """SHA-256 of its canonical JSON (RFC 8785) before cleaning, in hexadecimal."""
+    cleaned: tuple[str, ...] = ()
+    """What the cleaning removed, as sentences for the dashboard."""
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A definition that is not offered, and why."""
+
+    section: Section
+    key: str
+    reason: str
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A definition that differs from the pinned one, or is new and waits for a review."""
+
+    section: Section
+    key: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None
+    digest: str
+    """The digest to accept; empty if the definition is gone."""
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one upstream offers, as of one fetch."""
+
+    server_id: str
+    fetched_at: float
+    revision: str = ""
+    era: Literal["modern", "session"] = "modern"
+    capabilities: Mapping[str, Any] = {}
+    instructions: str = ""
+    definitions: tuple[Definition, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    changes: tuple[Change, ...] = ()
+    ttl_ms: int = 86_400_000
+    """How long it is fresh: the smallest of the pages, at most 24 hours."""
+    failing_since: float | None = None
+    """When fetching began to fail; the definitions are those of the last success."""
+    failure: str = ""
+    """Why it fails, as one sentence."""
