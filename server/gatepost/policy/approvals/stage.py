@@ -272,6 +272,7 @@ class WaitingCall:
         self._until = request.until
         self.url = url
         self.message = pending(request)
+        self.told = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
