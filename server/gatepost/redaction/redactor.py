@@ -246,6 +246,17 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     return found
 
 
+def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
+    """
+    Return True only if `cleaned` would find nothing in any of these JSON documents.
+
+    It decides the usual case, short documents without escapes, at a fraction of the cost.
+    """
+    whole = SEPARATOR.join(documents)
+    # A secret that seems to be split over two documents is looked for again, one by one.
+    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)
+
+
 def cleaned_text(text: str, redactor: Redactor) -> str:
     """Return *text* redacted, including split secrets, or the same object if there are none."""
     plain = text.encode(errors="surrogatepass")

@@ -125,7 +125,7 @@ class ApprovalStage(Stage):
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._service.granting.use(call, tool, subject, policy)
+        granted = await self._service.granting.use(call, tool, subject, policy, need)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
