@@ -1,7 +1,7 @@
 """The client of a call: its capabilities, and what a call can send to it and ask of it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
@@ -113,6 +113,8 @@ class Waiting(Protocol):
     """The text for the client: what waits, until when, and what repeating the call does."""
     url: str
     """The approval page, which requires a sign-in; empty if there is none."""
+    told: str
+    """The text with the URL, for a client that cannot be shown the page."""
     retry_after_s: float
     """The number of seconds after which to call again."""
 
@@ -120,14 +122,9 @@ class Waiting(Protocol):
         """Return when the request is decided or has expired; raises StoreUnavailable."""
 
 
-def told(waiting: Waiting) -> str:
-    """Return the message for the client, with the URL of the approval page if there is one."""
-    return f"{waiting.message} {waiting.url}" if waiting.url else waiting.message
-
-
 def pending(waiting: Waiting) -> Pending:
     """Return the exception for a client that stops waiting before the decision."""
-    return Pending(told(waiting), waiting.retry_after_s)
+    return Pending(waiting.told, waiting.retry_after_s)
 
 
 class ToolClock(Protocol):
@@ -135,16 +132,6 @@ class ToolClock(Protocol):
 
     def held(self) -> AbstractContextManager[None]:
         """Stop the clock for the duration of a block."""
-
-
-@contextmanager
-def held(*clocks: ToolClock | None) -> Iterator[None]:
-    """Stop the given clocks for the duration of a block; skip those that are None."""
-    with ExitStack() as stack:
-        for clock in clocks:
-            if clock is not None:
-                stack.enter_context(clock.held())
-        yield
 
 
 class Client(Protocol):

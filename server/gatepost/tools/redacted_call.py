@@ -1,7 +1,7 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,6 @@ from gatepost.tools.client import (
     ProtocolError,
     ToolClock,
     Waiting,
-    held,
 )
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.redaction import (
@@ -243,6 +242,16 @@ class RedactedCall(msgspec.Struct):
         if self.said is None:
             self.said = {}
         return self.said.setdefault(kind, RedactedStream())
+
+
+@contextmanager
+def held(*clocks: ToolClock | None) -> Iterator[None]:
+    """Stop the given clocks for the duration of a block; skip those that are None."""
+    with ExitStack() as stack:
+        for clock in clocks:
+            if clock is not None:
+                stack.enter_context(clock.held())
+        yield
 
 
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:

@@ -32,13 +32,13 @@ from gatepost.tools.client import (
     LogLevel,
     MissingCapability,
     Waiting,
-    held,
     lacking,
     pending,
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.json_shape import decoder_of
+from gatepost.tools.redacted_call import held
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "question"

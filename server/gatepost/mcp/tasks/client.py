@@ -17,13 +17,12 @@ from gatepost.tools.client import (
     ToolClock,
     Unaccepted,
     Waiting,
-    held,
     lacking,
     pending,
     required_by,
-    told,
 )
 from gatepost.tools.elicitation import UrlElicitation
+from gatepost.tools.redacted_call import held
 
 VISIT = "gatepost:visit"
 """The key of the approval page; a tool cannot ask with this key."""
@@ -144,7 +143,7 @@ class TaskClient:
             await self._client.stand_by(waiting)
             return
         page = self._page(waiting)
-        await self._job.wait(told(waiting), untouched=untouched)
+        await self._job.wait(waiting.told, untouched=untouched)
         with held(self._clock):
             if page is None:
                 async with watched(waiting) as over:

@@ -19,6 +19,7 @@ from gatepost.policy.approvals.request import (
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import (
+    ApprovalNeed,
     ApprovalPolicy,
     IsRevoked,
     is_same_person,
@@ -125,16 +126,23 @@ class GrantService:
         return [one for one in found if is_valid_grant(one, self._is_revoked)]
 
     async def use(
-        self, call: Call, tool: Tool, subject: ConditionVariables, policy: ApprovalPolicy
+        self,
+        call: Call,
+        tool: Tool,
+        subject: ConditionVariables,
+        policy: ApprovalPolicy,
+        need: ApprovalNeed,
     ) -> str | None:
         """
         Use up one call of a grant, durably; return its id, or None if no grant covers the call.
 
+        *need* is what the policy asks for this call.
+
         A grant covers only calls that its approver could have approved alone. It covers none once
         the approver or the grant's caller is revoked.
         """
-        caller, now, need = call.caller, self._clock(), policy.need(subject)
-        if need is None or need.approvals > 1:
+        caller, now = call.caller, self._clock()
+        if need.approvals > 1:
             return None
         grants = self._records.of(caller.tenant_id).grants
         digest = None

@@ -125,7 +125,7 @@ class ApprovalStage(Stage):
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._service.granting.use(call, tool, subject, policy)
+        granted = await self._service.granting.use(call, tool, subject, policy, need)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
@@ -272,6 +272,7 @@ class WaitingCall:
         self._until = request.until
         self.url = url
         self.message = pending(request)
+        self.told = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""
