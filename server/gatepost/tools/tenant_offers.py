@@ -6,7 +6,13 @@ from typing import Literal, Protocol
 import msgspec
 
 from gatepost.tools.api import Offer
+from gatepost.tools.offers import Template, derived_of
 from gatepost_authz.caller import TenantContext
+
+
+def capability_of(offer: Offer) -> str:
+    """Return the capability that an agent needs to reach an offer."""
+    return f"pack:{offer.pack}" if offer.origin is None else f"mcp:{offer.origin.server_id}"
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -18,10 +24,37 @@ class Agent(msgspec.Struct, frozen=True):
     """`search`: the caller sees `find_tools` and `call_tool` instead of all tools."""
 
 
-class TenantOffers:
-    """An immutable snapshot; a change makes a new one, so that it can be the key of a cache."""
+class Entry(msgspec.Struct, frozen=True):
+    """An offer, and the offer that it belongs to: itself, or the owner of a completer or lister."""
 
-    __slots__ = ("agents", "offers", "ttl_ms")
+    offer: Offer
+    owner: Offer
+    capability: str
+    """The capability of the owner."""
+
+
+def entries_of(offers: tuple[Offer, ...]) -> tuple[Entry, ...]:
+    """Return the entries of offers and of their completers and listers."""
+    return tuple(
+        Entry(one, owner, capability_of(owner))
+        for owner in offers
+        for one in (owner, *derived_of(owner))
+    )
+
+
+def by_weight(entry: Entry) -> int:
+    """Sort the most specific templates first."""
+    return -entry.offer.template.weight if isinstance(entry.offer, Template) else 0
+
+
+class TenantOffers:
+    """
+    An immutable snapshot; a change makes a new one, so that it can be the key of a cache.
+
+    Of several offers of one kind and name, the first one counts.
+    """
+
+    __slots__ = ("__weakref__", "agents", "entries", "offers", "ttl_ms")
 
     def __init__(
         self,
@@ -30,7 +63,11 @@ class TenantOffers:
         agents: Mapping[str, Agent] | None = None,
         ttl_ms: int | None = None,
     ) -> None:
-        self.offers = offers
+        first: dict[tuple[str, str], Offer] = {}
+        for offer in offers:
+            first.setdefault((offer.kind, offer.key), offer)
+        self.offers = tuple(first.values())
+        self.entries = entries_of(self.offers)
         self.agents = agents or {}
         """By client id; other clients see everything that their scopes reach."""
         self.ttl_ms = ttl_ms
@@ -38,10 +75,19 @@ class TenantOffers:
 
 
 class OfferSource(Protocol):
-    """Knows the offers of tenants; the registry asks it beside its own."""
+    """
+    Knows the offers of tenants; the registry asks it beside its own.
+
+    A change replaces the snapshot at hand. If a snapshot is dropped instead, a request that is
+    about to use it is answered with 503.
+    """
 
     def at_hand(self, caller: TenantContext) -> TenantOffers | None:
         """Return what the caller's tenant has, or None if it has to be loaded first."""
 
     async def load(self, caller: TenantContext) -> TenantOffers:
-        """Load it from the store, never from an upstream; raises StoreUnavailable."""
+        """
+        Load it from the store, never from an upstream; raises StoreUnavailable.
+
+        When this returns, the snapshot is at hand.
+        """
