@@ -25,7 +25,7 @@ from gatepost.audit.record import (
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, quoted
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
-from gatepost.tools.api import Call, Failure, Tool
+from gatepost.tools.api import Call, Failure, Origin, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.caller import TenantContext
 
@@ -245,7 +245,8 @@ class RecordBuilder:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
             tool, refused = redacted.offer.name, not redacted.checked or outcome in REFUSED
-            remarks = redacted.remarks
+            origin = redacted.offer.origin
+            remarks = redacted.remarks if origin is None else with_origin(redacted, origin)
             if tool != call.name:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
@@ -317,6 +318,15 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
     return before, _members(details=details)
 
 
+def with_origin(redacted: RedactedCall, origin: Origin) -> Mapping[str, str]:
+    """Return the remarks of a call, with the upstream that defines what was called."""
+    remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
+    if isinstance(redacted.offer, Tool):
+        # The URI of a resource could hold personal data, and these details cannot be erased.
+        remarks["upstream_tool"] = text(origin.key)
+    return {**remarks, "definition": text(origin.digest)}
+
+
 def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
     call, ended = entry[0], entry[2]
     reason = type(problem).__name__
@@ -342,7 +352,10 @@ def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[in
     for at in range(0, len(redacted_calls), TOGETHER):
         alike: dict[Redactor, list[RedactedCall]] = {}
         for redacted in redacted_calls[at : at + TOGETHER]:
-            if not redacted.offer.secret_arguments and len(redacted.call.arguments) <= most:
+            offer = redacted.offer
+            if offer.secret_arguments or offer.forwards:
+                continue
+            if len(redacted.call.arguments) <= most:
                 current = redacted.version == redacted.redaction.secrets.version
                 redactor = redacted.redactor if current else redacted.now()
                 alike.setdefault(redactor, []).append(redacted)
