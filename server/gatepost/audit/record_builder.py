@@ -25,7 +25,7 @@ from gatepost.audit.record import (
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, quoted
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
-from gatepost.tools.api import Call, Failure, Origin, Tool
+from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
 from gatepost_authz.caller import TenantContext
 
@@ -245,8 +245,7 @@ class RecordBuilder:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
             tool, refused = redacted.offer.name, not redacted.checked or outcome in REFUSED
-            origin = redacted.offer.origin
-            remarks = redacted.remarks if origin is None else with_origin(redacted, origin)
+            remarks = redacted.remarks if redacted.offer.origin is None else with_origin(redacted)
             if tool != call.name:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
@@ -318,8 +317,11 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
     return before, _members(details=details)
 
 
-def with_origin(redacted: RedactedCall, origin: Origin) -> Mapping[str, str]:
+def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
     """Return the remarks of a call, with the upstream that defines what was called."""
+    origin = redacted.offer.origin
+    if origin is None:
+        return redacted.remarks or {}
     remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
     if isinstance(redacted.offer, Tool):
         # The URI of a resource could hold personal data, and these details cannot be erased.

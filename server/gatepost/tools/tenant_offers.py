@@ -24,7 +24,7 @@ class Agent(msgspec.Struct, frozen=True):
     """`search`: the caller sees `find_tools` and `call_tool` instead of all tools."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class OwnedOffer(msgspec.Struct, frozen=True):
     """An offer, and the offer that it belongs to: itself, or the owner of a completer or lister."""
 
     offer: Offer
@@ -33,16 +33,16 @@ class Entry(msgspec.Struct, frozen=True):
     """The capability of the owner."""
 
 
-def entries_of(offers: tuple[Offer, ...]) -> tuple[Entry, ...]:
+def entries_of(offers: tuple[Offer, ...]) -> tuple[OwnedOffer, ...]:
     """Return the entries of offers and of their completers and listers."""
     return tuple(
-        Entry(one, owner, capability_of(owner))
+        OwnedOffer(one, owner, capability_of(owner))
         for owner in offers
         for one in (owner, *derived_of(owner))
     )
 
 
-def by_weight(entry: Entry) -> int:
+def by_weight(entry: OwnedOffer) -> int:
     """Sort the most specific templates first."""
     return -entry.offer.template.weight if isinstance(entry.offer, Template) else 0
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
 from gatepost.tools.offers import ResourceOffer, Template
-from gatepost.tools.tenant_offers import Agent, Entry, TenantOffers, by_weight
+from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
 from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
@@ -17,14 +17,14 @@ class OfferIndex:
 
     __slots__ = ("by_key", "entries", "templates")
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[OwnedOffer]) -> None:
         self.entries = tuple(entries)
-        self.by_key: dict[Kind, dict[str, Entry]] = {kind: {} for kind in WORDS}
+        self.by_key: dict[Kind, dict[str, OwnedOffer]] = {kind: {} for kind in WORDS}
         for entry in self.entries:
             if not isinstance(entry.offer, Template):
                 self.by_key[entry.offer.kind][entry.offer.key] = entry
         templates = [one for one in self.entries if isinstance(one.offer, Template)]
-        self.templates: Sequence[tuple[Entry, Template]] = [
+        self.templates: Sequence[tuple[OwnedOffer, Template]] = [
             (one, one.offer)
             for one in sorted(templates, key=by_weight)
             if isinstance(one.offer, Template)
@@ -118,7 +118,7 @@ class TenantReach:
                 return template
         return None
 
-    def _shows(self, entry: Entry, caller: TenantContext, agent: Agent | None) -> bool:
+    def _shows(self, entry: OwnedOffer, caller: TenantContext, agent: Agent | None) -> bool:
         if agent is not None and entry.capability not in agent.capabilities:
             return False
         return self._obtainable is None or self.hidden_by(entry.offer) <= caller.scopes
