@@ -11,7 +11,7 @@ from gatepost.tools.tenant_offers import Agent
 from tests.audit.test_calls import AuditedServer
 from tests.support.issuers import Idp
 from tests.support.server import issuer_settings, running_server
-from tests.support.tenant_source import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, Upstream
 
 NAME = "mcp_crm__find"
 PASSWORD = "correct-horse-battery-staple"

@@ -13,7 +13,7 @@ from gatepost.tools.tenant_offers import Agent
 from tests.mcp.conftest import REVISIONS, ask, declared, result_of
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.tenant_source import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, Upstream
 
 GLOBEX = a_caller(tenant_id="globex")
 

@@ -15,7 +15,7 @@ from tests.support.asking_tools import Ok
 from tests.support.client import RawAnswer, result
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
-from tests.support.tenant_source import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, Upstream
 
 PASSWORD = "correct-horse-battery-staple"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}

@@ -15,7 +15,7 @@ from gatepost.tools.registry import Registry, Unknown, UnknownTool
 from gatepost.tools.tenant_offers import Agent
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller
-from tests.support.tenant_source import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, Upstream
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
 ACME, GLOBEX = a_caller(), a_caller(tenant_id="globex")
@@ -257,3 +257,12 @@ async def test_the_first_of_two_offers_of_a_name_counts() -> None:
 
     assert registry.find(ACME, "mcp_crm__find") is first
     assert names(registry, ACME) == ["mcp_crm__find", "stamp", "vault"]
+
+
+@pytest.mark.parametrize("name", ["Upper", "with-dash", "a" * 65, "", "mcp_crm__ü"])
+async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
+    """It would not fit into headers, URLs and REST."""
+    source, crm = MemorySource(), Upstream()
+    source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
+
+    assert names(await ready(source), ACME) == ["mcp_crm__look", "stamp", "vault"]

@@ -5,8 +5,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gatepost.tools.api import Offer
-from gatepost.tools.offers import Template, derived_of
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.function import NAME
+from gatepost.tools.offers import Prompt, Template, derived_of
 from gatepost_authz.caller import TenantContext
 
 
@@ -51,7 +52,8 @@ class TenantOffers:
     """
     An immutable snapshot; a change makes a new one, so that it can be the key of a cache.
 
-    Of several offers of one kind and name, the first one counts.
+    Of several offers of one kind and name, the first one counts. A tool or a prompt whose name is
+    not in the grammar of names is left out.
     """
 
     __slots__ = ("__weakref__", "agents", "entries", "offers", "ttl_ms")
@@ -65,6 +67,8 @@ class TenantOffers:
     ) -> None:
         first: dict[tuple[str, str], Offer] = {}
         for offer in offers:
+            if isinstance(offer, Tool | Prompt) and not NAME.fullmatch(offer.name):
+                continue
             first.setdefault((offer.kind, offer.key), offer)
         self.offers = tuple(first.values())
         self.entries = entries_of(self.offers)
@@ -89,5 +93,5 @@ class OfferSource(Protocol):
         """
         Load it from the store, never from an upstream; raises StoreUnavailable.
 
-        When this returns, the snapshot is at hand.
+        Many requests may await this at once. When it returns, the snapshot is at hand.
         """

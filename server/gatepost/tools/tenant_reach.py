@@ -65,7 +65,8 @@ class TenantReach:
         self._own = OfferIndex(
             one
             for one in beside.entries
-            if not enabled.takes(one.owner) and one.offer.key not in search
+            if not enabled.takes(one.owner)
+            and not (isinstance(one.offer, Tool) and one.offer.name in search)
         )
         self._agents, self._ttl_ms = beside.agents, beside.ttl_ms
         self._all = sorted(

@@ -15,7 +15,7 @@ from tests.policy.conftest import (
     text_of,
 )
 from tests.support.cases import each
-from tests.support.tenant_source import MemorySource, Upstream
+from tests.tools.conftest import MemorySource, Upstream
 
 TOOL = "mcp_crm__delete"
 SCHEMA = {"type": "object", "properties": {"what": {"type": "string"}}}
