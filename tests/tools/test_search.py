@@ -224,6 +224,24 @@ def test_the_tool_waits_for_its_approval(server: Server, token: str) -> None:
     assert "`mcp_crm__careful`" in answer.json["message"]
 
 
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+def test_an_approval_of_the_tool_becomes_a_task(server: Server, token: str) -> None:
+    """For a client that supports tasks, as it does for a direct call."""
+    capabilities = {"elicitation": {}, "extensions": {TASKS: {}}}
+    meta = {"_meta": {"io.modelcontextprotocol/clientCapabilities": capabilities}}
+    results = []
+    for number, (name, inner) in enumerate(
+        [("mcp_crm__careful", {"n": 1}), ("call_tool", {"name": "mcp_crm__careful"})]
+    ):
+        call = {"name": name, "arguments": {**inner, "arguments": {"n": number}}, **meta}
+        results.append(result(server.client.ask(token, "tools/call", call)))
+
+    assert [one["resultType"] for one in results] == ["task", "task"]
+    assert {one["status"] for one in results} <= {"working", "input_required"}
+
+
 def test_a_retry_runs_the_tool_once_and_reads_anew(server: Server, token: str) -> None:
     """The key of the call covers the tool that it calls."""
     octopus = Octopus(server, token)

@@ -250,7 +250,7 @@ class Stateless:
             meta = params.meta
             if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
                 raise no_meta(NO_META if meta is UNSET else meta)
-            if self._has_source:
+            if self._has_source and message.method == "tools/call":
                 await self._server.registry.ready(exchange.caller)
             method = self._check(exchange, message, params, problem)
             if not method.runs:
@@ -336,7 +336,9 @@ class Stateless:
             raise JsonRpcError(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:
             raise problem
-        if name == "tools/call" and (params.name in self._routed or self._has_source):
+        if name == "tools/call" and (
+            params.name in self._routed or (self._has_source and self._mirrors)
+        ):
             self._check_routed(exchange, params)
         return method
 

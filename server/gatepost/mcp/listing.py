@@ -115,7 +115,7 @@ TTL_MS = 300_000
 """How long a client may keep a list; lists change when the server reloads its configuration."""
 
 PAGE_SIZE = 500
-REMEMBERED_SETS = 64
+REMEMBERED_SETS = 256
 """Permission sets whose lists are kept."""
 PURPOSE = "cursor"
 
