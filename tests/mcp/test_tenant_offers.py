@@ -13,6 +13,7 @@ from gatepost.tools.tenant_offers import Agent
 from tests.mcp.conftest import REVISIONS, ask, declared, result_of
 from tests.support.cases import each
 from tests.support.endpoint import EndpointClient, a_caller
+from tests.support.endpoint_streams import listening
 from tests.tools.conftest import MemorySource, Upstream
 
 GLOBEX = a_caller(tenant_id="globex")
@@ -266,6 +267,19 @@ async def test_a_changed_definition_is_shown_and_called(revision: str) -> None:
         for result in (before, after)
     ]
     assert shown == ["Before.", "After."]
+
+
+async def test_clients_may_listen_for_lists_that_are_still_empty() -> None:
+    """A stream hears of the changes of its own tenant."""
+    client = EndpointClient(source=MemorySource())
+    wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == wanted
+        await client.feed.of("globex").listed("tools")
+        await client.feed.of("acme").listed("prompts")
+        heard = await stream.next()
+
+    assert heard["method"] == "notifications/prompts/list_changed"
 
 
 async def test_word_of_a_changed_list_reaches_the_clients_of_its_tenant_alone() -> None:

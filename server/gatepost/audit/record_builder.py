@@ -353,14 +353,11 @@ def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[in
     found: set[int] = set()
     for at in range(0, len(redacted_calls), TOGETHER):
         alike: dict[Redactor, list[RedactedCall]] = {}
-        for redacted in redacted_calls[at : at + TOGETHER]:
-            offer = redacted.offer
-            if offer.secret_arguments or offer.forwards:
-                continue
-            if len(redacted.call.arguments) <= most:
-                current = redacted.version == redacted.redaction.secrets.version
-                redactor = redacted.redactor if current else redacted.now()
-                alike.setdefault(redactor, []).append(redacted)
+        for one in redacted_calls[at : at + TOGETHER]:
+            offer, size = one.offer, len(one.call.arguments)
+            if size <= most and not (offer.secret_arguments or offer.forwards):
+                current = one.version == one.redaction.secrets.version
+                alike.setdefault(one.redactor if current else one.now(), []).append(one)
         for redactor, group in alike.items():
             if _harmless([redacted.call.arguments for redacted in group], redactor):
                 found.update(map(id, group))
