@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from gatepost import CallContext, Pack
 from gatepost.storage.errors import StoreUnavailable
-from gatepost.tools.api import Offer
+from gatepost.tools.api import Kind, Offer, Tool
 from gatepost.tools.registry import Registry, Unknown, UnknownTool
 from gatepost.tools.tenant_offers import Agent
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import a_caller
 from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.test_registry import offers_needing
 
 SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
 ACME, GLOBEX = a_caller(), a_caller(tenant_id="globex")
@@ -266,3 +267,33 @@ async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
     source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
 
     assert names(await ready(source), ACME) == ["mcp_crm__look", "stamp", "vault"]
+
+
+@given(granted=SCOPES, obtainable=st.none() | SCOPES)
+@settings(max_examples=60)
+async def test_a_tenant_without_offers_meets_the_same_decisions(
+    granted: frozenset[str], obtainable: frozenset[str] | None
+) -> None:
+    """A source changes nothing for enabled offers, of any kind."""
+    needed = [frozenset[str](), frozenset({"a"}), frozenset({"a", "b"}), frozenset({"c"})]
+    offers = offers_needing(*needed)
+    plain = Registry(offers, obtainable=obtainable)
+    beside = Registry(offers, obtainable=obtainable, source=MemorySource())
+    caller = a_caller(scopes=granted)
+    await beside.ready(caller)
+    one, other = plain.visible(caller), beside.visible(caller)
+
+    for member in ("tools", "documents", "templates", "prompts", "listers", "skills"):
+        assert getattr(one, member) == getattr(other, member)
+    for offer in plain.offers:
+        uri = offer.key.replace("{x}", "1")
+        assert found(plain, offer.kind, uri, caller) is found(beside, offer.kind, uri, caller)
+        if isinstance(offer, Tool):
+            assert plain.withheld(offer, caller) == beside.withheld(offer, caller)
+
+
+def found(registry: Registry, kind: Kind, key: str, caller: TenantContext) -> Offer | None:
+    try:
+        return registry.offer(kind, key, caller)
+    except Unknown:
+        return None

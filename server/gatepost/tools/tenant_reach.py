@@ -89,15 +89,13 @@ class TenantReach:
         agent = self.agent_of(caller)
         if agent is not None and agent.mode == "search" and kind == "tool" and key in self._search:
             return self._search[key]
-        if (entry := self._enabled.by_key[kind].get(key)) is not None:
-            if self._shows(entry, caller, agent):
-                return entry.offer
-            if kind != "document":
-                return None
-        elif kind != "document":
+        entry = self._enabled.by_key[kind].get(key)
+        if entry is None and kind != "document":
             entry = self._own.by_key[kind].get(key)
-            shown = entry is not None and self._shows(entry, caller, agent)
-            return entry.offer if entry is not None and shown else None
+        if entry is not None and self._shows(entry, caller, agent):
+            return entry.offer
+        if kind != "document":
+            return None
         return self._document(key, caller, agent, is_taken=entry is not None)
 
     def _document(
