@@ -10,6 +10,12 @@ from gatepost.tools.function import NAME
 from gatepost.tools.offers import Prompt, Template, derived_of
 from gatepost_authz.caller import TenantContext
 
+UPSTREAM_PREFIX = "mcp_"
+"""
+The names of upstreams' tools, and of their packs, begin with it; a configuration may name them
+although it enables none of them.
+"""
+
 
 def capability_of(offer: Offer) -> str:
     """Return the capability that an agent needs to reach an offer."""

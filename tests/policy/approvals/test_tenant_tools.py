@@ -15,6 +15,8 @@ from tests.policy.conftest import (
     text_of,
 )
 from tests.support.cases import each
+from tests.support.issuers import Idp
+from tests.support.server import check_problems, issuer_settings
 from tests.tools.conftest import MemorySource, Upstream
 
 TOOL = "mcp_crm__delete"
@@ -166,3 +168,13 @@ async def test_a_configured_tool_that_takes_the_name_ends_the_request() -> None:
 
     with pytest.raises(Undecidable, match="no longer needs approval or is not served"):
         await deployment.replica().service.approve(ACME, request_id, BOB)
+
+
+def test_a_configuration_may_name_what_tenants_have(idp: Idp) -> None:
+    """`gatepost check` cannot know these names; a mistake in any other is found as before."""
+    patterns = ["mcp_crm__*", "pack:mcp_crm", "crm__*", "pack:crm"]
+    limits = {"tools": {"mcp_crm__find": {"concurrency": 1}, "find": {"concurrency": 1}}}
+    found = check_problems([issuer_settings(idp)], approvals={"require": patterns}, limits=limits)
+
+    named = {one.setting for one in found if one.id in {"config.W080", "config.E089"}}
+    assert named == {"approvals.require[2]", "approvals.require[3]", "limits.tools.find"}
