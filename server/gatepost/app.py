@@ -169,6 +169,7 @@ def mcp(
         task_runner=services.task_runner,
         register=services.register,
         asking=services.approvals.plan,
+        asks=services.approvals.policies.asks,
         running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []

@@ -1,7 +1,7 @@
 """The long-lived objects of a process, and the ones that a reload replaces."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -52,6 +52,7 @@ from gatepost.tools.api import Call, Outcome
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
+from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.client_authentication import reference_of
@@ -87,7 +88,7 @@ class Services:
     leaving = False
     """Whether a stop has begun and load balancers should use other servers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         config: Config,
         toolbox: Toolbox,
@@ -96,10 +97,11 @@ class Services:
         records: Records,
         relay: Relay,
         meter: Meter | None = None,
+        source_of: "SourceOf | None" = None,
     ) -> None:
         self.meter = meter or Meter.alone()
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
-        self.records, self.relay = records, relay
+        self.records, self.relay, self.keyring = records, relay, keyring
         self.runs = RunningCalls(records, relay)
         self.feed = ChangeFeed(relay)
         self.cutoffs = Revocations(records, relay, ended=self._cut_off)
@@ -109,8 +111,7 @@ class Services:
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
-        self.keyring = keyring
-        self.workspaces = workspaces_of(config)
+        self.register, self.workspaces = SessionRegistry(records, relay), workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
         """What the calls of a tenant share, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
@@ -127,7 +128,6 @@ class Services:
             clean=self.redaction.clean,
             counts=self.request_metrics,
         )
-        self.register = SessionRegistry(records, relay)
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
         listeners = [DecisionMetrics(self.meter)]
         self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
@@ -136,6 +136,7 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
+        self.source = None if source_of is None else source_of(self)
         self.apply(config, toolbox)
 
     def _audit_writer_for(self, config: Config) -> AuditWriter:
@@ -160,7 +161,9 @@ class Services:
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         registry = Registry(
-            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
+            toolbox.offers,
+            obtainable=None if obtainable is None else frozenset(obtainable),
+            source=self.source,
         )
         verifier = self._verifier_for(config, issuers)
         runner = self._runner_for(config, registry)
@@ -216,7 +219,8 @@ class Services:
             run=self._run,
         )
         limits = config.limits
-        self.reviews.apply(config, registry.tools.values())
+        beside = None if registry.source is None else registry
+        self.reviews.apply(config, registry.tools.values(), beside)
         self.denials.apply(config.approvals)
         self.limits.apply(
             rules_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
@@ -315,20 +319,36 @@ class Services:
         await self.log.aclose()
 
 
+SourceOf = Callable[[Services], OfferSource]
+
+
 @asynccontextmanager
 async def opened(
-    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+    config: Config,
+    toolbox: Toolbox,
+    keyring: KeyRing,
+    meter: Meter | None = None,
+    source_of: SourceOf | None = None,
 ) -> AsyncIterator[Services]:
     """
     Open the services of a valid configuration; nothing is fetched yet.
 
-    Raises StoreRefused and StoreUnavailable.
+    *source_of* returns the source of the offers of tenants, for services that have everything else
+    but a registry. Raises StoreRefused and StoreUnavailable.
     """
     records, relay = await stores.opened(config.storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
-        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
+        services = Services(
+            config,
+            toolbox,
+            keyring,
+            records=records,
+            relay=relay,
+            meter=meter,
+            source_of=source_of,
+        )
         keeping = Retention(records, keyring, services.audit_writer)
         # Closed after the services: calls that end while they close are recorded before the last
         # checkpoint and counted in the last sample.

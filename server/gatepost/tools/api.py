@@ -323,6 +323,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     pack: str = ""
     secret_arguments: tuple[SecretPath, ...] = ()
     """Where its arguments hold secrets, whose values no message, log or record shows."""
+    forwards: bool = False
+    """Whether its arguments are another call's, whose secrets are unknown: no record shows them."""
     origin: Origin | None = None
     """The upstream that defines it; None: a pack of this server."""
     meta: Mapping[str, Any] = {}

@@ -18,13 +18,12 @@ from gatepost.policy.approvals.request import (
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
+from gatepost.policy.approvals.revoked_parties import IsRevoked, is_valid_grant, none_revoked
 from gatepost.policy.approvals.rules import (
     ApprovalNeed,
     ApprovalPolicy,
-    IsRevoked,
+    definition_of,
     is_same_person,
-    is_valid_grant,
-    none_revoked,
 )
 from gatepost.storage.approvals import GrantRecord
 from gatepost.storage.records import Records
@@ -47,6 +46,8 @@ class GrantFields(msgspec.Struct, frozen=True):
     """Digest of the arguments of the approved request."""
     by: tuple[tuple[str, ...], ...] = ()
     """The requirements that the approver of the grant met, as in a request."""
+    definition: str = ""
+    """The digest of the tool's definition at its upstream, as in a request."""
 
 
 _decode = msgspec.msgpack.Decoder(GrantFields).decode
@@ -114,7 +115,13 @@ class GrantService:
             created_at=now,
             expires_at=grant.until,
             details=msgspec.msgpack.encode(
-                GrantFields(grant, approval.details.policy, approval.details.digest, request.by)
+                GrantFields(
+                    grant,
+                    approval.details.policy,
+                    approval.details.digest,
+                    request.by,
+                    "" if request.facts is None else request.facts.definition,
+                )
             ),
         )
         await self._records.of(request.tenant).grants.add(record)
@@ -152,6 +159,7 @@ class GrantService:
             if (
                 whom != (caller.subject_kind, caller.client_id, caller.actor)
                 or given.policy != policy.version
+                or given.definition != definition_of(tool)
                 or not is_valid_grant(given.grant, self._is_revoked)
             ):
                 continue

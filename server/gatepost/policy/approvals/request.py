@@ -77,6 +77,19 @@ class ApprovalDecision(msgspec.Struct, frozen=True, kw_only=True):
     """Whether they changed the arguments."""
 
 
+class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides the approval policy of a tool, and the definition that an approval is for."""
+
+    name: str
+    pack: str
+    approval: bool
+    destructive: bool
+    reading_form: bool
+    """Whether some of its calls only read."""
+    definition: str = ""
+    """The digest of the definition at the upstream; empty for a tool of this server."""
+
+
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
     A call or a script that waits for approval or was decided.
@@ -111,6 +124,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The approvers: they match one entry of each group (`role:NAME`, `subject:ISSUER SUBJECT`)."""
     policy: str = ""
     """For a call: the version of the tool's policy; another version needs a new request."""
+    facts: ToolFacts | None = None
+    """For a call of a tenant's own tool: the tool as it was when the call was made."""
     decisions: tuple[ApprovalDecision, ...] = ()
     """The decisions in their order."""
     request_id: str = ""

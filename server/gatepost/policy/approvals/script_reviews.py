@@ -15,7 +15,7 @@ from gatepost.policy.approvals.request import (
     Undecidable,
     party_of,
 )
-from gatepost.policy.approvals.rules import IsRevoked, caller_is_revoked, none_revoked
+from gatepost.policy.approvals.revoked_parties import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.approvals.scripts import (
     SUBJECT,
     Rejection,
