@@ -16,8 +16,7 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
-from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.revoked_parties import IsRevoked, none_revoked
+from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage

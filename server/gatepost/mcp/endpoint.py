@@ -297,7 +297,10 @@ class Stateless:
             # A call that may wait for an approval gets signs of life even if it asks for none.
             or (
                 method.name == "tools/call"
-                and (params.name in self._asking or self._may_ask(exchange, params))
+                and (
+                    params.name in self._asking
+                    or (self._has_source and self._may_ask(exchange, params))
+                )
             )
         )
         goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
@@ -314,9 +317,8 @@ class Stateless:
         return client
 
     def _may_ask(self, exchange: Exchange, params: Params) -> bool:
-        if not self._has_source or not isinstance(params.name, str):
-            return False
-        return self._server.may_ask(exchange.caller, params.name)
+        name = params.name
+        return isinstance(name, str) and self._server.may_ask(exchange.caller, name)
 
     def _check(
         self,

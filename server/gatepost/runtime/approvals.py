@@ -13,8 +13,7 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
 )
 from gatepost.policy.approvals.policies import TenantTools
-from gatepost.policy.approvals.request import Page, no_page, page_of
-from gatepost.policy.approvals.revoked_parties import IsRevoked, none_revoked
+from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
 from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied

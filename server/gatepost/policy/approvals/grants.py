@@ -12,13 +12,15 @@ from gatepost.policy.approvals.request import (
     Approver,
     DisplayedParty,
     GrantScope,
+    IsRevoked,
     Operator,
     StoredApproval,
     Undecidable,
+    is_valid_grant,
+    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.revoked_parties import IsRevoked, is_valid_grant, none_revoked
 from gatepost.policy.approvals.rules import (
     ApprovalNeed,
     ApprovalPolicy,

@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
 from gatepost.config.approvals import ApprovalsSettings
-from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts
-from gatepost.policy.approvals.revoked_parties import token_claims
+from gatepost.policy.approvals.request import ApprovalRequest, ToolFacts, token_claims
 from gatepost.policy.approvals.rules import ApprovalPolicy, Plan, conditions_of, facts_of, policy_of
 from gatepost.tools.api import Tool
 from gatepost.tools.search import SEARCH_TOOLS

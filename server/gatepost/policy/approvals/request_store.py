@@ -15,15 +15,13 @@ from gatepost.policy.approvals.request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
+    IsRevoked,
     SealedArguments,
     StoredApproval,
     StoredRequest,
     approval_of,
-    party_of,
-)
-from gatepost.policy.approvals.revoked_parties import (
-    IsRevoked,
     caller_is_revoked,
+    party_of,
     revoked_approvals,
     token_claims,
 )

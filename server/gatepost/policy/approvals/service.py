@@ -24,15 +24,16 @@ from gatepost.policy.approvals.request import (
     ApprovalRequest,
     Approver,
     GrantScope,
+    IsRevoked,
     Operator,
     SealedArguments,
     StoredApproval,
     Undecidable,
     approval_of,
+    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.revoked_parties import IsRevoked, none_revoked
 from gatepost.policy.approvals.rules import Plan, objection, variables_of
 from gatepost.policy.approvals.script_reviews import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
