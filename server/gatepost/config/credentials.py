@@ -44,8 +44,11 @@ class CredentialSettings(SettingsTable, frozen=True, kw_only=True):
     """
     token_endpoint: str = ""
     """`client`: the token endpoint (https), if the authorization server has no metadata."""
-    resource: str = ""
-    """`client`: the resource that tokens are for (RFC 8707); default: the upstream's URL."""
+    resource: str | None = None
+    """
+    `client`: the resource that tokens are for (RFC 8707); empty: requests name none. Default: the
+    upstream's URL, or the identifier in its resource metadata.
+    """
     audience: str = ""
     """`client`: sent as `audience`, for authorization servers that do not know `resource`."""
     scopes: tuple[str, ...] = ()
