@@ -19,9 +19,9 @@ from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
 from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
+from gatepost.rest.exchange import RestLimits as BridgeLimits
 from gatepost.rest.openapi_document import document
 from gatepost.rest.routes import CallTracing, RestRoutes
-from gatepost.rest.routes import RestLimits as BridgeLimits
 from gatepost.runtime.readiness import readiness
 from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
