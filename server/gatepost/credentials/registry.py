@@ -14,8 +14,7 @@ from gatepost.credentials.credential import (
     SignedHeaders,
 )
 from gatepost.credentials.references import referred
-from gatepost.credentials.static import StaticCredential, bearer
-from gatepost.credentials.stored import ServerSecrets
+from gatepost.credentials.static import ReadHeaders, StaticCredential, bearer
 from gatepost.credentials.token_cache import TokenCache
 
 NO_HEADERS: Mapping[str, str] = {}
@@ -69,7 +68,6 @@ class CredentialRegistry:
 
     def __init__(self, services: CredentialServices) -> None:
         self._services, self._secrets = services, services.secrets
-        self.stored = ServerSecrets(services.secrets)
         self._tables: Mapping[str, CredentialSettings] = {}
         self._kept: dict[tuple[object, ...], OutboundCredential] = {}
 
@@ -104,21 +102,10 @@ class CredentialRegistry:
         kept = self._kept.get(key)
         return kept or self._keep(key, self._static(tenant, url, api_key, headers))
 
-    def registered(
-        self, tenant: str, server_id: str, revision: int, *, key: bool, names: tuple[str, ...]
-    ) -> OutboundCredential:
-        """Return the credential of a server that the API registered, as of one revision."""
-        if not key and not names:
-            return NoCredential()
-        at = ("registered", tenant, server_id, revision, key, names)
-        kept = self._kept.get(at)
-        if kept is not None:
-            return kept
-
-        async def read() -> Mapping[str, str]:
-            return await self.stored.headers(tenant, server_id, key=key, names=names)
-
-        return self._keep(at, StaticCredential(tenant, self._secrets, read))
+    def sealed(self, tenant: str, key: tuple[object, ...], read: ReadHeaders) -> OutboundCredential:
+        """Return the credential of headers that *read* opens; *key* is their server's revision."""
+        at = ("sealed", tenant, *key)
+        return self._kept.get(at) or self._keep(at, StaticCredential(tenant, self._secrets, read))
 
     async def aclose(self) -> None:
         """End what runs."""

@@ -1,10 +1,19 @@
 """Which credential signs in at which server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from gatepost.credentials.credential import NoCredential, OutboundCredential
+from gatepost.credentials.credential import (
+    CredentialUnavailable,
+    NoCredential,
+    OutboundCredential,
+)
 from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.static import bearer
+from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.configured import ConfiguredUpstreams
+from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 
 
@@ -16,9 +25,12 @@ class UpstreamCredentials:
     """
 
     def __init__(
-        self, registry: CredentialRegistry, configured: Callable[[], ConfiguredUpstreams]
+        self,
+        registry: CredentialRegistry,
+        sealed: SealedHeaders,
+        configured: Callable[[], ConfiguredUpstreams],
     ) -> None:
-        self._registry, self._configured = registry, configured
+        self._registry, self._sealed, self._configured = registry, sealed, configured
 
     def of(self, server: UpstreamServer, *, listing: bool = False) -> OutboundCredential:
         """
@@ -30,13 +42,10 @@ class UpstreamCredentials:
             return NoCredential()
         tenant, url = server.tenant, server.url
         if server.source == "api":
-            return self._registry.registered(
-                tenant,
-                server.id,
-                server.revision,
-                key=server.api_key_set,
-                names=server.header_names,
-            )
+            if not server.api_key_set and not server.header_names:
+                return NoCredential()
+            key = (server.id, server.revision)
+            return self._registry.sealed(tenant, key, partial(opened, self._sealed, server))
         name = (server.list_credential if listing else "") or server.credential
         table = self._configured().setting(server)
         headers = table.headers if table is not None else {}
@@ -44,3 +53,21 @@ class UpstreamCredentials:
             return self._registry.named(tenant, name, url, headers=headers)
         api_key = table.api_key if table is not None else ""
         return self._registry.referred(tenant, url, api_key, headers)
+
+
+async def opened(sealed: SealedHeaders, server: UpstreamServer) -> dict[str, str]:
+    """Return the headers of a server that the API registered; raises CredentialUnavailable."""
+    try:
+        secrets = await sealed.of(server)
+    except SecretUnreadable:
+        raise CredentialUnavailable(
+            f"The API key or a header of {server.name!r} cannot be decrypted. Set it again."
+        ) from None
+    except StoreUnavailable:
+        raise CredentialUnavailable("The database does not answer.") from None
+    found = dict(secrets.headers) if isinstance(secrets.headers, Mapping) else {}
+    missing = server.api_key_set and not isinstance(secrets.api_key, str)
+    if missing or len(found) < len(server.header_names):
+        # A request without it would be another one than the administrator meant.
+        raise CredentialUnavailable(f"The API key or a header of {server.name!r} is gone.")
+    return found | (bearer(secrets.api_key) if isinstance(secrets.api_key, str) else {})

@@ -10,8 +10,8 @@ from gatepost.rest.management.representation import (
 from gatepost.rest.management.requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
-from gatepost.upstreams.agents import AgentAdministration
-from gatepost.upstreams.changes import agent_changes
+from gatepost.upstreams.agent_administration import AgentAdministration
+from gatepost.upstreams.registration_changes import agent_changes
 
 
 class AgentRoutes:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from gatepost.upstreams.agent import AgentRegistration
+from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.server import UpstreamServer, capability
 
@@ -63,7 +63,7 @@ def agent_shown(agent: AgentRegistration) -> dict[str, Any]:
         "description": agent.description,
         "icon": agent.icon,
         "category": agent.category,
-        "client_id": agent.client_id or None,
+        "client_id": next(iter(agent.client_ids), None),
         "mode": agent.mode,
         "capabilities": [{"ref": one} for one in agent.capabilities],
         "source": agent.source,

@@ -4,7 +4,7 @@ from gatepost.rest.management.representation import server_shown, server_with_to
 from gatepost.rest.management.requests import AdminRequest, Handler, answered, nothing
 from gatepost.rest.responses import RestResponse
 from gatepost.upstreams.administration import UpstreamAdministration
-from gatepost.upstreams.changes import server_changes
+from gatepost.upstreams.registration_changes import server_changes
 
 
 class ServerRoutes:

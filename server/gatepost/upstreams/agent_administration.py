@@ -1,38 +1,17 @@
 """Add, change and remove agents."""
 
-import time
-import uuid
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec import UNSET
 
 from gatepost.upstreams.actor import Actor, ManagementAudit
-from gatepost.upstreams.administration import Conflict, NotRegistered, RegisteredServers
-from gatepost.upstreams.agent import AgentRegistration
-from gatepost.upstreams.changes import AgentChanges
+from gatepost.upstreams.administration import Conflict, NotRegistered
+from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.fields import InvalidField
+from gatepost.upstreams.registration_changes import AgentChanges
 from gatepost.upstreams.server import capability
-
-MOST_AGENTS = 500
-"""The most agents that one tenant can register."""
-
-
-class RegisteredAgents(Protocol):
-    """The agents of all tenants; raises StoreUnavailable."""
-
-    async def agents(self, tenant: str) -> Sequence[AgentRegistration]:
-        """Return the agents of a tenant, those of the configuration first."""
-
-    async def add_agent(self, agent: AgentRegistration) -> bool:
-        """Store a new agent durably; return False if its name or client id is taken."""
-
-    async def change_agent(self, agent: AgentRegistration, revision: int) -> bool:
-        """Replace the agent of that revision; return False if it was changed or removed."""
-
-    async def remove_agent(self, tenant: str, agent_id: str) -> bool:
-        """Remove an agent; return whether there was one."""
+from gatepost.upstreams.store import NameTaken, RegistrationChanged, TooMany, UpstreamStore
 
 
 class AgentAdministration:
@@ -40,15 +19,12 @@ class AgentAdministration:
 
     def __init__(
         self,
-        store: RegisteredAgents,
-        servers: RegisteredServers,
+        store: UpstreamStore,
         *,
         packs: Callable[[], Collection[str]],
         audit: ManagementAudit,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._servers, self._packs = store, servers, packs
-        self._audit, self._clock = audit, clock
+        self._store, self._packs, self._audit = store, packs, audit
 
     async def agents(self, tenant: str) -> Sequence[AgentRegistration]:
         """Return the agents of a tenant."""
@@ -56,30 +32,24 @@ class AgentAdministration:
 
     async def agent(self, tenant: str, agent_id: str) -> AgentRegistration:
         """Return an agent of the tenant by its id; raises NotRegistered."""
-        for one in await self._store.agents(tenant):
-            if one.id == agent_id:
-                return one
-        raise NotRegistered("There is no such agent.")
+        found = await self._store.agent(tenant, agent_id)
+        if found is None:
+            raise NotRegistered("There is no such agent.")
+        return found
 
     async def add(self, tenant: str, changes: AgentChanges, actor: Actor) -> AgentRegistration:
         """Register an agent; raises InvalidField and Conflict."""
         changes = changes.checked()
         if changes.name is UNSET:
             raise InvalidField("name", "The field name is missing.")
-        known = await self._store.agents(tenant)
-        if len(known) >= MOST_AGENTS:
-            raise Conflict(f"A tenant has at most {MOST_AGENTS} agents.")
-        now = self._clock()
-        fresh = AgentRegistration(
-            id=str(uuid.uuid4()),
-            tenant=tenant,
-            name=changes.name,
-            created_at=now,
-            updated_at=now,
-        )
-        agent = await self._changed(fresh, changes, known)
-        if not await self._store.add_agent(agent):
-            raise taken(agent)
+        fresh = AgentRegistration(id="", tenant=tenant, name=changes.name)
+        draft = await self._changed(fresh, changes)
+        try:
+            agent = await self._store.create_agent(draft)
+        except NameTaken:
+            raise taken(draft) from None
+        except TooMany as many:
+            raise Conflict(f"The agent is not added: {many}.") from None
         await self._note("added", agent, actor)
         return agent
 
@@ -88,38 +58,39 @@ class AgentAdministration:
     ) -> AgentRegistration:
         """Change an agent; raises InvalidField and Conflict."""
         _own(agent)
-        known = await self._store.agents(agent.tenant)
-        changed = msgspec.structs.replace(
-            await self._changed(agent, changes.checked(), known),
-            updated_at=self._clock(),
-            revision=agent.revision + 1,
-        )
-        if not await self._store.change_agent(changed, agent.revision):
-            raise Conflict("The agent was changed at the same time. Read it and try again.")
+        draft = await self._changed(agent, changes.checked())
+        try:
+            changed = await self._store.replace_agent(draft)
+        except NameTaken:
+            raise taken(draft) from None
+        except RegistrationChanged:
+            raise Conflict(
+                "The agent was changed at the same time. Read it and try again."
+            ) from None
         await self._note("changed", changed, actor)
         return changed
 
     async def remove(self, agent: AgentRegistration, actor: Actor) -> None:
         """Remove an agent: its client then sees everything that its scopes reach."""
         _own(agent)
-        if not await self._store.remove_agent(agent.tenant, agent.id):
+        if not await self._store.delete_agent(agent.tenant, agent.id):
             raise NotRegistered("There is no such agent.")
         await self._note("removed", agent, actor)
 
-    async def _changed(
-        self, agent: AgentRegistration, changes: AgentChanges, known: Sequence[AgentRegistration]
-    ) -> AgentRegistration:
+    async def _changed(self, agent: AgentRegistration, changes: AgentChanges) -> AgentRegistration:
         values: dict[str, object] = {}
-        for name in ("name", "description", "icon", "category", "client_id", "mode"):
+        for name in ("name", "description", "icon", "category", "mode"):
             value = getattr(changes, name)
             if value is not UNSET:
                 values[name] = value or ""
         if changes.capabilities is not UNSET:
             values["capabilities"] = await self._capabilities(agent, changes)
-        changed = msgspec.structs.replace(agent, **values)
-        for other in known:
-            same_client = changed.client_id and other.client_id == changed.client_id
-            if other.id != agent.id and (other.name == changed.name or same_client):
+        if changes.client_id is not UNSET:
+            values["client_ids"] = (changes.client_id,) if changes.client_id else ()
+        changed: AgentRegistration = msgspec.structs.replace(agent, **values)
+        if changed.name != agent.name or not agent.id:
+            known = await self._store.agents(agent.tenant)
+            if any(one.name == changed.name for one in known):
                 raise taken(changed)
         return changed
 
@@ -128,7 +99,7 @@ class AgentAdministration:
     ) -> tuple[str, ...]:
         references = changes.references()
         known = {f"pack:{name}" for name in self._packs()}
-        known |= {capability(one.id) for one in await self._servers.servers(agent.tenant)}
+        known |= {capability(one.id) for one in await self._store.servers(agent.tenant)}
         # A capability that the agent has may name a server that is gone by now.
         for one in references:
             if one not in known and one not in agent.capabilities:
@@ -139,13 +110,13 @@ class AgentAdministration:
         return references
 
     async def _note(self, outcome: str, agent: AgentRegistration, actor: Actor) -> None:
-        told = {"agent": agent.name, "id": agent.id, "client": agent.client_id}
+        told = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
         await self._audit.note(agent.tenant, "agent", outcome, actor, told)
 
 
 def taken(agent: AgentRegistration) -> Conflict:
     """Return the error for a name or client id that another agent of the tenant has."""
-    client = f", or one for the client {agent.client_id!r}" if agent.client_id else ""
+    client = f", or one for the client {agent.client_ids[0]!r}" if agent.client_ids else ""
     return Conflict(f"There is an agent {agent.name!r} already{client}.")
 
 
