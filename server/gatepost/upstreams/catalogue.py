@@ -35,7 +35,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that differs from the pinned one, or is new and waits for a review."""
 
-    section: Section
+    section: Section | Literal["instructions"]
+    """`instructions` is the server's own text, whose key is empty."""
     key: str
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
