@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
-from gatepost.upstreams.configured import configured_id
 from gatepost.upstreams.fields import InvalidField, checked_name
+from gatepost.upstreams.store import configured_id
 from gatepost_authz.config import TENANT_ID, Problem
 from gatepost_authz.tenant import client_tenants
 

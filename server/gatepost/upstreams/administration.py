@@ -16,7 +16,7 @@ from gatepost.upstreams.store import (
     CredentialsBound,
     NameTaken,
     RegistrationChanged,
-    TooMany,
+    TooManyRegistrations,
     UpstreamStore,
 )
 from gatepost_authz.address_policy import ToolAddressPolicy
@@ -47,7 +47,9 @@ class Catalogues(Protocol):
     async def refresh(self, server: UpstreamServer) -> Catalogue:
         """Fetch the catalogue now; raises ConnectionFailure."""
 
-    async def accept(self, server: UpstreamServer, digests: Sequence[str] | None) -> Catalogue:
+    async def accept(
+        self, server: UpstreamServer, digests: Sequence[str] | None
+    ) -> Catalogue | None:
         """Accept the changes with these digests, or all (None), and return the catalogue."""
 
 
@@ -114,7 +116,7 @@ class UpstreamAdministration:
             server = await self._store.create(_changed(draft, changes), _secrets(changes))
         except NameTaken:
             raise taken(changes.name) from None
-        except TooMany as many:
+        except TooManyRegistrations as many:
             raise Conflict(f"The MCP server is not added: {many}.") from None
         await self._note("added", server, actor)
         if server.status == "active":
@@ -164,7 +166,7 @@ class UpstreamAdministration:
 
     async def accept(
         self, server: UpstreamServer, digests: Sequence[str] | None, actor: Actor
-    ) -> Catalogue:
+    ) -> Catalogue | None:
         """Accept the changes with these digests, or all; the digests are put on record."""
         waiting = await self.catalogue(server)
         changes = [

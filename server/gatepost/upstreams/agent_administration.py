@@ -11,7 +11,12 @@ from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.fields import InvalidField
 from gatepost.upstreams.registration_changes import AgentChanges
 from gatepost.upstreams.server import capability
-from gatepost.upstreams.store import NameTaken, RegistrationChanged, TooMany, UpstreamStore
+from gatepost.upstreams.store import (
+    NameTaken,
+    RegistrationChanged,
+    TooManyRegistrations,
+    UpstreamStore,
+)
 
 
 class AgentAdministration:
@@ -48,7 +53,7 @@ class AgentAdministration:
             agent = await self._store.create_agent(draft)
         except NameTaken:
             raise taken(draft) from None
-        except TooMany as many:
+        except TooManyRegistrations as many:
             raise Conflict(f"The agent is not added: {many}.") from None
         await self._note("added", agent, actor)
         return agent

@@ -1,20 +1,13 @@
 """The upstreams of the configuration: from settings to the servers of each tenant."""
 
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
+from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.import_formats import ImportProblem, settings_of_file
 from gatepost.upstreams.server import StdioProgram, UpstreamServer
-
-NAMESPACE = uuid.UUID("6f9c2f43-6a3e-5e0b-9d52-5a6e0b7c9a11")
-"""The namespace of the ids of configured servers and agents (RFC 9562 section 5.5)."""
-
-
-def configured_id(tenant: str, name: str, kind: str = "upstream") -> str:
-    """Return the id of a server or agent of the configuration, the same at every start."""
-    return str(uuid.uuid5(NAMESPACE, f"{kind}\0{tenant}\0{name}"))
+from gatepost.upstreams.store import configured_id
 
 
 def server_of(settings: UpstreamSettings, tenant: str) -> UpstreamServer:
@@ -77,6 +70,12 @@ class ConfiguredUpstreams:
         self.settings: tuple[UpstreamSettings, ...] = (*config.upstreams, *_of_file(config))
         self._agents = config.agents
 
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants that tables name; a table for every tenant names none."""
+        lists = [*(one.tenants for one in self.settings), *(one.tenants for one in self._agents)]
+        return frozenset[str]().union(*lists) - {EVERY_TENANT}
+
     def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
         """Return the servers of a tenant; of several with one name, the first counts."""
         found: dict[str, UpstreamServer] = {}
@@ -92,10 +91,10 @@ class ConfiguredUpstreams:
         named = (one for one in self.settings if one.name == server.name)
         return next((one for one in named if has(one.tenants, server.tenant)), None)
 
-    def agents(self, tenant: str) -> tuple[AgentSettings, ...]:
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
         """Return the agents of a tenant, with the ids of its servers as capabilities."""
         ids = {one.name: one.id for one in self.servers(tenant)}
-        return tuple(_resolved(one, ids) for one in self._agents if has(one.tenants, tenant))
+        return tuple(agent_of(one, tenant, ids) for one in self._agents if has(one.tenants, tenant))
 
     def references(self) -> Iterator[str]:
         """Yield all references to secrets of the server."""
@@ -103,14 +102,22 @@ class ConfiguredUpstreams:
             yield from (one.api_key, *one.headers.values())
 
 
-def _resolved(agent: AgentSettings, ids: dict[str, str]) -> AgentSettings:
-    capabilities = tuple(
-        f"mcp:{ids.get(rest, rest)}" if kind == "mcp" else f"{kind}:{rest}"
-        for kind, _, rest in (one.partition(":") for one in agent.capabilities)
-    )
-    return AgentSettings(
-        **{name: getattr(agent, name) for name in agent.__struct_fields__}
-        | {"capabilities": capabilities}
+def agent_of(settings: AgentSettings, tenant: str, ids: Mapping[str, str]) -> AgentRegistration:
+    """Return the agent that a table makes for one tenant; *ids* are its servers' ids by name."""
+    parts = (one.partition(":") for one in settings.capabilities)
+    return AgentRegistration(
+        id=configured_id(tenant, settings.name),
+        tenant=tenant,
+        name=settings.name,
+        description=settings.description,
+        icon=settings.icon,
+        category=settings.category,
+        client_ids=(settings.client_id,) if settings.client_id else (),
+        capabilities=tuple(
+            f"{kind}:{ids.get(rest, rest) if kind == 'mcp' else rest}" for kind, _, rest in parts
+        ),
+        mode=settings.mode,
+        source="configuration",
     )
 
 

@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -33,7 +33,33 @@ UNFINISHED_S = 60.0
 _NAMESPACE = uuid.UUID("6e8a1c52-3f0b-5d0e-9b6a-0a4f6f1d7c21")
 _encode = msgspec.msgpack.encode
 
-Registration = TypeVar("Registration", UpstreamServer, AgentRegistration)
+
+class ConfiguredRegistrations(Protocol):
+    """The servers and agents of the configuration in force; a table may be for every tenant."""
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants that tables name."""
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        """Return the servers of a tenant."""
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        """Return the agents of a tenant."""
+
+
+class NothingConfigured:
+    """A configuration without servers and agents."""
+
+    tenants = frozenset[str]()
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        """Return none."""
+        return ()
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        """Return none."""
+        return ()
 
 
 class NameTaken(Exception):
@@ -71,29 +97,27 @@ class UpstreamStore:
         sealed: SealedHeaders,
         counter: ChangeCounter,
         *,
-        servers: Iterable[UpstreamServer] = (),
-        agents: Iterable[AgentRegistration] = (),
+        configured: ConfiguredRegistrations | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._records, self.sealed, self.counter, self._clock = records, sealed, counter, clock
         self.catalogues = CatalogueStore(records, counter, clock=clock)
-        self._servers = _by_tenant(servers)
-        self._agents = _by_tenant(agents)
+        self._configured = configured or NothingConfigured()
 
     @property
     def configured_tenants(self) -> frozenset[str]:
-        """The tenants that have servers or agents in the configuration."""
-        return frozenset(self._servers) | frozenset(self._agents)
+        """The tenants that the configuration names for servers or agents."""
+        return self._configured.tenants
 
     async def servers(self, tenant: str) -> list[UpstreamServer]:
         """Return the servers of a tenant: the configuration's, then the others by age."""
         entries = await self._entries(tenant, SERVERS).all()
         kept = [_server(entry) for entry in entries]
-        return [*self._servers.get(tenant, ()), *sorted(kept, key=_age)]
+        return [*self._configured.servers(tenant), *sorted(kept, key=_age)]
 
     async def server(self, tenant: str, server_id: str) -> UpstreamServer | None:
         """Return one server of a tenant."""
-        for one in self._servers.get(tenant, ()):
+        for one in self._configured.servers(tenant):
             if one.id == server_id:
                 return one
         entry = await self._entries(tenant, SERVERS).get(server_id)
@@ -186,18 +210,22 @@ class UpstreamStore:
     async def agents(self, tenant: str) -> list[AgentRegistration]:
         """Return the agents of a tenant: the configuration's, then the others by age."""
         kept = [_agent(entry) for entry in await self._entries(tenant, AGENTS).all()]
-        return [*self._agents.get(tenant, ()), *sorted(kept, key=_age)]
+        return [*self._configured.agents(tenant), *sorted(kept, key=_age)]
 
     async def agent(self, tenant: str, agent_id: str) -> AgentRegistration | None:
         """Return one agent of a tenant."""
-        for one in self._agents.get(tenant, ()):
+        for one in self._configured.agents(tenant):
             if one.id == agent_id:
                 return one
         entry = await self._entries(tenant, AGENTS).get(agent_id)
         return None if entry is None else _agent(entry)
 
     async def create_agent(self, agent: AgentRegistration) -> AgentRegistration:
-        """Register an agent; raises NameTaken if another has one of its client ids, and TooManyRegistrations."""
+        """
+        Register an agent.
+
+        Raises NameTaken if another has one of its client ids, and TooManyRegistrations.
+        """
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
         if len(await entries.all()) >= MOST_AGENTS:
@@ -277,8 +305,8 @@ class UpstreamStore:
 
     def _is_configured(self, tenant: str, subject: str, name: str) -> bool:
         if subject == SERVER_NAMES:
-            return any(one.name == name for one in self._servers.get(tenant, ()))
-        return any(name in one.client_ids for one in self._agents.get(tenant, ()))
+            return any(one.name == name for one in self._configured.servers(tenant))
+        return any(name in one.client_ids for one in self._configured.agents(tenant))
 
     def _entries(self, tenant: str, subject: str) -> Entries:
         return self._records.of(tenant).entries(subject)
@@ -308,13 +336,6 @@ def _keeps_any(before: UpstreamServer, secrets: ServerSecrets) -> bool:
     """Return whether a change leaves the stored API key or header values as they are."""
     keeps_key = before.api_key_set and secrets.api_key is msgspec.UNSET
     return keeps_key or (bool(before.header_names) and secrets.headers is msgspec.UNSET)
-
-
-def _by_tenant(items: Iterable[Registration]) -> dict[str, tuple[Registration, ...]]:
-    found: dict[str, list[Registration]] = {}
-    for one in items:
-        found.setdefault(one.tenant, []).append(one)
-    return {tenant: tuple(kept) for tenant, kept in found.items()}
 
 
 def _age(one: UpstreamServer | AgentRegistration) -> tuple[float, str]:
