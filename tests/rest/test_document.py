@@ -148,10 +148,15 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
 def test_generated_requests_of_an_administrator_find_what_the_document_says(
     server: Server,
 ) -> None:
-    """Servers and agents are added, changed and removed, and every answer is described."""
+    """
+    Servers and agents are added, changed and removed, and every answer is described.
+
+    Without the refresh: nothing answers at generated addresses, which is 502 (`test_mcp_servers`).
+    """
     document = believed(fetched(server))
     paths = document["paths"]
     document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
+    del document["paths"]["/v1/mcp-servers/{id}/refresh"]
     sent, wrong = tried(server, document, 20, without=LEFT_OUT, scope="gatepost:admin")
 
     assert wrong == set()

@@ -79,7 +79,7 @@ class UpstreamServices:
             forget=self._forget,
             audit=audit,
         )
-        self._parts = parts
+        self._parts, self.keyring = parts, parts.keyring
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self.apply(config)
 

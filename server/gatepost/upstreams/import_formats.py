@@ -298,8 +298,9 @@ def _objects(entry: Mapping[str, Any], member: str) -> Iterator[Mapping[str, Any
             yield one
 
 
-def as_toml(settings: UpstreamSettings) -> str:
+def as_toml(settings: UpstreamSettings, *, tenants: tuple[str, ...] = ()) -> str:
     """Return the `[[upstreams]]` table of a server as TOML; JSON strings and lists are TOML too."""
+    settings = msgspec.structs.replace(settings, tenants=tenants or settings.tenants)
     lines = ["[[upstreams]]"]
     for field in msgspec.structs.fields(settings):
         value = getattr(settings, field.name)
