@@ -197,7 +197,11 @@ class UpstreamStore:
         return None if entry is None else _agent(entry)
 
     async def create_agent(self, agent: AgentRegistration) -> AgentRegistration:
-        """Register an agent; raises NameTaken if another has one of its client ids, and TooManyRegistrations."""
+        """
+        Register an agent.
+
+        Raises TooManyRegistrations, and NameTaken if another agent has one of its client ids.
+        """
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
         if len(await entries.all()) >= MOST_AGENTS:
