@@ -62,3 +62,12 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """When fetching began to fail; the definitions are those of the last success."""
     failure: str = ""
     """Why it fails, as one sentence."""
+
+
+def same_content(before: Catalogue, after: Catalogue) -> bool:
+    """Return whether two fetches brought the same, whenever they were."""
+    return _undated(before) == _undated(after)
+
+
+def _undated(catalogue: Catalogue) -> Catalogue:
+    return msgspec.structs.replace(catalogue, fetched_at=0.0, failing_since=None, failure="")

@@ -46,11 +46,21 @@ class CatalogueStore:
         return None if entry is None else _decoded(entry, Catalogue)
 
     async def put(
-        self, tenant: str, catalogue: Catalogue, principal: tuple[str, ...] | None = None
+        self,
+        tenant: str,
+        catalogue: Catalogue,
+        principal: tuple[str, ...] | None = None,
+        *,
+        told: bool = True,
     ) -> None:
-        """Store a catalogue in place of the one before; raises CatalogueTooLarge."""
+        """
+        Store a catalogue in place of the one before; raises CatalogueTooLarge.
+
+        Replicas are *told* to read it, unless only the time of the fetch is new.
+        """
         await self._put(tenant, catalogue_key(catalogue.server_id, principal), catalogue)
-        await self._counter.changed(tenant)
+        if told:
+            await self._counter.changed(tenant)
 
     async def pins(self, tenant: str, server_id: str) -> tuple[Pins, int]:
         """Return the pins of a server and their revision, which is 0 if there are none."""

@@ -224,7 +224,7 @@ class UpstreamStore:
         """
         Register an agent.
 
-        Raises NameTaken if another has one of its client ids, and TooManyRegistrations.
+        Raises TooManyRegistrations, and NameTaken if another agent has one of its client ids.
         """
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
