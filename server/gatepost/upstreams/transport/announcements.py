@@ -1,7 +1,7 @@
 """Changes that an upstream announces, for those in this process that follow them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 
 from gatepost.upstreams.connection import ConnectionFailure, UpstreamNotification
@@ -30,7 +30,7 @@ class AnnouncementQueue:
         self._failure = failure
         self._filled.set()
 
-    async def __aiter__(self) -> AsyncIterator[UpstreamNotification]:
+    async def __aiter__(self) -> AsyncGenerator[UpstreamNotification, None]:
         while True:
             await self._filled.wait()
             while self._waiting:

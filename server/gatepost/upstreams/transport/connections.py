@@ -12,6 +12,8 @@ from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
 from gatepost.upstreams.transport.era import KnownEra
 from gatepost.upstreams.transport.http_connection import HttpConnection
 from gatepost.upstreams.transport.http_requester import HttpRequester
+from gatepost.upstreams.transport.stdio_connection import StdioConnection
+from gatepost.upstreams.transport.stdio_program import ProgramServices
 
 KEPT = 1_000
 """The most idle connections that a process keeps: the least recently used ones end first."""
@@ -36,16 +38,23 @@ class RegisteredServer:
 
 
 class UpstreamConnections:
-    """Keeps the connections of this process (`Connections`)."""
+    """
+    Keeps the connections of this process (`Connections`).
+
+    *credential_of* returns the credential of a server for every one of its callers; *programs* is
+    what stdio servers need.
+    """
 
     def __init__(
         self,
         client: OutboundClient,
         credential_of: Callable[[UpstreamServer], OutboundCredential],
+        programs: ProgramServices,
         *,
         kept: int = KEPT,
     ) -> None:
-        self._client, self._credential_of, self._kept = client, credential_of, kept
+        self._client, self._credential_of = client, credential_of
+        self._programs, self._kept = programs, kept
         self._servers: dict[str, RegisteredServer] = {}
         self._connections: dict[ConnectionKey, KeptConnection] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -54,6 +63,9 @@ class UpstreamConnections:
         self, server: UpstreamServer, principal: tuple[str, ...] | None = None
     ) -> UpstreamConnection:
         """Return the connection to a server of a tenant (`Connections`)."""
+        program = server.program if server.transport == "stdio" else None
+        if program is not None and program.per == "tenant":
+            principal = None
         key = (server.id, server.revision, principal)
         found = self._connections.pop(key, None)
         if found is None:
@@ -79,6 +91,12 @@ class UpstreamConnections:
         shared = self._servers.get(server.id)
         if shared is None or shared.revision != server.revision:
             shared = self._servers[server.id] = RegisteredServer(server)
+        if server.transport == "stdio":
+            if server.program is None:
+                raise ValueError(f"the stdio server {server.name} has no program")
+            return StdioConnection(
+                server, server.program, self._programs, shared.discovery, shared.concurrency
+            )
         requester = HttpRequester(self._client, server, self._credential_of(server), principal)
         return HttpConnection(
             requester,
