@@ -1,7 +1,10 @@
 """The objects that manage upstreams in one process, and what a reload changes of them."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
+
+import structlog
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
@@ -10,11 +13,15 @@ from gatepost.credentials.registry import CredentialRegistry
 from gatepost.outbound.client import OutboundClient
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
+from gatepost.tools.context import Listed as ListName
+from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.upstreams.actor import ManagementAudit
-from gatepost.upstreams.administration import Catalogues, UpstreamAdministration
+from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue
@@ -25,6 +32,14 @@ from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.signing import UpstreamCredentials
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.transport.connections import UpstreamConnections
+from gatepost.upstreams.transport.stdio_program import ProgramServices
+from gatepost.upstreams.update import Announce, CatalogueUpdate
+
+MOST_FETCHES = 8
+"""The fetches that run at once beside requests of administrators."""
+
+log = structlog.get_logger("gatepost.upstreams")
 
 
 class UpstreamParts(Protocol):
@@ -39,11 +54,15 @@ class UpstreamParts(Protocol):
     registry: Registry
 
 
+async def announced_to_none(tenant: str, lists: frozenset[ListName]) -> None:
+    """Tell no client of changed lists, because a command has none."""
+
+
 class UpstreamServices:
     """
     The registry of upstreams, their credentials, and what administrators do with them.
 
-    *connections* and *catalogues* reach the servers; without them, only what is stored is known.
+    *announce* tells the clients of a tenant that its lists have changed.
     """
 
     def __init__(
@@ -51,9 +70,10 @@ class UpstreamServices:
         parts: UpstreamParts,
         config: Config,
         *,
-        catalogues: Callable[["UpstreamServices"], Catalogues] | None = None,
-        connections: Callable[["UpstreamServices"], Connections] | None = None,
+        announce: Announce = announced_to_none,
     ) -> None:
+        self._parts, self.keyring = parts, parts.keyring
+        self._redaction = Redaction(parts.secrets)
         self.configured = ConfiguredUpstreams(config)
         self.registry = CredentialRegistry(
             CredentialServices(
@@ -69,17 +89,20 @@ class UpstreamServices:
         self.store = UpstreamStore(
             parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
         )
-        self.connections = None if connections is None else connections(self)
-        self.catalogues = catalogues(self) if catalogues else StoredCatalogues(self.store)
+        self.connections: Connections = UpstreamConnections(
+            parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
+        )
+        self.catalogues = FetchedCatalogues(
+            self.store, CatalogueUpdate(self.store, self.connections, announce)
+        )
         audit = ManagementAudit(parts.audit_writer)
         self.administration = UpstreamAdministration(
             self.store,
             self.catalogues,
             reach=lambda: parts.outbound.reach,
-            forget=self._forget,
+            forget=self.connections.forget,
             audit=audit,
         )
-        self._parts, self.keyring = parts, parts.keyring
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self.apply(config)
 
@@ -95,13 +118,19 @@ class UpstreamServices:
 
     async def aclose(self) -> None:
         """Close the connections, and end the renewals of tokens."""
-        if self.connections is not None:
-            await self.connections.aclose()
+        await self.catalogues.aclose()
+        await self.connections.aclose()
         await self.registry.aclose()
 
-    async def _forget(self, server_id: str) -> None:
-        if self.connections is not None:
-            await self.connections.forget(server_id)
+    async def _secret(self, tenant: str, name: str) -> str | None:
+        try:
+            held = await self._parts.secrets.value(tenant, name)
+        except SecretUnreadable:
+            return None
+        return None if held is None else held.value
+
+    def _redacted(self, tenant: str, text: str) -> str:
+        return self._redaction.of(tenant).clean(text)
 
 
 class InForce:
@@ -124,23 +153,46 @@ class InForce:
         return self._configured().agents(tenant)
 
 
-class StoredCatalogues:
-    """Catalogues as they are stored; implements `Catalogues` without a way to the servers."""
+class FetchedCatalogues:
+    """
+    Implements `Catalogues`: fetches when an administrator asks, and beside the answer if nothing is
+    stored yet.
+    """
 
-    def __init__(self, store: UpstreamStore) -> None:
-        self._store = store
+    def __init__(self, store: UpstreamStore, update: CatalogueUpdate) -> None:
+        self._store, self._update = store, update
+        self._fetching: dict[str, asyncio.Task[None]] = {}
 
     async def ready(self, server: UpstreamServer) -> Catalogue | None:
-        """Return the stored catalogue."""
-        return await self._store.catalogues.get(server.tenant, server.id)
+        """Return the stored catalogue; if there is none, begin to fetch it."""
+        found = await self._store.catalogues.get(server.tenant, server.id)
+        room = len(self._fetching) < MOST_FETCHES
+        if found is None and room and server.id not in self._fetching:
+            task = asyncio.create_task(self._fetch(server))
+            self._fetching[server.id] = task
+            task.add_done_callback(lambda _: self._fetching.pop(server.id, None))
+        return found
 
     async def refresh(self, server: UpstreamServer) -> Catalogue:
-        """Raise ConnectionFailure."""
-        raise ConnectionFailure("unreachable", f"The MCP server {server.name!r} is not connected.")
+        """Fetch the catalogue now; raises ConnectionFailure."""
+        return await self._update.run(server, None)
 
     async def accept(
         self, server: UpstreamServer, digests: Sequence[str] | None
     ) -> Catalogue | None:
         """Accept changes of the stored catalogue."""
         await self._store.catalogues.accept(server, digests)
-        return await self.ready(server)
+        return await self._store.catalogues.get(server.tenant, server.id)
+
+    async def aclose(self) -> None:
+        """End what runs."""
+        tasks = list(self._fetching.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fetch(self, server: UpstreamServer) -> None:
+        try:
+            await self._update.run(server, None)
+        except (ConnectionFailure, StoreUnavailable) as error:
+            log.debug("upstream_not_fetched", server=server.name, reason=str(error))

@@ -32,9 +32,9 @@ class UpstreamCredentials:
     ) -> None:
         self._registry, self._sealed, self._configured = registry, sealed, configured
 
-    def of(self, server: UpstreamServer, *, listing: bool = False) -> OutboundCredential:
+    def of(self, server: UpstreamServer) -> OutboundCredential:
         """
-        Return the credential for calls of a server, or for *listing* what it offers.
+        Return the credential for requests to a server, as its `credential` says.
 
         A program gets its secrets in its environment, so it has none.
         """
@@ -46,11 +46,10 @@ class UpstreamCredentials:
                 return NoCredential()
             key = (server.id, server.revision)
             return self._registry.sealed(tenant, key, partial(opened, self._sealed, server))
-        name = (server.list_credential if listing else "") or server.credential
         table = self._configured().setting(server)
         headers = table.headers if table is not None else {}
-        if name:
-            return self._registry.named(tenant, name, url, headers=headers)
+        if server.credential:
+            return self._registry.named(tenant, server.credential, url, headers=headers)
         api_key = table.api_key if table is not None else ""
         return self._registry.referred(tenant, url, api_key, headers)
 
