@@ -86,7 +86,8 @@ def refresh(name: str, tenant: str, path: Path) -> None:
         return await services.administration.refresh(server, operator())
 
     catalogue = with_upstreams(path, tenant, do)
-    click.echo(f"{name} has {_counted(catalogue)} tools.")
+    count = _counted(catalogue)
+    click.echo(f"{name} has {count} tool{'' if count == 1 else 's'}.")
     for one in catalogue.left_out:
         click.echo(f"Left out: {visible(one.key)}: {visible(one.reason)}")
     if catalogue.changes:

@@ -18,10 +18,10 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.names import SecretRefused
 from gatepost.secrets.store import SecretStore
 from gatepost.tools.registry import Registry
-from gatepost.upstreams.actor import Actor
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.fields import InvalidField
+from gatepost.upstreams.management_audit import ManagementActor
 from gatepost_authz.fetch import Fetcher
 
 T = TypeVar("T")
@@ -76,6 +76,6 @@ def with_upstreams(
         raise click.ClickException(f"The secret is not stored: {refused}.") from None
 
 
-def operator() -> Actor:
+def operator() -> ManagementActor:
     """Return who runs the command, for the audit trail."""
-    return Actor(operator=administrator())
+    return ManagementActor(operator=administrator())

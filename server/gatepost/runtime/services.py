@@ -100,7 +100,7 @@ class Services:
     ) -> None:
         self.meter = meter or Meter.alone()
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
-        self.records, self.relay = records, relay
+        self.records, self.relay, self.keyring = records, relay, keyring
         self.runs = RunningCalls(records, relay)
         self.feed = ChangeFeed(relay)
         self.cutoffs = Revocations(records, relay, ended=self._cut_off)
@@ -110,7 +110,6 @@ class Services:
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
-        self.keyring = keyring
         self.workspaces = workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
         """What the calls of a tenant share, for as many tenants as there are workspaces."""

@@ -20,7 +20,6 @@ from gatepost.storage.relay import Relay
 from gatepost.tools.context import Listed as ListName
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
-from gatepost.upstreams.actor import ManagementAudit
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
@@ -28,6 +27,7 @@ from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.upstreams.connection import ConnectionFailure, Connections
+from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.signing import UpstreamCredentials

@@ -6,9 +6,9 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from gatepost.upstreams.actor import Actor, ManagementAudit
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.fields import InvalidField
+from gatepost.upstreams.management_audit import ManagementActor, ManagementAudit
 from gatepost.upstreams.registration_changes import ServerChanges
 from gatepost.upstreams.sealed_headers import ServerSecrets
 from gatepost.upstreams.server import UpstreamServer
@@ -104,7 +104,9 @@ class UpstreamAdministration:
             return await self.catalogue(server)
         return await self._catalogues.ready(server)
 
-    async def add(self, tenant: str, changes: ServerChanges, actor: Actor) -> UpstreamServer:
+    async def add(
+        self, tenant: str, changes: ServerChanges, actor: ManagementActor
+    ) -> UpstreamServer:
         """Register a server; raises InvalidField, Conflict and SecretRefused."""
         changes = changes.checked(self._reach())
         if changes.name is UNSET:
@@ -125,7 +127,7 @@ class UpstreamAdministration:
         return server
 
     async def change(
-        self, server: UpstreamServer, changes: ServerChanges, actor: Actor
+        self, server: UpstreamServer, changes: ServerChanges, actor: ManagementActor
     ) -> UpstreamServer:
         """Change a registered server; raises InvalidField, Conflict and SecretRefused."""
         self._own(server)
@@ -148,7 +150,7 @@ class UpstreamAdministration:
         await self._note(_word(server, changed), changed, actor)
         return changed
 
-    async def remove(self, server: UpstreamServer, actor: Actor) -> None:
+    async def remove(self, server: UpstreamServer, actor: ManagementActor) -> None:
         """Remove a registered server with its secrets; raises Conflict and NotRegistered."""
         self._own(server)
         if not await self._store.delete(server.tenant, server.id):
@@ -156,7 +158,7 @@ class UpstreamAdministration:
         await self._forget(server.id)
         await self._note("removed", server, actor)
 
-    async def refresh(self, server: UpstreamServer, actor: Actor) -> Catalogue:
+    async def refresh(self, server: UpstreamServer, actor: ManagementActor) -> Catalogue:
         """Fetch the catalogue of a server now; raises Conflict and ConnectionFailure."""
         if server.status == "disabled":
             raise Conflict("The MCP server is disabled. Enable it first.")
@@ -165,7 +167,7 @@ class UpstreamAdministration:
         return catalogue
 
     async def accept(
-        self, server: UpstreamServer, digests: Sequence[str] | None, actor: Actor
+        self, server: UpstreamServer, digests: Sequence[str] | None, actor: ManagementActor
     ) -> Catalogue | None:
         """Accept the changes with these digests, or all; the digests are put on record."""
         waiting = await self.catalogue(server)
@@ -194,7 +196,7 @@ class UpstreamAdministration:
         self,
         outcome: str,
         server: UpstreamServer,
-        actor: Actor,
+        actor: ManagementActor,
         details: dict[str, str] | None = None,
     ) -> None:
         told = {"server": server.name, "id": server.id, **(details or {})}

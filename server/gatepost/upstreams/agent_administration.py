@@ -5,10 +5,10 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 from msgspec import UNSET
 
-from gatepost.upstreams.actor import Actor, ManagementAudit
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.fields import InvalidField
+from gatepost.upstreams.management_audit import ManagementActor, ManagementAudit
 from gatepost.upstreams.registration_changes import AgentChanges
 from gatepost.upstreams.server import capability
 from gatepost.upstreams.store import (
@@ -42,7 +42,9 @@ class AgentAdministration:
             raise NotRegistered("There is no such agent.")
         return found
 
-    async def add(self, tenant: str, changes: AgentChanges, actor: Actor) -> AgentRegistration:
+    async def add(
+        self, tenant: str, changes: AgentChanges, actor: ManagementActor
+    ) -> AgentRegistration:
         """Register an agent; raises InvalidField and Conflict."""
         changes = changes.checked()
         if changes.name is UNSET:
@@ -59,7 +61,7 @@ class AgentAdministration:
         return agent
 
     async def change(
-        self, agent: AgentRegistration, changes: AgentChanges, actor: Actor
+        self, agent: AgentRegistration, changes: AgentChanges, actor: ManagementActor
     ) -> AgentRegistration:
         """Change an agent; raises InvalidField and Conflict."""
         _own(agent)
@@ -75,7 +77,7 @@ class AgentAdministration:
         await self._note("changed", changed, actor)
         return changed
 
-    async def remove(self, agent: AgentRegistration, actor: Actor) -> None:
+    async def remove(self, agent: AgentRegistration, actor: ManagementActor) -> None:
         """Remove an agent: its client then sees everything that its scopes reach."""
         _own(agent)
         if not await self._store.delete_agent(agent.tenant, agent.id):
@@ -114,7 +116,7 @@ class AgentAdministration:
                 )
         return references
 
-    async def _note(self, outcome: str, agent: AgentRegistration, actor: Actor) -> None:
+    async def _note(self, outcome: str, agent: AgentRegistration, actor: ManagementActor) -> None:
         told = {"agent": agent.name, "id": agent.id, "client": " ".join(agent.client_ids)}
         await self._audit.note(agent.tenant, "agent", outcome, actor, told)
 

@@ -11,10 +11,10 @@ from gatepost.rest.envelope import check_type, read_object
 from gatepost.rest.exchange import RestExchange, require_method
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.secrets.names import SecretRefused
-from gatepost.upstreams.actor import Actor
 from gatepost.upstreams.administration import Conflict, NotRegistered
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.fields import InvalidField
+from gatepost.upstreams.management_audit import ManagementActor
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import caller_of
 
@@ -25,7 +25,7 @@ class AdminRequest(msgspec.Struct, frozen=True):
     """A request of an administrator, whose token has the scope for it."""
 
     caller: TenantContext
-    actor: Actor
+    actor: ManagementActor
     id: str
     """The server's or agent's id in the path; empty for the routes of all."""
     read: Callable[[], Awaitable[dict[str, Any]]]
@@ -74,7 +74,7 @@ class AdminRoute:
                 raise RestRefusal(400, "invalid_body", "The body must be a JSON object.")
             return found
 
-        actor = Actor(caller=caller, peer=peer_of(scope), request_id=envelope.request_id)
+        actor = ManagementActor(caller=caller, peer=peer_of(scope), request_id=envelope.request_id)
         request = AdminRequest(caller, actor, scope.get("path_params", {}).get("id", ""), read)
         try:
             return await self._handlers[scope["method"]](request)

@@ -11,7 +11,7 @@ from gatepost_authz.caller import TenantContext
 ManagementEvent = Literal["upstream", "agent"]
 
 
-class Actor(msgspec.Struct, frozen=True, kw_only=True):
+class ManagementActor(msgspec.Struct, frozen=True, kw_only=True):
     """A caller of the API or a visitor of the dashboard, or the operator at the command line."""
 
     caller: TenantContext | None = None
@@ -32,7 +32,7 @@ class ManagementAudit:
         tenant: str,
         kind: ManagementEvent,
         outcome: str,
-        actor: Actor,
+        actor: ManagementActor,
         details: Mapping[str, str],
     ) -> None:
         """Record one change; *details* must hold neither secrets nor personal data."""
