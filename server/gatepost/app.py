@@ -19,9 +19,11 @@ from gatepost.mcp.endpoint import EndpointLimits as BodyLimits
 from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
+from gatepost.rest.exchange import RestExchange, RestLimits
+from gatepost.rest.management.requests import AdminRoute
+from gatepost.rest.management.routes import management_handlers
 from gatepost.rest.openapi_document import document
 from gatepost.rest.routes import CallTracing, RestRoutes
-from gatepost.rest.routes import RestLimits as BridgeLimits
 from gatepost.runtime.readiness import readiness
 from gatepost.runtime.services import Services
 from gatepost.runtime.version import version
@@ -58,7 +60,10 @@ def build_app(
     table = RouteTable(
         {
             "mcp": [Route(path, endpoint, methods=ENDPOINT_METHODS)],
-            "rest": tool_routes(config, services, resource, challenge, bearer),
+            "rest": [
+                *tool_routes(config, services, resource, challenge, bearer),
+                *management_routes(config, services, resource, challenge, bearer),
+            ],
             "dashboard": dashboard,
             "page": pages(config, resource),
             "metadata": metadata_routes(config, services, resource, unknown=bearer(not_found)),
@@ -210,7 +215,7 @@ def tool_routes(
         place=beside,
         suspended=services.cutoffs.suspended,
         running_requests=services.running_requests,
-        limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
+        limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
         around=traced,
     )
@@ -220,6 +225,30 @@ def tool_routes(
         Route(f"{beside.base}/tools", listing, methods=["GET"]),
         Route(f"{beside.base}/tool/{{name}}/call", calling, methods=["POST"]),
     ]
+
+
+def management_routes(
+    config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
+) -> list[Route]:
+    """Return the routes with which administrators manage upstreams, behind the same gate."""
+    limits, beside = config.limits, Beside(resource)
+    exchange = RestExchange(
+        challenge=challenge,
+        place=beside,
+        limits=RestLimits(limits.max_body_bytes, limits.body_timeout_s, limits.max_body_values),
+        requests=services.runner.requests,
+        suspended=services.cutoffs.suspended,
+        running_requests=services.running_requests,
+        differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
+    )
+    upstreams = services.upstreams
+    handlers = management_handlers(upstreams.administration, upstreams.agents, upstreams.packs)
+    routes = []
+    for path, by_method in handlers.items():
+        route = AdminRoute(exchange, by_method, scope=config.scopes.admin)
+        guarded = bearer(route, place=beside)
+        routes.append(Route(f"{beside.base}{path}", guarded, methods=route.methods))
+    return routes
 
 
 def metadata_routes(

@@ -35,7 +35,8 @@ Secrets are references, never values: `env:NAME` or `file:PATH`.
 Relative paths start at the folder in which you start the server.
 
 `SIGHUP` reloads the file, also for requests on open connections.
-These settings take effect on reload: issuers, tenants, scopes, tools, packs, `[approvals]`, \
+These settings take effect on reload: issuers, tenants, scopes, tools, packs, upstreams, agents, \
+credentials, `[approvals]`, \
 `[audit]`, `[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring, \
 `listen.allowed_origins`, `listen.trusted_proxies`, a renewed certificate and \
 `network.allow_hosts`.
@@ -44,6 +45,15 @@ These need a restart: the rest of `[listen]`, `[log]`, the rest of `[network]`, 
 
 This page is generated from the docstrings in the source.
 """
+
+
+TABLES = {
+    "issuers": "[issuers]",
+    "upstreams": "[upstreams]",
+    "agents": "[agents]",
+    "credentials": "credentials.NAME",
+}
+"""Settings that are tables of their own, several or by name, and how their heading shows it."""
 
 
 @cache
@@ -104,12 +114,12 @@ def page() -> str:
     parts = [HEAD]
     section = ""
     for name, meaning, default in settings():
-        table = name.partition(".")[0] if "." in name or name == "issuers" else ""
+        table = name.partition(".")[0] if "." in name or name in TABLES else ""
         if table == "packs":
             table = ".".join(name.split(".")[:2])
         if table != section:
             section = table
-            parts.append(f"## [{'[issuers]' if table == 'issuers' else table}]\n")
+            parts.append(f"## [{TABLES.get(table, table)}]\n")
         ends = "Required." if default == "required" else f"Default: {default}." if default else ""
         sentence = meaning if meaning.endswith(".") else f"{meaning}."
         parts.append(

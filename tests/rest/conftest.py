@@ -11,7 +11,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from gatepost import CallContext, Pack, ToolFailure
-from gatepost.rest.routes import RestLimits, RestRoutes
+from gatepost.rest.exchange import RestLimits
+from gatepost.rest.routes import RestRoutes
 from gatepost.tools.api import Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.registry import Registry

@@ -91,13 +91,18 @@ def believed(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def tried(
-    server: Server, document: dict[str, Any], examples: int, *, without: list[str]
+    server: Server,
+    document: dict[str, Any],
+    examples: int,
+    *,
+    without: list[str],
+    **claims: Any,
 ) -> tuple[int, set[str]]:
     """How many generated requests were sent, and what was wrong with the answers."""
     config = SchemathesisConfig()
     config.projects.default.generation.update(max_examples=examples, deterministic=True)
     config.projects.default.update(
-        headers={"Authorization": f"Bearer {server.token()}"}, request_timeout=10
+        headers={"Authorization": f"Bearer {server.token(**claims)}"}, request_timeout=10
     )
     schema = from_dict(document, config=config)
     schema.config.update(base_url=server.client.origin)
@@ -134,6 +139,25 @@ def test_generated_calls_of_real_tools_find_what_the_document_says(server: Serve
     call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
     document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
     sent, wrong = tried(server, document, 40, without=[*LEFT_OUT, "unsupported_method"])
+
+    assert wrong == set()
+    assert sent > 100
+
+
+@pytest.mark.requirement("E1", "E9")
+def test_generated_requests_of_an_administrator_find_what_the_document_says(
+    server: Server,
+) -> None:
+    """
+    Servers and agents are added, changed and removed, and every answer is described.
+
+    Without the refresh: nothing answers at generated addresses, which is 502 (`test_mcp_servers`).
+    """
+    document = believed(fetched(server))
+    paths = document["paths"]
+    document["paths"] = {path: item for path, item in paths.items() if path.startswith("/v1/")}
+    del document["paths"]["/v1/mcp-servers/{id}/refresh"]
+    sent, wrong = tried(server, document, 20, without=LEFT_OUT, scope="gatepost:admin")
 
     assert wrong == set()
     assert sent > 100

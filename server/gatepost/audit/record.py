@@ -27,6 +27,8 @@ Kind = Literal[
     "tenant_mismatch",
     "token",
     "tenant",
+    "upstream",
+    "agent",
     "key",
     "erasure",
     "retention",

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gatepost.check import (
     approvals,
     audit,
+    credentials,
     dashboard,
     exposure,
     file_permissions,
@@ -18,6 +19,7 @@ from gatepost.check import (
     stdio,
     storage,
     telemetry,
+    upstreams,
 )
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.pack_registration import object_at, registrations
@@ -66,6 +68,8 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from dashboard.problems(config)
     yield from telemetry.problems(config)
     yield from _tools(config, toolbox)
+    yield from credentials.problems(config)
+    yield from upstreams.problems(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
     yield from limits.problems(config, toolbox)

@@ -63,6 +63,9 @@ COMMANDS = {
     ),
     "tenant": CommandEntry("gatepost.cli.tenant:tenant", "List, suspend and erase tenants."),
     "revoke": CommandEntry("gatepost.cli.revoke:revoke", "Revoke tokens before they expire."),
+    "upstream": CommandEntry(
+        "gatepost.cli.upstream:upstream", "Manage the MCP servers behind this gate."
+    ),
     "scripts": CommandEntry("gatepost.cli.scripts:scripts", "List, approve and revoke scripts."),
 }
 

@@ -1,6 +1,6 @@
 """The server's own secrets, which no result may contain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,9 +16,13 @@ Minimum length: shorter secrets, and passwords equal to user or host names, occu
 """
 
 
-def own_secrets(config: Config) -> dict[str, str]:
-    """Return the values of all references and the passwords in URLs, each with a name."""
-    found = [*_addressed(config), *_referred(msgspec.to_builtins(config))]
+def own_secrets(config: Config, references: Iterable[str] = ()) -> dict[str, str]:
+    """
+    Return the values of all references and the passwords in URLs, each with a name.
+
+    *references* are further ones, from files that the configuration names.
+    """
+    found = [*_addressed(config), *_referred([msgspec.to_builtins(config), *references])]
     values = [value for value in dict.fromkeys(found) if len(value) >= LEAST_CHARACTERS]
     return {f"{NAME}.{at}" if at else NAME: value for at, value in enumerate(values)}
 

@@ -4,12 +4,14 @@ from typing import Literal
 
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.config.audit import AuditSettings
+from gatepost.config.credentials import CredentialSettings
 from gatepost.config.dashboard import DashboardSettings
 from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.config.metrics_address import Address, read_address
 from gatepost.config.packs import Packs
 from gatepost.config.table import SettingsTable
 from gatepost.config.telemetry import LogFormat, LogLevel, TelemetrySettings
+from gatepost.config.upstreams import AgentSettings, UpstreamSettings, UpstreamsFile
 from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
@@ -100,6 +102,8 @@ class ScopesSettings(SettingsTable, frozen=True, kw_only=True):
     """Scopes that a caller may request from its issuer; default: those of all enabled tools."""
     implied: dict[str, tuple[str, ...]] = {}
     """Scope = the scopes that it implies."""
+    admin: str = "gatepost:admin"
+    """The scope for `/v1/mcp-servers` and `/v1/agents`."""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -296,6 +300,13 @@ class Config(SettingsTable, frozen=True, kw_only=True):
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
     packs: Packs = Packs()
+    upstreams: tuple[UpstreamSettings, ...] = ()
+    """MCP servers behind this gate, one `[[upstreams]]` table each."""
+    upstreams_file: UpstreamsFile = UpstreamsFile()
+    agents: tuple[AgentSettings, ...] = ()
+    """Which tools the clients with one client id see, one `[[agents]]` table each."""
+    credentials: dict[str, CredentialSettings] = {}
+    """What Gatepost signs in with at other servers, one `[credentials.NAME]` table each."""
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     retention: RetentionSettings = RetentionSettings()

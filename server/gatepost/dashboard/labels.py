@@ -15,6 +15,12 @@ class NavigationLink(msgspec.Struct, frozen=True):
     path: str
     """Below the base."""
     label: str
+    roles: frozenset[str] = frozenset()
+    """The roles of which a visitor needs one; empty for all visitors."""
+
+    def leads(self, roles: frozenset[str]) -> bool:
+        """Return whether visitors with these roles can see the page."""
+        return not self.roles or bool(self.roles & roles)
 
 
 NAVIGATION = (
@@ -23,6 +29,7 @@ NAVIGATION = (
     NavigationLink("/grants", "Grants"),
     NavigationLink("/audit", "Audit trail"),
     NavigationLink("/tools", "Tools"),
+    NavigationLink("/upstreams", "Upstreams", frozenset({"admin"})),
     NavigationLink("/usage", "Usage"),
 )
 

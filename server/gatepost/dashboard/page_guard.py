@@ -25,6 +25,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
 
+ROLE_NAMES = {"admin": "an administrator", "approver": "an approver"}
+
 
 class PageRefused(Exception):
     """
@@ -184,7 +186,7 @@ class GuardedPage:
             raise PageRefused(
                 403,
                 "You have no role here",
-                "You are signed in, but you are neither an approver nor an administrator of "
+                f"You are signed in, but you are {lacking(self.page.roles)} of "
                 f"{session.caller.tenant_id}. Roles are assigned at your identity provider.",
                 leave=around.sessions.token(session),
             )
@@ -270,6 +272,12 @@ class GuardedPage:
         )
         html = self._around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
         await reply.html(401, html, ((b"hx-redirect", way),))
+
+
+def lacking(roles: frozenset[str]) -> str:
+    """Return in words that a visitor has none of these roles."""
+    names = [ROLE_NAMES.get(role, role) for role in sorted(roles, reverse=True)]
+    return f"neither {' nor '.join(names)}" if len(names) > 1 else f"not {names[0]}"
 
 
 def path_of(url: str) -> str:

@@ -15,6 +15,7 @@ from gatepost.dashboard.page import PageRoute
 from gatepost.dashboard.request_page import RequestPage
 from gatepost.dashboard.templating import Templates
 from gatepost.dashboard.tools import ToolsPage
+from gatepost.dashboard.upstreams import ADMIN, UpstreamsPage
 from gatepost.dashboard.usage import UsagePage
 from gatepost.runtime.services import Services
 
@@ -49,7 +50,8 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         seen=services.callers.lately,
         holds=services.cutoffs.holds,
     )
-    one = "/approvals/{id}"
+    upstreams = UpstreamsPage(sheet, services.upstreams.administration)
+    one, server = "/approvals/{id}", "/upstreams/{id}"
     return (
         PageRoute(path="", get=inbox.show),
         PageRoute(path="/live", get=inbox.live, background=True),
@@ -65,5 +67,8 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/audit", get=evidence.search),
         PageRoute(path="/audit/{number}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
+        PageRoute(path="/upstreams", get=upstreams.show, roles=ADMIN),
+        PageRoute(path=f"{server}/accept", post=upstreams.accept, roles=ADMIN),
+        PageRoute(path=f"{server}/refresh", post=upstreams.refresh, roles=ADMIN),
         PageRoute(path="/usage", get=usage.show),
     )

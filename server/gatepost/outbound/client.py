@@ -3,7 +3,8 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
 from ipaddress import ip_address
@@ -14,7 +15,7 @@ import httpx2
 import msgspec
 
 from gatepost.outbound import response as answers
-from gatepost.outbound.connections import ConnectionPools
+from gatepost.outbound.connections import ConnectionPools, PoolKey
 from gatepost.outbound.failure import (
     HARMLESS,
     failure_of,
@@ -35,6 +36,14 @@ TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
 CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, keepalive_expiry=5)
 """The limits of one tenant, so that one tenant's slow servers do not block the others."""
+UPSTREAM_CONNECTIONS = httpx2.Limits(
+    max_connections=128, max_keepalive_connections=32, keepalive_expiry=4
+)
+"""
+The limits of one upstream. It has a pool of its own, so that a slow one does not block others. Idle
+connections close before the five seconds after which most servers close them, because a request on
+a connection that closes meanwhile has an unknown outcome.
+"""
 LOOKUPS = 16
 """The most DNS lookups that one tenant may have at once."""
 USUAL = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
@@ -88,20 +97,20 @@ class OutboundClient:
         return self._resolvers.setdefault(tenant, SystemResolver(LOOKUPS))
 
     def _transport(
-        self, network: Network, reach: ToolAddressPolicy, tenant: str, secure: bool
+        self, network: Network, reach: ToolAddressPolicy, key: PoolKey
     ) -> GuardedTransport:
         return GuardedTransport(
             reach=reach,
             # Reading a hundred certificates takes long, and plain http needs none.
-            tls=self._tls() if secure or network.proxy.startswith("https:") else None,
+            tls=self._tls() if key.secure or network.proxy.startswith("https:") else None,
             proxy=network.proxy,
-            resolver=self.resolver_of(tenant),
-            limits=CONNECTIONS,
+            resolver=self.resolver_of(key.tenant),
+            limits=UPSTREAM_CONNECTIONS if key.upstream else CONNECTIONS,
         )
 
-    def of(self, tenant: str, correlation: str | None = None) -> "Sender":
-        """Return the HTTP client for one call of *tenant*."""
-        return Sender(self, tenant, correlation)
+    def of(self, tenant: str, correlation: str | None = None, *, upstream: str = "") -> "Sender":
+        """Return the HTTP client for one call of *tenant*, or for requests to its *upstream*."""
+        return Sender(self, tenant, correlation, upstream)
 
     @property
     def network(self) -> Network:
@@ -118,24 +127,19 @@ class OutboundClient:
 class Sender:
     """The HTTP client of one call (`Outbound`)."""
 
-    def __init__(self, client: OutboundClient, tenant: str, correlation: str | None) -> None:
+    def __init__(
+        self, client: OutboundClient, tenant: str, correlation: str | None, upstream: str = ""
+    ) -> None:
         self._reach, self._lines, self._traced = client.reach, client.lines, client.traced
         self._lookups = client.resolver_of(tenant)
-        self._tenant = tenant
+        self._tenant, self._upstream = tenant, upstream
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
         if correlation is not None and VISIBLE.fullmatch(correlation):
             self._ours[CORRELATION] = correlation
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> OutboundReply:
         """Send one request with the call's correlation id, and return the answer."""
-        if unknown := options.keys() - Sending.__annotations__.keys():
-            # A misspelt `confidential` would send a secret in the clear.
-            raise TypeError(f"a request has no option {', '.join(sorted(unknown))}")
-        url = plain(url)
-        if problem := self._reach.problem(url):
-            raise refused_url(problem)
-        draft = drafted(method, url, options)
-        self._judge(draft)
+        draft = self.checked(method, url, options)
         timeout_s = options.get("timeout_s", TIMEOUT_S)
         max_bytes = options.get("max_bytes", MAX_BYTES)
         try:
@@ -158,6 +162,34 @@ class Sender:
             raise too_late(httpx2.URL(draft.url).host, draft.method) from None
         raise AssertionError("the last hop answers a Reply")
 
+    def checked(self, method: str, url: str, options: Sending) -> OutboundRequest:
+        """Return the request; raises ToolFailure if it must not be sent."""
+        if unknown := options.keys() - Sending.__annotations__.keys():
+            # A misspelt `confidential` would send a secret in the clear.
+            raise TypeError(f"a request has no option {', '.join(sorted(unknown))}")
+        url = plain(url)
+        if problem := self._reach.problem(url):
+            raise refused_url(problem)
+        draft = drafted(method, url, options)
+        self._judge(draft)
+        return draft
+
+    @asynccontextmanager
+    async def answered(
+        self, draft: OutboundRequest, timeout_s: float
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a checked request, and yield its answer, whose body is not read yet."""
+        secure = httpx2.URL(draft.url).scheme == "https"
+        key = PoolKey(self._tenant, secure, self._upstream)
+        async with self._lines.of(key) as transport:
+            answer = await transport.handle_async_request(
+                draft.request(self._fields(draft.url), timeout_s)
+            )
+            try:
+                yield answer
+            finally:
+                await answer.aclose()
+
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host* for a program that connects by itself."""
         return await checked_addresses(self._reach, self._lookups, scheme, host, port)
@@ -173,20 +205,14 @@ class Sender:
         self, draft: OutboundRequest, follows: bool, timeout_s: float, max_bytes: int
     ) -> OutboundReply | OutboundRequest:
         """Send one request; return the answer, or the next request of a redirect."""
-        url = httpx2.URL(draft.url)
-        async with self._lines.of(self._tenant, secure=url.scheme == "https") as transport:
-            answer = await transport.handle_async_request(
-                draft.request(self._fields(draft.url), timeout_s)
-            )
-            try:
-                if follows and answer.status_code in STATUSES:
-                    onward = following(draft, answer, self._reach)
-                    if onward is not None:
-                        self._judge(onward)
-                        return onward
-                return await answers.read(answer, url=draft.url, host=url.host, max_bytes=max_bytes)
-            finally:
-                await answer.aclose()
+        async with self.answered(draft, timeout_s) as answer:
+            if follows and answer.status_code in STATUSES:
+                onward = following(draft, answer, self._reach)
+                if onward is not None:
+                    self._judge(onward)
+                    return onward
+            host = httpx2.URL(draft.url).host
+            return await answers.read(answer, url=draft.url, host=host, max_bytes=max_bytes)
 
     def _judge(self, draft: OutboundRequest) -> None:
         """Raise ToolFailure unless *draft* may be sent to its URL."""

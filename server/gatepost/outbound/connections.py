@@ -2,14 +2,22 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from gatepost_authz.pinning import GuardedTransport
 
-KEPT = 32
-"""The number of tenants whose connections stay open between requests."""
+KEPT = 64
+"""The number of pools whose connections stay open between requests."""
 
-Key = tuple[str, bool]
-"""A tenant, and whether its connections are encrypted."""
+
+class PoolKey(NamedTuple):
+    """The requests that share connections."""
+
+    tenant: str
+    secure: bool
+    """Whether the connections are encrypted."""
+    upstream: str = ""
+    """The id of a registered MCP server; empty for the tools of the tenant."""
 
 
 class TenantConnections:
@@ -23,17 +31,16 @@ class TenantConnections:
 class ConnectionPools:
     """Opens pools at first use, closes the least recently used, and all of them when retired."""
 
-    def __init__(self, make: Callable[[str, bool], GuardedTransport]) -> None:
+    def __init__(self, make: Callable[[PoolKey], GuardedTransport]) -> None:
         self._make = make
-        self._lines: dict[Key, TenantConnections] = {}
+        self._lines: dict[PoolKey, TenantConnections] = {}
         self._retired = False
 
     @asynccontextmanager
-    async def of(self, tenant: str, *, secure: bool) -> AsyncIterator[GuardedTransport]:
-        """Return the transport of a tenant, which stays open for the duration of the block."""
-        key = (tenant, secure)
+    async def of(self, key: PoolKey) -> AsyncIterator[GuardedTransport]:
+        """Return the transport of a pool, which stays open for the duration of the block."""
         # Removed and inserted again, so that the mapping is in the order of use.
-        line = self._lines.pop(key, None) or TenantConnections(self._make(tenant, secure))
+        line = self._lines.pop(key, None) or TenantConnections(self._make(key))
         self._lines[key] = line
         line.users += 1
         try:

@@ -63,7 +63,12 @@ class Unpacker:
 
 async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) -> OutboundReply:
     """Read at most *max_bytes* of the body; raises ToolFailure if it cannot be decompressed."""
-    unpacker = Unpacker(_coding(answer, host))
+    coding = coding_of(answer)
+    if coding is None:
+        raise ToolFailure(
+            "upstream_unavailable", f"{host} used a content encoding that was not requested."
+        )
+    unpacker = Unpacker(coding)
     body = bytearray()
     received, parts, truncated = 0, 0, False
     try:
@@ -89,11 +94,8 @@ async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) 
     )
 
 
-def _coding(answer: httpx2.Response, host: str) -> str:
+def coding_of(answer: httpx2.Response) -> str | None:
+    """Return the content coding of an answer; None if it is none of those that were accepted."""
     coding = answer.headers.get("content-encoding", "").strip().lower() or "identity"
     coding = coding.removeprefix("x-")
-    if coding not in {"identity", "gzip", "deflate"}:
-        raise ToolFailure(
-            "upstream_unavailable", f"{host} used a content encoding that was not requested."
-        )
-    return coding
+    return coding if coding in {"identity", "gzip", "deflate"} else None

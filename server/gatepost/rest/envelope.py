@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 import structlog
@@ -100,10 +101,18 @@ def check_type(scope: Scope) -> None:
 
 
 def read_arguments(body: bytes, most_values: int = MOST_VALUES) -> bytes:
-    """
-    Return the body if it is a valid object of arguments; raises RestRefusal.
+    """Return the body if it is a valid object of arguments; raises RestRefusal."""
+    if read_object(body, most_values) is None:
+        message = "The body must be a JSON object that holds the tool's arguments by name."
+        raise RestRefusal(422, "validation_error", message)
+    return body
 
-    Duplicate members are refused, because a proxy might read one of them and the tool the other.
+
+def read_object(body: bytes, most_values: int = MOST_VALUES) -> dict[str, Any] | None:
+    """
+    Return the JSON object in the body, None if it holds another value; raises RestRefusal.
+
+    Duplicate members are refused, because a proxy might read one of them and Gatepost the other.
     """
     if too_much := excess(body, most_values):
         raise RestRefusal(413, "body_too_large", f"{too_much}.")
@@ -114,12 +123,11 @@ def read_arguments(body: bytes, most_values: int = MOST_VALUES) -> bytes:
     if too_deep(body):
         raise RestRefusal(400, "invalid_body", f"The body nests deeper than {NESTING} levels.")
     if not isinstance(value, dict):
-        message = "The body must be a JSON object that holds the tool's arguments by name."
-        raise RestRefusal(422, "validation_error", message)
+        return None
     # Outside strings, each colon belongs to one member. An overwritten duplicate is missing.
     if outside_strings(body).count(b":") != outside_strings(_encode(value)).count(b":"):
         raise RestRefusal(400, "invalid_body", "The body has a member twice.")
-    return body
+    return value
 
 
 def _is_tenant(claimed: bytes, caller: TenantContext) -> bool:

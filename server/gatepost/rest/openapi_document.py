@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.rest.management.openapi import SCHEMAS, UNREACHABLE, ManagementPaths
 from gatepost.tools.function import NAME
 from gatepost_authz.config import TENANT_ID, Beside, Resource
 
@@ -13,24 +14,25 @@ TITLE = "Gatepost REST tool protocol"
 JSON = "application/json"
 
 REFUSALS: Mapping[int, str] = {
-    400: "The request cannot be read.",
+    400: "The request cannot be read, or a field is invalid.",
     401: "There is no access token, or it is not valid for this resource.",
     403: "More scopes are needed, or this caller is refused.",
-    404: "The caller can reach no such tool, or the tool found nothing.",
+    404: "The caller can reach no such tool or entry, or the tool found nothing.",
     405: "The route has another method.",
     408: "The body did not arrive in time.",
-    409: "The idempotency key belongs to a call with other arguments, or there are too many tools.",
+    409: "The idempotency key belongs to another call, a name is taken, or there is too much.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "An argument is wrong; the message says which and what would work.",
     429: "Too many calls; try again later.",
     500: "An unexpected error occurred.",
+    UNREACHABLE: "The MCP server cannot be reached, or did not answer within 60 seconds.",
     503: "A service that the call needs is unavailable; try again later.",
     504: "The tool took too long and was stopped.",
 }
 
 LISTING = (400, 401, 403, 405, 409, 429, 503)
-CALLING = tuple(REFUSALS)
+CALLING = tuple(status for status in REFUSALS if status != UNREACHABLE)
 
 CHALLENGED = {401, 403}
 LATER = {429, 503}
@@ -74,6 +76,7 @@ def document(resource: Resource, version: str) -> bytes:
         f"{base}/tools": {**_tenant(resource), "get": _listing()},
         f"{base}/tool/{{name}}/call": {**_tenant(resource), "post": _calling()},
         "/health": {"get": _health()},
+        **ManagementPaths(_refusals, [_tenant_header()]).paths(base, _tenant(resource)),
     }
     shown = {
         "openapi": "3.1.0",
@@ -82,7 +85,7 @@ def document(resource: Resource, version: str) -> bytes:
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {
-            "schemas": {"Tool": DESCRIPTOR, "Error": ERROR, "Health": HEALTH},
+            "schemas": {"Tool": DESCRIPTOR, "Error": ERROR, "Health": HEALTH, **SCHEMAS},
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }

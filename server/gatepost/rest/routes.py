@@ -1,32 +1,25 @@
 """The routes of the REST tool protocol, and the spans of their calls."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Set
 
-import msgspec
 import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.http.body import (
-    Gone,
-    RequestCancelled,
     RunningRequests,
     TenantSuspended,
-    TooLarge,
     UntilDisconnect,
-    read_body_of,
 )
 from gatepost.http.edge import peer_of
-from gatepost.http.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.rest import responses
 from gatepost.rest.descriptors import Descriptors
 from gatepost.rest.envelope import (
-    RestRequest,
     TenantDiffers,
     check_type,
     read_arguments,
-    read_envelope,
 )
+from gatepost.rest.exchange import RestExchange, RestLimits, require_method, suspended
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.storage.commit import CommitFailed
 from gatepost.storage.errors import StoreUnavailable
@@ -34,14 +27,12 @@ from gatepost.telemetry.trace import Tracer, context_in
 from gatepost.tools.api import Call, Failure, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.cpu_thread import TooManyWaiting, in_cpu_thread
-from gatepost.tools.json_shape import MOST_VALUES
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
 from gatepost.tools.truncation import fit
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.errors import AuthError, RevokedToken
 from gatepost_authz.middleware import ResourceLookup, caller_of
 
 log = structlog.get_logger("gatepost.rest")
@@ -54,14 +45,6 @@ OWN = frozenset({b"content-type", b"content-length"})
 
 ServeCall = Callable[[Scope, Receive], Awaitable[RestResponse]]
 """Serves `POST /tool/{name}/call`."""
-
-
-class RestLimits(msgspec.Struct, frozen=True):
-    """What one request may cost before it means anything."""
-
-    max_body_bytes: int = 4_000_000
-    body_timeout_s: float = 30.0
-    max_body_values: int = MOST_VALUES
 
 
 class RestRoutes:
@@ -87,77 +70,43 @@ class RestRoutes:
         around: Callable[[ServeCall], ServeCall] | None = None,
     ) -> None:
         self._serve: ServeCall = self._called if around is None else around(self._called)
-        self._differs = differs
         self._runner = runner
         self._registry = registry
         self._descriptors = Descriptors(registry, runner.may)
-        self._challenge = challenge
-        self._locate = place.locate
-        self._suspended = suspended
-        self._running_requests = RunningRequests() if running_requests is None else running_requests
-        self._limits = limits
+        self._exchange = RestExchange(
+            challenge=challenge,
+            place=place,
+            limits=limits,
+            requests=runner.requests,
+            suspended=suspended,
+            running_requests=running_requests,
+            differs=differs,
+        )
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`GET /tools`."""
-        await self._answer(scope, send, self._listed(scope))
+        await self._exchange.answer(scope, send, self._listed(scope))
 
     async def call_tool(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /tool/{name}/call`."""
-        await self._answer(scope, send, self._serve(scope, receive))
-
-    async def _answer(self, scope: Scope, send: Send, work: Awaitable[RestResponse]) -> None:
-        try:
-            reply = await self._noted(work)
-        except RestRefusal as refusal:
-            reply = responses.refused(refusal)
-        except AuthError as error:
-            status, headers, body = self._challenge.response(error, self._locate(scope["path"]))
-            reply = RestResponse(
-                status, body, tuple(pair for pair in headers if pair[0] not in OWN)
-            )
-        except StoreUnavailable as outage:
-            log.warning("store_unavailable", request_id=scope.get(REQUEST_ID), reason=str(outage))
-            reply = responses.refused(responses.store_unavailable())
-        except (Gone, RequestCancelled):
-            return  # nobody is there to hear it
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(reply.body)),
-            (b"x-content-type-options", b"nosniff"),
-            *reply.headers,
-        ]
-        if not any(name == b"cache-control" for name, _ in reply.headers):
-            # Also the lists: what is in them depends on the token.
-            headers.append((b"cache-control", b"no-store"))
-        body = b"" if scope["method"] == "HEAD" else reply.body
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _noted(self, work: Awaitable[RestResponse]) -> RestResponse:
-        """Return the answer of *work*; a request in another tenant's name is recorded first."""
-        try:
-            return await work
-        except TenantDiffers as refusal:
-            if self._differs is not None:
-                await self._differs(refusal)
-            raise
+        await self._exchange.answer(scope, send, self._serve(scope, receive))
 
     async def _listed(self, scope: Scope) -> RestResponse:
-        _require_method(scope, "GET", "HEAD")
-        await self._count(caller_of(scope))
-        caller, _ = self._admit(scope)
+        require_method(scope, "GET", "HEAD")
+        await self._exchange.count(caller_of(scope))
+        caller, _ = self._exchange.admit(scope)
         await self._registry.ready(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _called(self, scope: Scope, receive: Receive) -> RestResponse:
         try:
-            _require_method(scope, "POST")
-            caller, envelope = self._admit(scope)
+            require_method(scope, "POST")
+            caller, envelope = self._exchange.admit(scope)
             check_type(scope)
-            arguments = await self._arguments(caller, await self._body(scope, receive))
+            arguments = await self._arguments(caller, await self._exchange.body(scope, receive))
         except RestRefusal:
             # What becomes a call is counted by its limits.
-            await self._count(caller_of(scope))
+            await self._exchange.count(caller_of(scope))
             raise
         call = Call(
             caller=caller,
@@ -170,7 +119,9 @@ class RestRoutes:
         )
         try:
             work = self._runner.run_uncommitted(call)
-            outcome, commit = await UntilDisconnect(receive, work, caller, self._running_requests)
+            outcome, commit = await UntilDisconnect(
+                receive, work, caller, self._exchange.running_requests
+            )
         except UnknownTool as unknown:
             # The same words for a tool that is not there and one that this caller cannot reach.
             name = unknown.name[:SHOWN_CHARACTERS]
@@ -188,46 +139,8 @@ class RestRoutes:
             raise responses.unrecorded(scope.get(REQUEST_ID)) from None
         return response
 
-    async def _count(self, caller: TenantContext) -> None:
-        """Count a request that is no call; raises Refusal where there are too many."""
-        limited = await self._runner.requests.spend(caller)
-        if limited is not None and limited.failure is not None:
-            raise responses.rate_limited(limited.failure)
-
-    def _admit(self, scope: Scope) -> tuple[TenantContext, RestRequest]:
-        """Return the caller and the request's identifiers; raises Refusal."""
-        caller = caller_of(scope)
-        self._check(caller)
-        return caller, read_envelope(scope, caller)
-
-    def _check(self, caller: TenantContext) -> None:
-        if caller.tenant_id in self._suspended:
-            raise suspended()
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        limits = self._limits
-        body: bytes | None = scope.get(WHOLE_BODY)
-        if body is not None and len(body) <= limits.max_body_bytes:
-            return body
-        try:
-            # One deadline for all of it: a byte now and then must not keep a request alive.
-            async with asyncio.timeout(limits.body_timeout_s):
-                body = await read_body_of(caller_of(scope), receive, limits.max_body_bytes)
-        except TooManyWaiting as busy:
-            raise responses.rate_limited(busy.failure) from None
-        except TooLarge:
-            message = f"The body is larger than {limits.max_body_bytes} bytes."
-            raise RestRefusal(413, "body_too_large", message) from None
-        except TimeoutError:
-            raise RestRefusal(408, "body_too_slow", "The body did not arrive in time.") from None
-        if self._running_requests.is_revoked(caller_of(scope)):
-            # Since the gate let it pass: a body may take its time.
-            raise RevokedToken
-        self._check(caller_of(scope))
-        return body
-
     async def _arguments(self, caller: TenantContext, body: bytes) -> bytes:
-        most = self._limits.max_body_values
+        most = self._exchange.limits.max_body_values
         if len(body) <= LONG_BYTES:
             return read_arguments(body, most)
         try:  # in a thread, so that others are served meanwhile
@@ -252,22 +165,6 @@ class RestRoutes:
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
         return responses.succeeded(outcome)
-
-
-def suspended() -> RestRefusal:
-    """Return the answer to every caller of a suspended tenant."""
-    return RestRefusal(403, "tenant_suspended", "This tenant is suspended.")
-
-
-def _require_method(scope: Scope, *methods: str) -> None:
-    if scope["method"] not in methods:
-        allowed = ", ".join(methods)
-        raise RestRefusal(
-            405,
-            "method_not_allowed",
-            f"Only {allowed} is served here.",
-            ((b"allow", allowed.encode()),),
-        )
 
 
 ROUTE = "/tool/{name}/call"

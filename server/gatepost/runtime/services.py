@@ -40,6 +40,7 @@ from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
 from gatepost.runtime.tool_services import TenantToolServices
+from gatepost.runtime.upstreams import UpstreamServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
@@ -136,6 +137,7 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
+        self.upstreams = UpstreamServices(self, config)
         self.source = None if source_of is None else source_of(self)
         self.apply(config, toolbox)
 
@@ -170,7 +172,8 @@ class Services:
         self.audit_writer.apply(config.audit)
         self.runs.quota.apply(config.limits)
         self.meter.set_label_values([tool.name for tool in toolbox.tools], tenant_labels(config))
-        self.secrets.keep_own(own_secrets(config))
+        self.upstreams.apply(config)
+        self.secrets.keep_own(own_secrets(config, self.upstreams.configured.references()))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config
@@ -304,6 +307,7 @@ class Services:
         await self.withdrawals.aclose()
         await self.task_runner.aclose()
         await self.runs.aclose()  # first, because running calls use the rest
+        await self.upstreams.aclose()
         await self.audit_writer.aclose()
         for introspectors in self._introspectors:
             await introspectors.aclose()

@@ -1,5 +1,15 @@
 """Run programs of the system so that they reach nothing but what they are given."""
 
 from gatepost.sandbox.child import LAUNCHER, SYSTEM, Confined, ProcessResult, confines, run
+from gatepost.sandbox.service import ConfinedService, ServiceEnded
 
-__all__ = ["LAUNCHER", "SYSTEM", "Confined", "ProcessResult", "confines", "run"]
+__all__ = [
+    "LAUNCHER",
+    "SYSTEM",
+    "Confined",
+    "ConfinedService",
+    "ProcessResult",
+    "ServiceEnded",
+    "confines",
+    "run",
+]

@@ -46,6 +46,13 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """Folders and files besides those of the system; nothing in them can be executed."""
     ports: tuple[int, ...] = ()
     """TCP ports it may connect to, at any address; the caller has to check the addresses."""
+    network: bool = False
+    """Whether it may connect to every port."""
+    offline: bool = False
+    """
+    Whether it gets no network interface where the server may take it away. Landlock alone leaves
+    UDP.
+    """
     limits: Mapping[str, int] = {}
     """Limits by the names of setrlimit(2), without RLIMIT_."""
     handles: tuple[tuple[int, int], ...] = ()
@@ -103,16 +110,7 @@ async def run(
     input. Raises TimeoutError if it takes longer than *timeout_s*. In every case its whole process
     group is ended: with SIGTERM first, then with SIGKILL.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
-        stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(program.env),
-        start_new_session=True,
-        pass_fds=[ours for ours, _ in program.handles],
-        close_fds=True,
-    )
+    process = await spawned(program, given=bool(given))
     out, err = CapturedOutput(most), CapturedOutput(most, heard)
     try:
         async with asyncio.timeout(timeout_s):
@@ -125,8 +123,22 @@ async def run(
         raise
     finally:
         # Also kill what outlived the program. Do not wait here, because the call may be cancelled.
-        _signal(process, signal.SIGKILL)
+        signalled(process, signal.SIGKILL)
     return ProcessResult(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
+
+
+async def spawned(program: Confined, *, given: bool) -> asyncio.subprocess.Process:
+    """Start a program in its own process group; with *given*, its standard input is a pipe."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
+        stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(program.env),
+        start_new_session=True,
+        pass_fds=[ours for ours, _ in program.handles],
+        close_fds=True,
+    )
 
 
 async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
@@ -150,6 +162,8 @@ def _told(program: Confined) -> list[str]:
         "writes": program.writes,
         "devices": DEVICES,
         "ports": map(str, program.ports),
+        "network": ("",) * program.network,
+        "offline": ("",) * program.offline,
         "confine": ("",) * confines(),
     }
     words = [f"{name}={value}" for name, values in told.items() for value in values]
@@ -159,15 +173,16 @@ def _told(program: Confined) -> list[str]:
 async def _ask(process: asyncio.subprocess.Process) -> None:
     """Send SIGTERM, so that the program can remove its lock files; then kill it."""
     try:
-        _signal(process, signal.SIGTERM)
+        signalled(process, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):
                 await process.wait()
     finally:
-        _signal(process, signal.SIGKILL)
+        signalled(process, signal.SIGKILL)
     await process.wait()
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def signalled(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to the program's process group, unless it is gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)

@@ -40,6 +40,7 @@ WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | R
 
 NOT_STARTED = 126
 """The exit code if the program could not be started, as in a shell."""
+NEW_NETWORK = 0x40000000
 NO_NEW_PRIVS, DEATH_SIGNAL, SIGKILL, SIGPIPE = 38, 1, 9, 13
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -65,21 +66,23 @@ def handled(version: int) -> tuple[int, int, int]:
     return files, net, scoped
 
 
-def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int]) -> None:
+def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int] | None) -> None:
     """
     Restrict the process to *paths*, each list with its rights, and to TCP connections to *ports*.
 
-    Raises OSError if the kernel refuses. A path that does not exist is skipped.
+    With None, TCP connections are not restricted. Raises OSError if the kernel refuses. A path that
+    does not exist is skipped.
     """
     version = landlock_version()
     files, net, scoped = handled(version)
+    net = 0 if ports is None else net
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     wanted = b"".join(_number(word) for word in (files, net, scoped))
     rules = _call(CREATE_RULESET, wanted[:size], size, 0)
     for rights, below in paths.items():
         for path in below:
             _allow(rules, path, rights & files)
-    if net:
+    if net and ports is not None:
         for port in ports:
             _call(ADD_RULE, rules, NET_PORT, _number(CONNECT_TCP) + _number(port), 0)
     _call(RESTRICT_SELF, rules, 0)
@@ -118,6 +121,12 @@ def never_more() -> None:
         _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
         if _libc().prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no_new_privs")
+
+
+def leave_network() -> None:
+    """Move into a network without interfaces, if the server has the right to do so."""
+    if sys.platform == "linux":
+        _libc().unshare(NEW_NETWORK)
 
 
 def _limit(limits: Mapping[str, int]) -> None:
@@ -162,6 +171,8 @@ def main(words: Sequence[str]) -> None:
     _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
     # Python ignores SIGPIPE, and a program would go on after its reader is gone.
     _libc().signal(SIGPIPE, None)
+    if "offline" in told:
+        leave_network()
     never_more()
     if "confine" in told:
         paths = {
@@ -170,7 +181,8 @@ def main(words: Sequence[str]) -> None:
             WRITES: told.get("writes", ()),
             READ_FILE | WRITE_FILE: told.get("devices", ()),
         }
-        confine(paths, [int(port) for port in told.get("ports", ())])
+        ports = [int(port) for port in told.get("ports", ())]
+        confine(paths, None if "network" in told else ports)
     argv = list(words[own + 1 :])
     os.execv(argv[0], argv)  # noqa: S606 - there is no shell to leave out
 

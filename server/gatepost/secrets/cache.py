@@ -127,15 +127,27 @@ class SecretCache:
         """Return the names of the secrets that a tenant's operator set."""
         return await self._vault.names(tenant)
 
-    async def put(self, tenant: str, name: str, value: str, hosts: tuple[str, ...] = ()) -> None:
-        """Store a secret of a pack; raise SecretRefused."""
+    async def put(
+        self,
+        tenant: str,
+        name: str,
+        value: str,
+        hosts: tuple[str, ...] = (),
+        *,
+        redacted: bool = True,
+    ) -> None:
+        """
+        Store a secret of a pack or an upstream; raise SecretRefused.
+
+        One that is not *redacted* is sealed all the same, and answers may contain it.
+        """
         if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
             raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
         cached = self._cache_of(tenant)
         async with cached.lock:
             # Known before it is kept: no other process can hand it out sooner.
-            self._put(cached, name, value)
-            await self._vault.put(tenant, name, value, hosts)
+            self._put(cached, name, value if redacted else None)
+            await self._vault.put(tenant, name, value, hosts, username=not redacted)
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Delete a secret of a pack; return whether it existed."""

@@ -35,7 +35,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A definition that differs from the pinned one, or is new and waits for a review."""
 
-    section: Section
+    section: Section | Literal["instructions"]
+    """`instructions` is the server's own text, whose key is empty."""
     key: str
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
@@ -61,3 +62,12 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """When fetching began to fail; the definitions are those of the last success."""
     failure: str = ""
     """Why it fails, as one sentence."""
+
+
+def same_content(before: Catalogue, after: Catalogue) -> bool:
+    """Return whether two fetches brought the same, whenever they were."""
+    return _undated(before) == _undated(after)
+
+
+def _undated(catalogue: Catalogue) -> Catalogue:
+    return msgspec.structs.replace(catalogue, fetched_at=0.0, failing_since=None, failure="")

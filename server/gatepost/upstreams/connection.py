@@ -5,7 +5,7 @@ A connection to an upstream: requests, the messages that come for each, and why 
 everything else uses this interface.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
@@ -140,9 +140,13 @@ class UpstreamConnection(Protocol):
     ) -> AbstractAsyncContextManager[UpstreamExchange]:
         """Send a request, and end its exchange with the block."""
 
-    def notifications(self) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
+    def notifications(
+        self, uris: Sequence[str] = ()
+    ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
         """
         Follow `list_changed` and `resources/updated` of the server, for as long as the block.
+
+        *uris* are the resources whose updates are asked for.
 
         By `subscriptions/listen`, the session's GET stream, or standard output. Raises
         ConnectionFailure at once if the server has no such stream.

@@ -35,7 +35,8 @@ from gatepost.http.scope import REQUEST_ID
 from gatepost.policy.approvals import stage
 from gatepost.policy.approvals.request import ApprovalRequest, Undecidable
 from gatepost.policy.idempotency import execution
-from gatepost.rest.routes import RestLimits, RestRoutes
+from gatepost.rest.exchange import RestLimits
+from gatepost.rest.routes import RestRoutes
 from gatepost.runtime.server import bind, listen_config
 from gatepost.runtime.services import Services, opened
 from gatepost.secrets.keyring import KeyRing

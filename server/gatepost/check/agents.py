@@ -1,0 +1,110 @@
+"""Check `[[agents]]`, and the tenants and names of several tables."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
+from gatepost.upstreams.fields import InvalidField, checked_name
+from gatepost.upstreams.store import configured_id
+from gatepost_authz.config import TENANT_ID, Problem
+from gatepost_authz.tenant import client_tenants
+
+
+def problems(
+    config: Config, toolbox: Toolbox, servers: Sequence[UpstreamSettings]
+) -> Iterator[Problem]:
+    """Yield the problems of agents; *servers* are all upstreams of the configuration."""
+    packs = {pack.name for pack in toolbox.packs}
+    for at, agent in enumerate(config.agents):
+        place = f"agents[{at}]"
+        try:
+            checked_name(agent.name)
+        except InvalidField as invalid:
+            yield Problem("config.E149", invalid.message, setting=f"{place}.name")
+        yield from tenants_named(config, agent.tenants, f"the agent {agent.name!r}", place)
+        yield from _capabilities(agent, place, packs, servers)
+    named = [(f"agents[{at}]", one.name, one.tenants) for at, one in enumerate(config.agents)]
+    yield from doubled(named, "agent", "config.E149")
+    clients = [
+        (f"agents[{at}]", one.client_id, one.tenants)
+        for at, one in enumerate(config.agents)
+        if one.client_id
+    ]
+    yield from doubled(clients, "client", "config.E149")
+
+
+def _capabilities(
+    agent: AgentSettings, place: str, packs: set[str], servers: Sequence[UpstreamSettings]
+) -> Iterator[Problem]:
+    for at, capability in enumerate(agent.capabilities):
+        kind, _, rest = capability.partition(":")
+        known = kind == "pack" and rest in packs
+        if kind == "mcp":
+            known = any(
+                rest in (one.name, configured_id(tenant, one.name))
+                for one in servers
+                for tenant in agent.tenants
+            )
+        if not known:
+            yield Problem(
+                "config.E149",
+                f"the agent {agent.name!r} has the unknown capability {capability!r}",
+                "write mcp:NAME of an upstream, or pack:NAME of an enabled pack",
+                setting=f"{place}.capabilities[{at}]",
+            )
+
+
+def tenants_named(
+    config: Config, tenants: Sequence[str], subject: str, place: str
+) -> Iterator[Problem]:
+    """Yield problems of a list of tenants, which must not be empty."""
+    setting = f"{place}.tenants"
+    if not tenants:
+        yield Problem(
+            "config.E140",
+            f"{subject} names no tenant",
+            'name them, tenants = ["acme"], or write tenants = ["*"] for every tenant',
+            setting=setting,
+        )
+    named = {*config.tenancy.tenants, config.stdio.tenant}
+    for issuer in config.issuers:
+        named |= {*issuer.tenants.values(), issuer.tenant.value or ""} | client_tenants(issuer)
+    for tenant in tenants:
+        if tenant == EVERY_TENANT:
+            continue
+        if not TENANT_ID.fullmatch(tenant):
+            yield Problem(
+                "config.E140",
+                f"{tenant!r} is not a tenant id",
+                "use at most 63 characters of a-z, 0-9, _ and -, starting with a letter or digit",
+                setting=setting,
+            )
+        elif tenant not in named and not config.creates_tenants:
+            yield Problem(
+                "config.W145",
+                f"{subject} names the tenant {tenant!r}, which is not configured",
+                "add it to tenancy.tenants, or correct it",
+                "warning",
+                setting,
+            )
+
+
+def doubled(
+    found: Iterable[tuple[str, str, Sequence[str]]], kind: str, code: str
+) -> Iterator[Problem]:
+    """Yield a problem for each name that two tables have for one tenant."""
+    seen: list[tuple[str, Sequence[str]]] = []
+    for place, name, tenants in found:
+        for other, others in seen:
+            shared = {*tenants} & {*others}
+            every = EVERY_TENANT in tenants or EVERY_TENANT in others
+            if name == other and tenants and others and (shared or every):
+                yield Problem(
+                    code,
+                    f"two tables name the {kind} {name!r} for the same tenant",
+                    "give each a name of its own",
+                    setting=f"{place}.name",
+                )
+                break
+        seen.append((name, tenants))

@@ -1,0 +1,131 @@
+"""Check `[credentials.NAME]`."""
+
+import re
+from collections.abc import Iterator
+
+from gatepost.config.credentials import CredentialSettings
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
+from gatepost.config.settings import Config
+from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
+from gatepost.upstreams.fields import SCOPE, InvalidField, checked_header_names
+from gatepost_authz.addresses import url_problem
+from gatepost_authz.client_authentication import signing_key
+from gatepost_authz.config import Problem
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+CODE = "config.E150"
+STATIC = ("api_key", "headers")
+CLIENT = (
+    *("client_id", "client_secret", "private_key", "key_id", "issuer", "token_endpoint"),
+    *("resource", "audience", "scopes"),
+)
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of all credentials."""
+    for name, one in config.credentials.items():
+        place = f"credentials.{name}"
+        if not NAME.fullmatch(name):
+            hint = "use at most 64 of a-z, 0-9 and _, starting with a letter"
+            yield Problem(CODE, f"{name[:80]!r} cannot name a credential", hint, setting=place)
+        if not one.tenants:
+            yield Problem(
+                CODE,
+                f"the credential {name!r} names no tenant",
+                'name them, tenants = ["acme"], or write tenants = ["*"] for every tenant',
+                setting=f"{place}.tenants",
+            )
+        others = CLIENT if one.type == "static" else STATIC
+        for field in others:
+            if getattr(one, field):
+                yield Problem(
+                    CODE,
+                    f"`{field}` is not a setting of a {one.type!r} credential",
+                    f"remove `{field}`, or change `type`",
+                    setting=f"{place}.{field}",
+                )
+        yield from (_static if one.type == "static" else _client)(one, place)
+
+
+def reference_problem(value: str, setting: str, code: str = CODE) -> Iterator[Problem]:
+    """Yield the problem of a value that is no reference, or one that cannot be resolved."""
+    if REFERENCE.match(value):
+        try:
+            resolve(value)
+        except UnresolvedReference as error:
+            yield Problem(code, str(error), "set it where the server runs", setting=setting)
+    elif value.startswith(REFERENCE_PREFIX) and not is_reference(value):
+        yield Problem(
+            code,
+            "that is no name of a secret",
+            "a name begins with a capital letter, and has at most 64 of A-Z, 0-9 and _",
+            setting=setting,
+        )
+    elif not is_reference(value):
+        # The value is not shown, because it may be the secret itself.
+        yield Problem(
+            code,
+            f"`{setting}` holds a value instead of a reference",
+            "write secret:NAME (see `gatepost secrets set`), env:NAME or file:PATH",
+            setting=setting,
+        )
+
+
+def _static(one: CredentialSettings, place: str) -> Iterator[Problem]:
+    if not one.api_key and not one.headers:
+        yield Problem(CODE, "it has neither `api_key` nor `headers`", setting=place)
+    try:
+        checked_header_names(one.headers)
+    except InvalidField as invalid:
+        yield Problem(CODE, invalid.message, setting=f"{place}.headers")
+    if one.api_key:
+        yield from reference_problem(one.api_key, f"{place}.api_key")
+    for name, value in one.headers.items():
+        yield from reference_problem(value, f"{place}.headers.{name}")
+
+
+def _client(one: CredentialSettings, place: str) -> Iterator[Problem]:
+    if not one.client_id:
+        yield Problem(CODE, "it has no `client_id`", setting=f"{place}.client_id")
+    if one.method == "private_key_jwt":
+        if one.client_secret:
+            hint = "remove it, or change `method`"
+            setting = f"{place}.client_secret"
+            yield Problem(CODE, "private_key_jwt has no client secret", hint, setting=setting)
+        if one.private_key:
+            yield from _key(one, f"{place}.private_key")
+    elif not one.client_secret:
+        setting = f"{place}.client_secret"
+        yield Problem(CODE, f"{one.method} needs a `client_secret`", setting=setting)
+    else:
+        yield from reference_problem(one.client_secret, f"{place}.client_secret")
+    yield from _server(one, place)
+
+
+def _server(one: CredentialSettings, place: str) -> Iterator[Problem]:
+    for field in ("issuer", "token_endpoint"):
+        url = getattr(one, field)
+        if url and (problem := url_problem(url, development=True)):
+            yield Problem(CODE, f"`{field}` cannot be used: {problem}", setting=f"{place}.{field}")
+    for scope in one.scopes:
+        if not SCOPE.fullmatch(scope):
+            yield Problem(CODE, f"{scope[:80]!r} is not a scope", setting=f"{place}.scopes")
+    if one.client_secret and not (one.issuer or one.token_endpoint):
+        yield Problem(
+            "config.W144",
+            "the upstream decides which authorization server gets the client secret",
+            "set `issuer`, so that only this authorization server gets it",
+            "warning",
+            f"{place}.issuer",
+        )
+
+
+def _key(one: CredentialSettings, setting: str) -> Iterator[Problem]:
+    if not REFERENCE.match(one.private_key):
+        hint = "write file:PATH or env:NAME of a private key in PEM"
+        yield Problem(CODE, "`private_key` is not a reference", hint, setting=setting)
+        return
+    try:
+        signing_key(resolve(one.private_key))
+    except (UnresolvedReference, ValueError) as error:
+        yield Problem(CODE, str(error), setting=setting)

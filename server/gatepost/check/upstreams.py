@@ -1,0 +1,290 @@
+"""Check `[[upstreams]]` and `[upstreams_file]`."""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gatepost.check import agents
+from gatepost.check.agents import doubled, tenants_named
+from gatepost.check.credentials import reference_problem
+from gatepost.check.pack_loading import Toolbox
+from gatepost.config.settings import Config
+from gatepost.config.upstreams import UpstreamSettings
+from gatepost.secrets.names import is_reference
+from gatepost.upstreams.configured import has
+from gatepost.upstreams.fields import (
+    PATTERN,
+    SCOPE,
+    InvalidField,
+    checked_description,
+    checked_header_names,
+    checked_name,
+    checked_url,
+)
+from gatepost.upstreams.import_formats import ImportProblem, looks_secret, settings_of_file
+from gatepost_authz.address_policy import ToolAddressPolicy
+from gatepost_authz.config import Problem
+
+RUNNERS = {"npx": "@", "bunx": "@", "uvx": "=="}
+"""Programs that fetch a package and run it, and what stands before its version."""
+PACKAGE_OPTIONS = frozenset({"-p", "--package", "--from"})
+LEAST_MEMORY = 16_000_000
+
+
+def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+    """Yield the problems of upstreams and agents."""
+    reach = _reach(config)
+    tables = [(f"upstreams[{at}]", one) for at, one in enumerate(config.upstreams)]
+    if config.upstreams_file.path:
+        try:
+            found = settings_of_file(config.upstreams_file)
+        except ImportProblem as problem:
+            yield Problem(
+                "config.E148",
+                f"the file of MCP servers cannot be used: {problem}",
+                "see docs/upstreams.md for the formats",
+                setting="upstreams_file.path",
+            )
+        else:
+            tables += [("upstreams_file", one) for one in found]
+    for place, one in tables:
+        yield from _server(config, one, place, reach)
+    named = [(place, one.name, one.tenants) for place, one in tables]
+    yield from doubled(named, "MCP server", "config.E141")
+    yield from agents.problems(config, toolbox, [one for _, one in tables])
+
+
+def _reach(config: Config) -> ToolAddressPolicy | None:
+    try:
+        return ToolAddressPolicy(config.network.allow_hosts)
+    except ValueError:
+        return None  # reported where the setting is checked
+
+
+def _server(
+    config: Config, one: UpstreamSettings, place: str, reach: ToolAddressPolicy | None
+) -> Iterator[Problem]:
+    try:
+        checked_name(one.name)
+        checked_description(one.description)
+    except InvalidField as invalid:
+        hint = "use snake_case, for example microsoft_learn"
+        yield Problem("config.E141", invalid.message, hint, setting=f"{place}.{invalid.field}")
+    yield from tenants_named(config, one.tenants, f"the MCP server {one.name!r}", place)
+    yield from _transport(one, place, reach)
+    yield from _headers(one, place)
+    yield from _patterns(one, place)
+    yield from _credentials(config, one, place)
+    yield from _numbers(one, place)
+    if one.trusted:
+        yield Problem(
+            "config.W141",
+            f"the annotations of {one.name!r} are believed: a tool that it marks as read-only runs "
+            "without approval and is repeated after a failure",
+            "remove `trusted` unless you run the server yourself",
+            "warning",
+            f"{place}.trusted",
+        )
+
+
+def _transport(
+    one: UpstreamSettings, place: str, reach: ToolAddressPolicy | None
+) -> Iterator[Problem]:
+    if bool(one.url) == bool(one.command):
+        yield Problem(
+            "config.E142",
+            f"the MCP server {one.name!r} has {'both' if one.url else 'neither'} "
+            f"`url` {'and' if one.url else 'nor'} `command`",
+            "set `url` for a server over HTTP, or `command` for a program",
+            setting=place,
+        )
+        return
+    if one.command:
+        yield from _program(one, place)
+        return
+    try:
+        if reach is not None:
+            checked_url(one.url, reach)
+    except InvalidField as invalid:
+        hint = 'name a host of the own network in [network] allow_hosts = ["crm.internal:8080"]'
+        yield Problem("config.E142", invalid.message, hint, setting=f"{place}.url")
+    for name in ("args", "env", "reads", "writes", "network"):
+        if getattr(one, name):
+            yield Problem(
+                "config.E142",
+                f"`{name}` is for programs, and {one.name!r} has a URL",
+                f"remove `{name}`",
+                setting=f"{place}.{name}",
+            )
+
+
+def _program(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    if shutil.which(one.command) is None:
+        yield Problem(
+            "config.E146",
+            f"the program {one.command!r} of {one.name!r} is not found or cannot be executed",
+            "install it, or write its absolute path",
+            setting=f"{place}.command",
+        )
+    if package := unpinned(one.command, one.args):
+        separator = RUNNERS[Path(one.command).name]
+        yield Problem(
+            "config.W140",
+            f"{one.name!r} runs the newest version of {package!r}, whatever it is by then",
+            f"name a version: {package}{separator}1.2.3",
+            "warning",
+            f"{place}.args",
+        )
+    if one.network:
+        yield Problem(
+            "config.W142",
+            f"the program of {one.name!r} can connect to any machine that the server reaches, "
+            "beside the rules of [network]",
+            "remove `network` unless the program needs it",
+            "warning",
+            f"{place}.network",
+        )
+    for name in ("api_key", "headers", "credential", "list_credential"):
+        if getattr(one, name):
+            yield Problem(
+                "config.E142",
+                f"`{name}` is for servers over HTTP, and {one.name!r} is a program",
+                'give it the secret in `env`: env = { API_KEY = "secret:NAME" }',
+                setting=f"{place}.{name}",
+            )
+    yield from _environment(one, place)
+
+
+def _environment(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    for variable, value in one.env.items():
+        setting = f"{place}.env.{variable}"
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,127}", variable) or "\0" in value:
+            yield Problem("config.E143", f"{variable[:60]!r} is not a variable", setting=setting)
+        elif looks_secret(variable) and value and not is_reference(value):
+            # The value is not shown, because it may be the secret itself.
+            yield Problem(
+                "config.W143",
+                f"the variable {variable} looks like a secret and has its value in the file",
+                'set it by `gatepost secrets set`, and write "secret:NAME"',
+                "warning",
+                setting,
+            )
+
+
+def unpinned(command: str, args: Sequence[str]) -> str:
+    """Return the package that a runner fetches without a version; empty if there is none."""
+    separator = RUNNERS.get(Path(command).name)
+    if separator is None:
+        return ""
+    package, named = "", False
+    for one in args:
+        option, _, value = one.partition("=")
+        if option in PACKAGE_OPTIONS:
+            package, named = value, not value
+        elif named or not one.startswith("-"):
+            package = one
+        if package:
+            break
+    if not package or package.startswith((".", "/", "git+", "http:", "https:", "file:")):
+        return ""
+    spelt = package.removeprefix("@") if separator == "@" else package
+    pinned = re.search(r"@\d", spelt) if separator == "@" else re.search(r"(?:==|@)\s*\d", spelt)
+    return "" if pinned else package
+
+
+def _headers(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    try:
+        checked_header_names(one.headers)
+    except InvalidField as invalid:
+        yield Problem("config.E143", invalid.message, setting=f"{place}.headers")
+    values = {"api_key": one.api_key} if one.api_key else {}
+    values |= {f"headers.{name}": value for name, value in one.headers.items()}
+    for name, value in values.items():
+        yield from reference_problem(value, f"{place}.{name}", "config.E143")
+
+
+def _patterns(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    patterns = [("tools", pattern) for pattern in one.tools]
+    patterns += [("scopes", pattern) for pattern in one.scopes]
+    for name, pattern in patterns:
+        if not PATTERN.fullmatch(pattern) or (name == "scopes" and pattern.startswith("!")):
+            yield Problem(
+                "config.E144",
+                f"{pattern[:80]!r} is not a pattern of tool names",
+                "write names such as `get_*`; `!` excludes, in `tools` only",
+                setting=f"{place}.{name}",
+            )
+    if one.tools and all(pattern.startswith("!") for pattern in one.tools):
+        yield Problem(
+            "config.E144",
+            f"the tools of {one.name!r} are only excluded, so none is offered",
+            'add "*" to offer all others',
+            setting=f"{place}.tools",
+        )
+    for pattern, scopes in one.scopes.items():
+        for scope in scopes:
+            if not SCOPE.fullmatch(scope):
+                yield Problem(
+                    "config.E144",
+                    f"{scope[:80]!r} is not a scope",
+                    setting=f"{place}.scopes.{pattern}",
+                )
+    for own, renamed in one.renames.items():
+        if not re.fullmatch(r"[a-z0-9_]{1,64}", renamed, re.ASCII) or not own:
+            yield Problem(
+                "config.E144",
+                f"{renamed[:80]!r} is not a tool name",
+                "use at most 64 of a-z, 0-9 and _",
+                setting=f"{place}.renames.{own}",
+            )
+    if len(set(one.renames.values())) != len(one.renames):
+        yield Problem("config.E144", "two tools get the same name", setting=f"{place}.renames")
+
+
+def _credentials(config: Config, one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    if one.credential and one.api_key:
+        yield Problem(
+            "config.E145",
+            f"{one.name!r} has both `credential` and `api_key`",
+            "remove one of them",
+            setting=f"{place}.credential",
+        )
+    for setting, name in (("credential", one.credential), ("list_credential", one.list_credential)):
+        if not name:
+            continue
+        found = config.credentials.get(name)
+        if found is None:
+            yield Problem(
+                "config.E145",
+                f"there is no credential {name!r}",
+                f"add a [credentials.{name}] table, or correct the name",
+                setting=f"{place}.{setting}",
+            )
+            continue
+        for tenant in one.tenants:
+            if not has(found.tenants, tenant):
+                yield Problem(
+                    "config.E145",
+                    f"the tenant {tenant!r} may not use the credential {name!r}",
+                    f"add it to credentials.{name}.tenants",
+                    setting=f"{place}.{setting}",
+                )
+
+
+def _numbers(one: UpstreamSettings, place: str) -> Iterator[Problem]:
+    ranges = {
+        "timeout_s": (one.timeout_s, 0.1, 86_400),
+        "idle_s": (one.idle_s, 0.1, 86_400),
+        "program_idle_s": (one.program_idle_s, 1, 86_400),
+        "concurrency": (one.concurrency, 1, 10_000),
+        "processes": (one.processes, 1, 10_000),
+        "memory_bytes": (one.memory_bytes, LEAST_MEMORY, 1_000_000_000_000),
+    }
+    for name, (number, least, most) in ranges.items():
+        if not least <= number <= most:
+            yield Problem(
+                "config.E147",
+                f"`{name}` must be from {least:,} to {most:,}",
+                setting=f"{place}.{name}",
+            )

@@ -1,0 +1,217 @@
+"""`gatepost upstream`: manage the MCP servers behind this gate."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from gatepost.cli.configuration import config_option, visible
+from gatepost.cli.stores import moment, table
+from gatepost.cli.upstream_add import add
+from gatepost.cli.upstream_services import operator, tenant_option, with_upstreams
+from gatepost.credentials.keyring_key import key_set
+from gatepost.runtime.upstreams import UpstreamServices
+from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.examination import ExaminedServer, examined
+from gatepost.upstreams.pinning import diff as difference
+from gatepost.upstreams.registration_changes import ServerChanges
+from gatepost.upstreams.server import Status, UpstreamServer
+
+name_argument = click.argument("name")
+
+
+@click.group()
+def upstream() -> None:
+    """
+    Manage the MCP servers behind this gate.
+
+    Running servers take up each change within seconds. MCP servers of the configuration are listed
+    and tested here too, but changed in the configuration.
+    """
+
+
+upstream.add_command(add)
+
+
+@upstream.command("list")
+@tenant_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@config_option
+def list_(tenant: str, as_json: bool, path: Path) -> None:
+    """List a tenant's MCP servers."""
+
+    async def do(services: UpstreamServices) -> list[tuple[UpstreamServer, Catalogue | None]]:
+        found = await services.administration.servers(tenant)
+        return [(one, await services.administration.catalogue(one)) for one in found]
+
+    found = with_upstreams(path, tenant, do)
+    if as_json:
+        click.echo(msgspec.json.encode([_row(*one) for one in found]))
+    elif not found:
+        click.echo(f"Tenant {tenant} has no MCP servers.")
+    else:
+        rows = [_row(*one) for one in found]
+        lines = [tuple(str(value) for value in row.values()) for row in rows]
+        click.echo(table([tuple(name.upper() for name in rows[0]), *lines]))
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def test(name: str, tenant: str, path: Path) -> None:
+    """Sign in at the MCP server NAME, list its tools, and say in one sentence what is wrong."""
+
+    async def do(services: UpstreamServices) -> ExaminedServer:
+        server = await services.administration.named(tenant, name)
+        return await examined(server, services.connections.of(server))
+
+    found = with_upstreams(path, tenant, do)
+    for step in found.steps:
+        click.echo(f"ok   {step}")
+    click.echo(found.sentence)
+    if not found.healthy:
+        raise click.exceptions.Exit(1)
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def refresh(name: str, tenant: str, path: Path) -> None:
+    """Fetch what the MCP server NAME offers now."""
+
+    async def do(services: UpstreamServices) -> Catalogue:
+        server = await services.administration.named(tenant, name)
+        return await services.administration.refresh(server, operator())
+
+    catalogue = with_upstreams(path, tenant, do)
+    count = _counted(catalogue)
+    click.echo(f"{name} has {count} tool{'' if count == 1 else 's'}.")
+    for one in catalogue.left_out:
+        click.echo(f"Left out: {visible(one.key)}: {visible(one.reason)}")
+    if catalogue.changes:
+        click.echo(f"{len(catalogue.changes)} changes wait: gatepost upstream diff {name}")
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def diff(name: str, tenant: str, path: Path) -> None:
+    """Show the changes of the MCP server NAME that wait. Exit code 1 means that some do."""
+
+    async def do(services: UpstreamServices) -> Catalogue | None:
+        server = await services.administration.named(tenant, name)
+        return await services.administration.catalogue(server)
+
+    catalogue = with_upstreams(path, tenant, do)
+    if catalogue is None or not catalogue.changes:
+        click.echo(f"No changes of {name} wait.")
+        return
+    for change in catalogue.changes:
+        click.echo(f"{difference(change)}\ndigest {change.digest or '(it is gone)'}\n")
+    raise click.exceptions.Exit(1)
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@click.option("--digest", "digests", multiple=True, help="Accept only the change with this digest.")
+@click.option("--all", "every", is_flag=True, help="Accept all changes that wait.")
+@config_option
+def accept(name: str, tenant: str, digests: tuple[str, ...], every: bool, path: Path) -> None:
+    """Accept changes of the MCP server NAME, as `gatepost upstream diff` shows them."""
+    if bool(digests) == every:
+        raise click.UsageError("Give either --digest or --all.")
+
+    async def do(services: UpstreamServices) -> Catalogue | None:
+        server = await services.administration.named(tenant, name)
+        chosen = None if every else digests
+        return await services.administration.accept(server, chosen, operator())
+
+    catalogue = with_upstreams(path, tenant, do)
+    left = 0 if catalogue is None else len(catalogue.changes)
+    click.echo(f"Accepted. {left} changes of {name} still wait.")
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def enable(name: str, tenant: str, path: Path) -> None:
+    """Enable the MCP server NAME."""
+    _set_status(path, tenant, name, "active")
+    click.echo(f"The MCP server {name} of tenant {tenant} is enabled.")
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def disable(name: str, tenant: str, path: Path) -> None:
+    """Disable the MCP server NAME: callers no longer see its tools."""
+    _set_status(path, tenant, name, "disabled")
+    click.echo(f"The MCP server {name} of tenant {tenant} is disabled.")
+
+
+@upstream.command()
+@name_argument
+@tenant_option
+@config_option
+def remove(name: str, tenant: str, path: Path) -> None:
+    """Remove the MCP server NAME with its API key, headers and accepted definitions."""
+
+    async def do(services: UpstreamServices) -> None:
+        server = await services.administration.named(tenant, name)
+        await services.administration.remove(server, operator())
+
+    with_upstreams(path, tenant, do)
+    click.echo(f"The MCP server {name} of tenant {tenant} is removed.")
+
+
+@upstream.command()
+@config_option
+def jwks(path: Path) -> None:
+    """
+    Print the public keys with which Gatepost signs in at authorization servers (private_key_jwt).
+
+    Register them there, and again before `gatepost keyring rotate` takes effect.
+    """
+
+    async def do(services: UpstreamServices) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(key_set(services.keyring)))
+
+    click.echo(with_upstreams(path, None, do))
+
+
+def _set_status(path: Path, tenant: str, name: str, status: Status) -> None:
+    async def do(services: UpstreamServices) -> None:
+        server = await services.administration.named(tenant, name)
+        changes = ServerChanges(status=status)
+        await services.administration.change(server, changes, operator())
+
+    with_upstreams(path, tenant, do)
+
+
+def _row(server: UpstreamServer, catalogue: Catalogue | None) -> dict[str, str | int]:
+    """Return what the list shows of a server."""
+    state = server.status
+    health = "not fetched yet"
+    if catalogue is not None and catalogue.failing_since is not None:
+        health = f"failing since {moment(catalogue.failing_since)}: {visible(catalogue.failure)}"
+    elif catalogue is not None:
+        health = f"fetched {moment(catalogue.fetched_at)}"
+    return {
+        "name": visible(server.name),
+        "status": state,
+        "source": server.source,
+        "tools": 0 if catalogue is None else _counted(catalogue),
+        "waiting": 0 if catalogue is None else len(catalogue.changes),
+        "where": visible(server.url or (server.program.command if server.program else "")),
+        "health": health,
+    }
+
+
+def _counted(catalogue: Catalogue) -> int:
+    return sum(one.section == "tools" for one in catalogue.definitions)

@@ -1,0 +1,149 @@
+"""The credentials of all tenants: which one signs in at which server."""
+
+import hashlib
+from collections.abc import Mapping
+
+from gatepost.config.credentials import CredentialSettings
+from gatepost.config.settings import Config
+from gatepost.config.upstreams import EVERY_TENANT
+from gatepost.credentials.client import ClientCredential, CredentialServices, TokenClient
+from gatepost.credentials.credential import (
+    CredentialUnavailable,
+    NoCredential,
+    OutboundCredential,
+    SignedHeaders,
+)
+from gatepost.credentials.references import referred
+from gatepost.credentials.static import ReadHeaders, StaticCredential, bearer
+from gatepost.credentials.token_cache import TokenCache
+
+NO_HEADERS: Mapping[str, str] = {}
+SEPARATOR = "/"
+MOST_KEPT = 4_096
+"""Credentials that one process keeps ready."""
+
+
+class DeniedCredential:
+    """Stands for a credential that the tenant may not use, or that no table describes."""
+
+    def __init__(self, sentence: str) -> None:
+        self._sentence = sentence
+
+    async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
+        """Raise CredentialUnavailable."""
+        raise CredentialUnavailable(self._sentence)
+
+    async def refused(self, headers: SignedHeaders) -> bool:
+        """Return False, because there is nothing else to send."""
+        return False
+
+
+class Together:
+    """A credential, and headers that go with it."""
+
+    def __init__(self, first: OutboundCredential, second: OutboundCredential) -> None:
+        self._first, self._second = first, second
+
+    async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
+        """Implement `OutboundCredential`."""
+        first = await self._first.headers(principal)
+        second = await self._second.headers(principal)
+        return SignedHeaders(
+            {**second.headers, **first.headers}, f"{first.version}{SEPARATOR}{second.version}"
+        )
+
+    async def refused(self, headers: SignedHeaders) -> bool:
+        """Implement `OutboundCredential`."""
+        first, _, second = headers.version.partition(SEPARATOR)
+        again = await self._first.refused(SignedHeaders(headers.headers, first))
+        return await self._second.refused(SignedHeaders(headers.headers, second)) or again
+
+
+class CredentialRegistry:
+    """
+    The credentials of this process; one object per tenant, use and URL, so that tenants never meet.
+
+    `apply` takes up a configuration; credentials that it changes are made anew.
+    """
+
+    def __init__(self, services: CredentialServices) -> None:
+        self._services, self._secrets = services, services.secrets
+        self._tables: Mapping[str, CredentialSettings] = {}
+        self._kept: dict[tuple[object, ...], OutboundCredential] = {}
+
+    def apply(self, config: Config) -> None:
+        """Use the tables of *config* from now on."""
+        self._tables = config.credentials
+
+    def named(
+        self, tenant: str, name: str, url: str, *, headers: Mapping[str, str] = NO_HEADERS
+    ) -> OutboundCredential:
+        """
+        Return the credential of a `[credentials.NAME]` table for requests to *url*.
+
+        *headers* are references to further headers that requests carry.
+        """
+        table = self._tables.get(name)
+        if table is None:
+            return DeniedCredential(f"There is no credential {name!r} in the configuration.")
+        if tenant not in table.tenants and EVERY_TENANT not in table.tenants:
+            return DeniedCredential(f"The tenant {tenant} may not use the credential {name!r}.")
+        key = ("named", tenant, name, url, repr(table))
+        made = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
+        return Together(made, self.referred(tenant, url, "", headers)) if headers else made
+
+    def referred(
+        self, tenant: str, url: str, api_key: str, headers: Mapping[str, str]
+    ) -> OutboundCredential:
+        """Return the credential of references in a table of the configuration."""
+        if not api_key and not headers:
+            return NoCredential()
+        key = ("referred", tenant, url, api_key, tuple(sorted(headers.items())))
+        kept = self._kept.get(key)
+        return kept or self._keep(key, self._static(tenant, url, api_key, headers))
+
+    def sealed(self, tenant: str, key: tuple[object, ...], read: ReadHeaders) -> OutboundCredential:
+        """Return the credential of headers that *read* opens; *key* is their server's revision."""
+        at = ("sealed", tenant, *key)
+        return self._kept.get(at) or self._keep(at, StaticCredential(tenant, self._secrets, read))
+
+    async def aclose(self) -> None:
+        """End what runs."""
+        for one in self._kept.values():
+            if isinstance(one, ClientCredential):
+                await one.aclose()
+        self._kept.clear()
+
+    def _made(
+        self, tenant: str, name: str, url: str, table: CredentialSettings
+    ) -> OutboundCredential:
+        if table.type == "static":
+            return self._static(tenant, url, table.api_key, table.headers)
+        client = TokenClient(table, self._services, tenant=tenant, url=url)
+        # A changed table must not find the tokens of the one before.
+        use = hashlib.sha256(f"{name}\0{url}\0{table!r}".encode()).hexdigest()[:32]
+        cache = TokenCache(
+            tenant, f"credential_{use}", records=self._services.records, secrets=self._secrets
+        )
+        return ClientCredential(client, cache)
+
+    def _static(
+        self, tenant: str, url: str, api_key: str, headers: Mapping[str, str]
+    ) -> OutboundCredential:
+        async def read() -> Mapping[str, str]:
+            reach = self._services.outbound.reach
+            found = {
+                name.lower(): await referred(value, tenant, url, self._secrets, reach)
+                for name, value in headers.items()
+            }
+            if api_key:
+                found |= bearer(await referred(api_key, tenant, url, self._secrets, reach))
+            return found
+
+        return StaticCredential(tenant, self._secrets, read)
+
+    def _keep(self, key: tuple[object, ...], made: OutboundCredential) -> OutboundCredential:
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[key] = made
+        return made

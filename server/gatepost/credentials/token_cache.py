@@ -1,0 +1,163 @@
+"""Access tokens that all replicas share: one replica renews each, the others use the sealed one."""
+
+import hashlib
+import secrets as random
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.names import LEAST_CHARACTERS, MOST_BYTES
+from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.entries import Entries
+from gatepost.storage.records import Records
+
+SUBJECT = "credential_tokens"
+LEASE_S = 15.0
+"""How long one process may take to get a token before another one tries."""
+KEPT_S = 86_400.0
+"""How long the entry of an expired token stays."""
+ATTEMPTS = 8
+
+
+class IssuedToken(msgspec.Struct, frozen=True):
+    """A token as the authorization server issued it."""
+
+    value: str
+    lifetime_s: float
+
+    def __repr__(self) -> str:
+        return "<IssuedToken>"
+
+
+class CachedToken(msgspec.Struct, frozen=True):
+    """A token with its times in seconds since the epoch."""
+
+    value: str
+    id: str
+    """Differs for every token that was issued."""
+    expires_at: float
+    renew_at: float
+    """When it should be renewed, some time before it expires."""
+
+    def __repr__(self) -> str:
+        return f"<CachedToken {self.id}>"
+
+
+class TokenEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is stored beside the sealed token."""
+
+    id: str = ""
+    digest: str = ""
+    """SHA-256 of the token, by which a reader knows that both belong together."""
+    expires_at: float = 0.0
+    renew_at: float = 0.0
+    holder: str = ""
+    """Which process renews it now."""
+    until: float = 0.0
+
+
+class TokenBusy(Exception):
+    """Another process renews the token, and no usable one is stored."""
+
+
+class TokenCache:
+    """The tokens of one tenant for one use, in any process; raises StoreUnavailable."""
+
+    def __init__(
+        self,
+        tenant: str,
+        key: str,
+        *,
+        records: Records,
+        secrets: SecretCache,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._tenant, self._key = tenant, key
+        self._entries: Entries = records.of(tenant).entries(SUBJECT)
+        self._secrets, self._clock = secrets, clock
+        self._holder = random.token_hex(8)
+
+    async def token(
+        self, issue: Callable[[], Awaitable[IssuedToken]], *, refused: str = ""
+    ) -> CachedToken:
+        """
+        Return a token: the stored one, or a new one that *issue* gets while this process holds it.
+
+        A token with the id *refused* does not count. While another process renews the token, the
+        stored one is returned as long as it is valid; without one, raises TokenBusy.
+        """
+        for _ in range(ATTEMPTS):
+            entry = await self._entries.get(self._key)
+            known = TokenEntry() if entry is None else _decode(entry.value)
+            now = self._clock()
+            stored = await self._stored(known, refused)
+            if stored is not None and now < stored.renew_at:
+                return stored
+            if known.until > now and known.holder != self._holder:
+                if stored is not None:
+                    return stored
+                raise TokenBusy
+            taken = msgspec.structs.replace(known, holder=self._holder, until=now + LEASE_S)
+            if await self._put(taken, 0 if entry is None else entry.revision):
+                return await self._renewed(known, issue)
+        raise TokenBusy
+
+    async def _stored(self, known: TokenEntry, refused: str) -> CachedToken | None:
+        """Return the stored token if it is valid; it is in the redaction set from then on."""
+        if not known.id or known.id == refused or known.expires_at <= self._clock():
+            return None
+        try:
+            held = await self._secrets.value(self._tenant, self._key)
+        except SecretUnreadable:
+            return None
+        if held is None or _digest(held.value) != known.digest:
+            return None
+        return CachedToken(held.value, known.id, known.expires_at, known.renew_at)
+
+    async def _renewed(
+        self, known: TokenEntry, issue: Callable[[], Awaitable[IssuedToken]]
+    ) -> CachedToken:
+        done = msgspec.structs.replace(known, holder="", until=0.0)
+        try:
+            issued = await issue()
+            now = self._clock()
+            early = min(60.0, issued.lifetime_s / 5)
+            done = TokenEntry(
+                id=random.token_hex(8),
+                digest=_digest(issued.value),
+                expires_at=now + issued.lifetime_s,
+                renew_at=now + issued.lifetime_s - early,
+            )
+            await self._secrets.put(self._tenant, self._key, issued.value)
+        finally:
+            await self._put(done, None)
+        return CachedToken(issued.value, done.id, done.expires_at, done.renew_at)
+
+    async def _put(self, entry: TokenEntry, revision: int | None) -> bool:
+        now = self._clock()
+        return await self._entries.put(
+            self._key,
+            msgspec.msgpack.encode(entry),
+            now=now,
+            revision=revision,
+            expires_at=max(entry.expires_at, now) + KEPT_S,
+        )
+
+
+def usable(token: str) -> bool:
+    """Return whether a token can be sealed and redacted, and sent in a header."""
+    plain = token.isascii() and token.isprintable() and " " not in token
+    return plain and LEAST_CHARACTERS <= len(token) <= MOST_BYTES
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def _decode(value: bytes) -> TokenEntry:
+    try:
+        return msgspec.msgpack.decode(value, type=TokenEntry)
+    except msgspec.MsgspecError:
+        return TokenEntry()

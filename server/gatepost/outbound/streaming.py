@@ -1,0 +1,88 @@
+"""Requests whose answers are read while they arrive, under the same rules as all others."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Unpack
+
+import httpx2
+
+from gatepost.outbound.client import TIMEOUT_S, Sender
+from gatepost.outbound.failure import failure_of
+from gatepost.outbound.response import PARTS_AT_ONCE, Unpacker, coding_of
+from gatepost.tools.context import Sending
+
+AT_ONCE = 1_000_000
+"""The most bytes that one part of an answer may have after decompression."""
+
+
+class AnswerInvalid(Exception):
+    """The answer cannot be read; the message is the rest of a sentence about the server."""
+
+
+class StreamedReply:
+    """The status and headers of an answer, and its body while it arrives."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self.status = answer.status_code
+        self.headers: Mapping[str, str] = dict(answer.headers.items())
+        """By lower-case names."""
+        self._answer = answer
+
+    async def parts(self, max_bytes: int | None) -> AsyncIterator[bytes]:
+        """
+        Yield the decompressed body, part by part; raises AnswerInvalid beyond *max_bytes*.
+
+        Without *max_bytes* the stream has no end of its own, and the reader has to bound it.
+        """
+        coding = coding_of(self._answer)
+        if coding is None:
+            raise AnswerInvalid("used a content encoding that was not requested")
+        unpacker = Unpacker(coding)
+        left, count = max_bytes, 0
+        try:
+            async for part in self._answer.aiter_raw():
+                count += 1
+                if count % PARTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                room = AT_ONCE if left is None else min(AT_ONCE, left + 1)
+                # An identity coding passes on at most as much as fits, so it comes in slices.
+                for start in range(0, len(part), AT_ONCE):
+                    piece = unpacker.unpack(part[start : start + AT_ONCE], room)
+                    while piece:
+                        if left is not None:
+                            left -= len(piece)
+                            if left < 0:
+                                raise AnswerInvalid("sent more than is read of one answer")
+                            room = min(AT_ONCE, left + 1)
+                        yield piece
+                        piece = b"" if coding == "identity" else unpacker.unpack(b"", room)
+        except zlib.error:
+            raise AnswerInvalid("sent a body that cannot be decompressed") from None
+
+    async def whole(self, max_bytes: int) -> bytes:
+        """Return the whole body; raises AnswerInvalid beyond *max_bytes*."""
+        body = bytearray()
+        async for part in self.parts(max_bytes):
+            body += part
+        return bytes(body)
+
+
+@asynccontextmanager
+async def streamed(
+    sender: Sender, method: str, url: str, **options: Unpack[Sending]
+) -> AsyncIterator[StreamedReply]:
+    """
+    Send one request and yield its answer; no redirect is followed.
+
+    Raises ToolFailure like `Sender.send`, also while the body is read. `timeout_s` bounds each wait
+    for the network; the caller bounds the whole exchange.
+    """
+    draft = sender.checked(method, url, options)
+    host = httpx2.URL(draft.url).host
+    try:
+        async with sender.answered(draft, options.get("timeout_s", TIMEOUT_S)) as answer:
+            yield StreamedReply(answer)
+    except httpx2.TransportError as error:
+        raise failure_of(error, host, draft.method, sent=False) from error

@@ -1,0 +1,162 @@
+"""What all REST routes share: reading a request, its limits, and sending the answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Set
+
+import msgspec
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from gatepost.http.body import (
+    Gone,
+    RequestCancelled,
+    RunningRequests,
+    TooLarge,
+    read_body_of,
+)
+from gatepost.http.scope import REQUEST_ID, WHOLE_BODY
+from gatepost.rest import responses
+from gatepost.rest.envelope import RestRequest, TenantDiffers, read_envelope
+from gatepost.rest.responses import RestRefusal, RestResponse
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.cpu_thread import TooManyWaiting
+from gatepost.tools.json_shape import MOST_VALUES
+from gatepost.tools.stage import RequestLimits
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.errors import AuthError, RevokedToken
+from gatepost_authz.middleware import ResourceLookup, caller_of
+
+log = structlog.get_logger("gatepost.rest")
+
+OWN = frozenset({b"content-type", b"content-length"})
+NO_CONTENT = 204
+
+
+class RestLimits(msgspec.Struct, frozen=True):
+    """What one request may cost before it means anything."""
+
+    max_body_bytes: int = 4_000_000
+    body_timeout_s: float = 30.0
+    max_body_values: int = MOST_VALUES
+
+
+class RestExchange:
+    """
+    Reads requests and sends answers.
+
+    *place* says which resource a path belongs to, for challenges that only a call makes necessary;
+    *differs* puts on record that a request was for another tenant than its token; *requests* counts
+    requests that are no calls.
+    """
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        *,
+        challenge: Challenge,
+        place: ResourceLookup,
+        limits: RestLimits,
+        requests: RequestLimits,
+        suspended: Set[str] = frozenset(),
+        running_requests: RunningRequests | None = None,
+        differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
+    ) -> None:
+        self._challenge = challenge
+        self._locate = place.locate
+        self._requests = requests
+        self._suspended = suspended
+        self.running_requests = RunningRequests() if running_requests is None else running_requests
+        self._differs = differs
+        self.limits = limits
+
+    async def answer(self, scope: Scope, send: Send, work: Awaitable[RestResponse]) -> None:
+        """Send the answer that *work* returns, or that its exception means."""
+        try:
+            reply = await self._noted(work)
+        except RestRefusal as refusal:
+            reply = responses.refused(refusal)
+        except AuthError as error:
+            status, headers, body = self._challenge.response(error, self._locate(scope["path"]))
+            reply = RestResponse(
+                status, body, tuple(pair for pair in headers if pair[0] not in OWN)
+            )
+        except StoreUnavailable as outage:
+            log.warning("store_unavailable", request_id=scope.get(REQUEST_ID), reason=str(outage))
+            reply = responses.refused(responses.store_unavailable())
+        except (Gone, RequestCancelled):
+            return  # nobody is there to hear it
+        headers = [(b"x-content-type-options", b"nosniff"), *reply.headers]
+        if reply.status != NO_CONTENT:
+            headers.append((b"content-type", b"application/json"))
+            headers.append((b"content-length", b"%d" % len(reply.body)))
+        if not any(name == b"cache-control" for name, _ in reply.headers):
+            # Also the lists: what is in them depends on the token.
+            headers.append((b"cache-control", b"no-store"))
+        body = b"" if scope["method"] == "HEAD" else reply.body
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _noted(self, work: Awaitable[RestResponse]) -> RestResponse:
+        """Return the answer of *work*; a request in another tenant's name is recorded first."""
+        try:
+            return await work
+        except TenantDiffers as refusal:
+            if self._differs is not None:
+                await self._differs(refusal)
+            raise
+
+    async def count(self, caller: TenantContext) -> None:
+        """Count a request that is no call; raises RestRefusal where there are too many."""
+        limited = await self._requests.spend(caller)
+        if limited is not None and limited.failure is not None:
+            raise responses.rate_limited(limited.failure)
+
+    def admit(self, scope: Scope) -> tuple[TenantContext, RestRequest]:
+        """Return the caller and the request's identifiers; raises RestRefusal."""
+        caller = caller_of(scope)
+        self._check(caller)
+        return caller, read_envelope(scope, caller)
+
+    def _check(self, caller: TenantContext) -> None:
+        if caller.tenant_id in self._suspended:
+            raise suspended()
+
+    async def body(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body; raises RestRefusal."""
+        limits = self.limits
+        body: bytes | None = scope.get(WHOLE_BODY)
+        if body is not None and len(body) <= limits.max_body_bytes:
+            return body
+        try:
+            # One deadline for all of it: a byte now and then must not keep a request alive.
+            async with asyncio.timeout(limits.body_timeout_s):
+                body = await read_body_of(caller_of(scope), receive, limits.max_body_bytes)
+        except TooManyWaiting as busy:
+            raise responses.rate_limited(busy.failure) from None
+        except TooLarge:
+            message = f"The body is larger than {limits.max_body_bytes} bytes."
+            raise RestRefusal(413, "body_too_large", message) from None
+        except TimeoutError:
+            raise RestRefusal(408, "body_too_slow", "The body did not arrive in time.") from None
+        if self.running_requests.is_revoked(caller_of(scope)):
+            # Since the gate let it pass: a body may take its time.
+            raise RevokedToken
+        self._check(caller_of(scope))
+        return body
+
+
+def suspended() -> RestRefusal:
+    """Return the answer to every caller of a suspended tenant."""
+    return RestRefusal(403, "tenant_suspended", "This tenant is suspended.")
+
+
+def require_method(scope: Scope, *methods: str) -> None:
+    """Raise RestRefusal unless the request has one of the methods."""
+    if scope["method"] not in methods:
+        allowed = ", ".join(methods)
+        raise RestRefusal(
+            405,
+            "method_not_allowed",
+            f"Only {allowed} is served here.",
+            ((b"allow", allowed.encode()),),
+        )

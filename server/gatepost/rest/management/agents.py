@@ -1,0 +1,63 @@
+"""`/v1/agents` and `/v1/capabilities`: which tools the clients of each agent see."""
+
+from collections.abc import Callable, Mapping
+
+from gatepost.rest.management.representation import (
+    agent_shown,
+    pack_capability,
+    server_capability,
+)
+from gatepost.rest.management.requests import AdminRequest, Handler, answered, nothing
+from gatepost.rest.responses import RestResponse
+from gatepost.upstreams.administration import UpstreamAdministration
+from gatepost.upstreams.agent_administration import AgentAdministration
+from gatepost.upstreams.registration_changes import agent_changes
+
+
+class AgentRoutes:
+    """The handlers of all routes of agents; *packs* returns pack = description."""
+
+    def __init__(
+        self,
+        agents: AgentAdministration,
+        servers: UpstreamAdministration,
+        packs: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._agents, self._servers, self._packs = agents, servers, packs
+
+    def handlers(self) -> dict[str, dict[str, Handler]]:
+        """Return the handlers by path below `/v1` and method."""
+        return {
+            "/agents": {"GET": self._all, "POST": self._add},
+            "/agents/{id}": {"GET": self._one, "PATCH": self._change, "DELETE": self._remove},
+            "/capabilities": {"GET": self._capabilities},
+        }
+
+    async def _all(self, request: AdminRequest) -> RestResponse:
+        found = await self._agents.agents(request.tenant)
+        return answered({"data": [agent_shown(one) for one in found]})
+
+    async def _add(self, request: AdminRequest) -> RestResponse:
+        changes = agent_changes(await request.read())
+        agent = await self._agents.add(request.tenant, changes, request.actor)
+        return answered(agent_shown(agent), 201)
+
+    async def _one(self, request: AdminRequest) -> RestResponse:
+        return answered(agent_shown(await self._agents.agent(request.tenant, request.id)))
+
+    async def _change(self, request: AdminRequest) -> RestResponse:
+        agent = await self._agents.agent(request.tenant, request.id)
+        changes = agent_changes(await request.read())
+        return answered(agent_shown(await self._agents.change(agent, changes, request.actor)))
+
+    async def _remove(self, request: AdminRequest) -> RestResponse:
+        agent = await self._agents.agent(request.tenant, request.id)
+        await self._agents.remove(agent, request.actor)
+        return nothing()
+
+    async def _capabilities(self, request: AdminRequest) -> RestResponse:
+        packs = self._packs()
+        servers = await self._servers.servers(request.tenant)
+        shown = [pack_capability(name, packs) for name in sorted(packs)]
+        shown += [server_capability(one) for one in servers if one.status == "active"]
+        return answered({"data": shown})

@@ -1,0 +1,140 @@
+"""Run a confined program for a long time, and end it with everything that it started."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+
+import msgspec
+
+from gatepost.sandbox.child import GRACE_S, Confined, signalled, spawned
+
+MARK = "GATEPOST_PROCESS_MARK"
+"""An environment variable that all processes of one program inherit, by which they are found."""
+CHUNK = 65_536
+ROUNDS = 5
+"""How many times processes are looked for that were started while others were killed."""
+MOST_BUFFERED = 16_000_000
+
+
+class ServiceEnded(Exception):
+    """The program has ended, or reads nothing."""
+
+
+class ConfinedService:
+    """
+    A running program with its standard streams, its own process group and its own folder.
+
+    A program may start processes that leave its group. They are found by an environment variable
+    and killed too, as long as the system shows it (Linux).
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, mark: str, folder: str) -> None:
+        self._process, self._mark, self._folder = process, mark, folder
+        self._write_lock = asyncio.Lock()
+
+    @classmethod
+    async def start(cls, program: Confined) -> "ConfinedService":
+        """
+        Start a program in a new private folder, which is its HOME and TMPDIR.
+
+        `root` and `folder` of *program* are replaced. Raises OSError.
+        """
+        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="gatepost-")
+        mark = secrets.token_hex(16)
+        own = {"HOME": folder, "TMPDIR": folder, MARK: mark}
+        try:
+            process = await spawned(
+                msgspec.structs.replace(
+                    program,
+                    env={**program.env, **own},
+                    root=folder,
+                    folder=(),
+                    writes=(*program.writes, folder),
+                ),
+                given=True,
+            )
+        except BaseException:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            raise
+        return cls(process, mark, folder)
+
+    @property
+    def pid(self) -> int:
+        """The number of its first process, which is that of its group."""
+        return self._process.pid
+
+    async def write(self, data: bytes) -> None:
+        """Write to its standard input; raises ServiceEnded."""
+        stdin = self._process.stdin
+        if stdin is None or stdin.is_closing():
+            raise ServiceEnded
+        if stdin.transport.get_write_buffer_size() > MOST_BUFFERED:
+            raise ServiceEnded
+        try:
+            stdin.write(data)
+            async with self._write_lock:
+                await stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise ServiceEnded from None
+
+    async def read(self) -> bytes:
+        """Return a part of its standard output; nothing once it has closed it."""
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        return await self._process.stdout.read(CHUNK)
+
+    async def read_errors(self) -> bytes:
+        """Return a part of its standard error; nothing once it has closed it."""
+        assert self._process.stderr is not None  # noqa: S101 - it is a pipe
+        return await self._process.stderr.read(CHUNK)
+
+    async def end(self) -> int:
+        """End all of its processes: with SIGTERM first, then with SIGKILL; return its status."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        signalled(self._process, signal.SIGTERM)
+        try:
+            await self._wait()
+        finally:
+            signalled(self._process, signal.SIGKILL)
+            await asyncio.shield(asyncio.to_thread(self._clear))
+        # Only now, because a process that left the group may have held the pipes open.
+        await self._wait()
+        return self._process.returncode or 0
+
+    async def _wait(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await self._process.wait()
+
+    def _clear(self) -> None:
+        for _ in range(ROUNDS):
+            left = list(_marked(self._mark))
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """Yield the processes with a mark in their environment."""
+    wanted = f"{MARK}={mark}".encode()
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return  # not Linux
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as environment:
+                if wanted in environment.read().split(b"\0"):
+                    yield int(name)
+        except OSError:
+            continue  # it is gone, or of another user

@@ -1,0 +1,262 @@
+"""Make the catalogue of an upstream out of its lists: reviewed, cleaned and bounded."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.content import Icon, Relevance
+from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut, Section
+from gatepost.upstreams.cleaning import (
+    MOST_DESCRIPTION,
+    MOST_TITLE,
+    Unusable,
+    check_exact,
+    cleaned,
+    cleaned_schema,
+    shown,
+    usable,
+    usable_input,
+)
+from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.listing import Found
+from gatepost.upstreams.names import offered_name
+from gatepost.upstreams.pinning import Pins, accept, review, review_instructions
+from gatepost.upstreams.server import UpstreamServer
+
+MOST_ICONS = 8
+MOST_ICON = 65_536
+MOST_META = 32_768
+MOST_ARGUMENTS = 64
+MOST_REASONS = 200
+"""The most definitions that are listed with a reason each; the others are counted."""
+_PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
+_HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+
+_encode = msgspec.json.encode
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one fetch brought."""
+
+    description: ServerDescription
+    found: tuple[Found, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    whole: frozenset[Section] = frozenset()
+    """The sections that were listed to their end."""
+    failed: frozenset[Section] = frozenset()
+    """The sections that could not be listed; what they had before stays."""
+    failure: str = ""
+    ttl_ms: int = 86_400_000
+
+
+def assembled(
+    server: UpstreamServer, listed: Listed, pins: Pins, before: Catalogue | None, *, now: float
+) -> tuple[Catalogue, Pins]:
+    """Return the catalogue after a fetch and the pins; it takes time, so call it in a thread."""
+    whole = listed.whole if server.catalogue == "shared" else frozenset[Section]()
+    reviewed = review(server.pin, pins, listed.found, whole)
+    text = listed.description.instructions
+    instructions, waiting, kept = review_instructions(server.pin, reviewed.pins, text)
+    definitions, unusable = _definitions(server, reviewed.offered)
+    changes = [*reviewed.changes, *([waiting] if waiting else [])]
+    left_out = [*listed.left_out, *unusable]
+    failing_since = None
+    if listed.failed:
+        failing_since = now if before is None else before.failing_since or now
+        if before is not None:
+            definitions += [one for one in before.definitions if one.section in listed.failed]
+            changes += [one for one in before.changes if one.section in listed.failed]
+            left_out += [one for one in before.left_out if one.section in listed.failed]
+    catalogue = Catalogue(
+        server_id=server.id,
+        fetched_at=now,
+        revision=listed.description.revision,
+        era=listed.description.era,
+        capabilities=listed.description.capabilities,
+        instructions=cleaned(instructions, MOST_DESCRIPTION)[0],
+        definitions=tuple(definitions),
+        left_out=_counted(left_out),
+        changes=tuple(changes),
+        ttl_ms=listed.ttl_ms,
+        failing_since=failing_since,
+        failure=listed.failure,
+    )
+    return catalogue, kept
+
+
+def after_accepting(server: UpstreamServer, catalogue: Catalogue, pins: Pins) -> Catalogue:
+    """Return a catalogue after its pins changed, without asking the server again."""
+    offered: list[Found] = []
+    changes: list[Change] = []
+    instructions = catalogue.instructions
+    for change in catalogue.changes:
+        pinned = pins.get(change.section, change.key)
+        if change.after is None:
+            changes += [change] if pinned is not None else []
+        elif server.pin != "off" and (pinned is None or pinned.digest != change.digest):
+            changes.append(change)
+        elif change.section == "instructions":
+            instructions = cleaned(str(change.after["instructions"]), MOST_DESCRIPTION)[0]
+        else:
+            offered.append(
+                Found(
+                    section=change.section,
+                    key=change.key,
+                    value=change.after,
+                    digest=change.digest,
+                )
+            )
+    definitions, unusable = _definitions(server, offered)
+    return msgspec.structs.replace(
+        catalogue,
+        instructions=instructions,
+        definitions=(*catalogue.definitions, *definitions),
+        left_out=_counted([*catalogue.left_out, *unusable]),
+        changes=tuple(changes),
+    )
+
+
+def pins_after(catalogue: Catalogue, pins: Pins, digests: Iterable[str] | None) -> Pins:
+    """Return the pins after accepting the waiting changes of a catalogue."""
+    return accept(pins, catalogue.changes, None if digests is None else frozenset(digests))
+
+
+def definition_of(server: UpstreamServer, found: Found) -> Definition:
+    """Return the clean definition of one that may be offered; raises Unusable."""
+    value, report = dict(found.value), list[str]()
+    for member, most in (("title", MOST_TITLE), ("description", MOST_DESCRIPTION)):
+        if member in value:
+            value[member], removed = cleaned(value[member], most)
+            report += [f"{member}: {one}" for one in removed]
+    for member in ("mimeType", "size"):
+        check_exact(value.get(member), f"its {member}")
+    _keep_icons(value, report)
+    _keep_meta(value, report)
+    name = found.key
+    if found.section == "tools":
+        _clean_tool(value, report)
+        name = offered_name(server.name, server.renames.get(found.key, found.key))
+    elif found.section == "prompts":
+        _clean_prompt(value, report)
+        name = offered_name(server.name, found.key)
+    else:
+        value["name"] = cleaned(str(value.get("name", "")), MOST_TITLE)[0] or shown(found.key)
+        _keep_relevance(value, report)
+    return Definition(
+        section=found.section,
+        key=found.key,
+        name=name,
+        value=value,
+        digest=found.digest,
+        cleaned=tuple(dict.fromkeys(report)),
+    )
+
+
+def _definitions(
+    server: UpstreamServer, offered: Iterable[Found]
+) -> tuple[list[Definition], list[LeftOut]]:
+    definitions: list[Definition] = []
+    left_out: list[LeftOut] = []
+    for one in offered:
+        try:
+            definitions.append(definition_of(server, one))
+        except Unusable as problem:
+            entry = LeftOut(section=one.section, key=shown(one.key), reason=f"{problem}")
+            left_out.append(entry)
+    return definitions, left_out
+
+
+def _counted(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:
+    known = list(dict.fromkeys((one.section, one.key, one.reason) for one in left_out))
+    kept = [LeftOut(section=section, key=key, reason=text) for section, key, text in known]
+    if len(kept) <= MOST_REASONS:
+        return tuple(kept)
+    more = f"{len(kept) - MOST_REASONS} more definitions are left out as well"
+    return (*kept[:MOST_REASONS], LeftOut(section="tools", key="", reason=more))
+
+
+def _clean_tool(value: dict[str, Any], report: list[str]) -> None:
+    if "inputSchema" not in value:
+        raise Unusable("it has no input schema")
+    value["inputSchema"], removed = cleaned_schema(value["inputSchema"])
+    report += removed
+    usable_input(value["inputSchema"])
+    if "outputSchema" in value:
+        value["outputSchema"], removed = cleaned_schema(value["outputSchema"])
+        report += removed
+        usable(value["outputSchema"], "output")
+    hints = value.pop("annotations", {})
+    kept = {name: hints[name] for name in _HINTS if isinstance(hints.get(name), bool)}
+    if isinstance(hints.get("title"), str):
+        kept["title"] = cleaned(hints["title"], MOST_TITLE)[0]
+    if kept:
+        value["annotations"] = kept
+    support = value.pop("execution", {}).get("taskSupport")
+    if support in ("optional", "required"):
+        value["execution"] = {"taskSupport": support}
+
+
+def _clean_prompt(value: dict[str, Any], report: list[str]) -> None:
+    arguments = value.pop("arguments", [])
+    if not isinstance(arguments, list) or len(arguments) > MOST_ARGUMENTS:
+        raise Unusable(f"its arguments are no list, or more than {MOST_ARGUMENTS}")
+    kept: list[dict[str, Any]] = []
+    for argument in arguments:
+        if not isinstance(argument, Mapping) or not isinstance(argument.get("name"), str):
+            raise Unusable("an argument of it has no name")
+        check_exact(argument["name"], "the name of an argument")
+        one = {"name": argument["name"], "required": argument.get("required") is True}
+        for member, most in (("title", MOST_TITLE), ("description", MOST_DESCRIPTION)):
+            if isinstance(argument.get(member), str):
+                one[member], removed = cleaned(argument[member], most)
+                report += [f"argument: {reason}" for reason in removed]
+        kept.append(one)
+    if len({one["name"] for one in kept}) != len(kept):
+        raise Unusable("two arguments of it have the same name")
+    value["arguments"] = kept
+
+
+def _keep_icons(value: dict[str, Any], report: list[str]) -> None:
+    icons = value.pop("icons", [])
+    icons = icons if isinstance(icons, list) else []
+    kept = [icon for icon in icons[:MOST_ICONS] if _is_icon(icon)]
+    if len(kept) < len(icons):
+        report.append("icons: those that are no https: or small data: pictures removed")
+    if kept:
+        value["icons"] = kept
+
+
+def _is_icon(icon: Any) -> bool:
+    try:
+        made = msgspec.convert(icon, Icon)
+        check_exact({**icon, "src": ""}, "an icon")
+    except (msgspec.ValidationError, ValueError, TypeError):
+        return False
+    source = made.src
+    if source.startswith("https://"):
+        return len(source) <= MOST_TITLE * 8 and source.isascii() and source.isprintable()
+    return source.startswith(_PICTURES) and len(source) <= MOST_ICON and source.isascii()
+
+
+def _keep_meta(value: dict[str, Any], report: list[str]) -> None:
+    if "_meta" not in value:
+        return
+    try:
+        check_exact(value["_meta"], "its _meta")
+        if len(_encode(value["_meta"])) > MOST_META:
+            raise Unusable("its _meta is too large")
+    except Unusable as problem:
+        report.append(f"_meta: removed, because {problem}")
+        del value["_meta"]
+
+
+def _keep_relevance(value: dict[str, Any], report: list[str]) -> None:
+    if "annotations" not in value:
+        return
+    try:
+        relevance = msgspec.convert(value.pop("annotations"), Relevance)
+    except (msgspec.ValidationError, ValueError, TypeError):
+        report.append("annotations: removed, because they are not those of a resource")
+        return
+    value["annotations"] = msgspec.to_builtins(relevance)

@@ -1,0 +1,173 @@
+"""Clean what upstreams write: no invisible characters, bounded lengths, and a report of both."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from gatepost.tools.raw_schema import DATA, checker
+
+MOST_TITLE = 256
+MOST_DESCRIPTION = 8_192
+MOST_SCHEMA_TEXT = 2_048
+MOST_VALUE = 8_192
+"""The most characters of a text that must not change, such as a value of an `enum`."""
+MOST_DEPTH = 64
+MOST_SHOWN = 200
+"""The most characters of a stranger's key in a reason."""
+
+TEXTS = {"title": MOST_TITLE, "description": MOST_SCHEMA_TEXT, "$comment": MOST_SCHEMA_TEXT}
+"""The keywords of a schema that only say something, with their most characters."""
+NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords whose value is an object of schemas by names that the tool's author chose."""
+
+# Default-ignorable characters that are no format characters, and blanks that look like nothing.
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, range(0xFE00, 0xFE10)))
+    + "".join(map(chr, range(0xE0000, 0xE1000)))
+)
+_HIDDEN = frozenset({"Cf", "Cc", "Cs", "Co", "Cn"})
+_JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
+_LINES = re.compile("\r\n|[\r\u2028\u2029\x85]")
+_PLAIN = re.compile(r"[\n\t -~]*")
+
+
+class Unusable(ValueError):
+    """A definition cannot be offered; the message is the reason, and quotes nothing hidden."""
+
+
+def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:
+    """Return a text without invisible characters, of at most *most* characters, and the report."""
+    report: list[str] = []
+    # Invisible characters could make a text of any size short, so the size is bounded first.
+    if len(text) > most * 4:
+        text = text[: most * 4]
+        report.append("shortened")
+    text = _LINES.sub("\n", text)
+    if not _PLAIN.fullmatch(text):
+        visible = "".join(one for at, one in enumerate(text) if not _is_hidden(text, at))
+        if visible != text:
+            report.append("invisible characters removed")
+            text = visible
+    if len(text) > most:
+        text = text[: most - 1] + "…"
+        report.append("shortened")
+    return text, tuple(dict.fromkeys(report))
+
+
+def shown(text: str) -> str:
+    """Return a stranger's text as a reason or a page may show it: one short visible line."""
+    return " ".join(cleaned(text, MOST_SHOWN)[0].split())
+
+
+def is_visible(text: str) -> bool:
+    """Return whether a name has no invisible character, line break or tab."""
+    return text.isprintable() and cleaned(text, MOST_VALUE) == (text, ())
+
+
+def cleaned_schema(schema: Any) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """
+    Return a schema with clean texts, and the report; raises Unusable.
+
+    Names of properties, values and patterns are never changed, because the tool would not
+    understand the changed ones.
+    """
+    if not isinstance(schema, Mapping):
+        raise Unusable("the schema is not an object")
+    check_depth(schema)
+    report: set[str] = set()
+    made = _schema(schema, report)
+    return made, tuple(sorted(report))
+
+
+def usable_input(schema: Mapping[str, Any]) -> None:
+    """Raise Unusable unless a schema describes an object and can check arguments."""
+    if schema.get("type") != "object":
+        raise Unusable("its input schema does not have the type object")
+    usable(schema, "input")
+
+
+def usable(schema: Mapping[str, Any], which: str) -> None:
+    """Raise Unusable unless a schema can check values."""
+    try:
+        checker(schema)
+    except (ValueError, TypeError, AttributeError, RecursionError) as problem:
+        raise Unusable(f"its {which} schema cannot be used: {shown(str(problem))}") from None
+
+
+def check_depth(value: Any) -> None:
+    """Raise Unusable for a value that is nested too deeply."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [inner for node in level for inner in _inside(node)]
+        if not level:
+            return
+    raise Unusable(f"it is nested more than {MOST_DEPTH} levels deep")
+
+
+def check_exact(value: Any, what: str) -> None:
+    """Raise Unusable if a value holds a text that cleaning would change."""
+    if isinstance(value, str):
+        if cleaned(value, MOST_VALUE) != (value, ()):
+            raise Unusable(f"{what} holds invisible characters or is too long")
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_key(key, what)
+            check_exact(inner, what)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_exact(inner, what)
+
+
+def _schema(node: Any, report: set[str]) -> Any:
+    if isinstance(node, list):
+        return [_schema(inner, report) for inner in node]
+    if not isinstance(node, Mapping):
+        check_exact(node, "a value of its schema")
+        return node
+    made: dict[str, Any] = {}
+    for key, value in node.items():
+        _check_key(key, "a name in its schema")
+        if key in TEXTS and isinstance(value, str):
+            made[key], removed = cleaned(value, TEXTS[key])
+            report.update(f"schema: {one}" for one in removed)
+        elif key in DATA:
+            check_exact(value, f"`{key}` of its schema")
+            made[key] = value
+        elif key in NAMED and isinstance(value, Mapping):
+            for name in value:
+                _check_key(name, "a name in its schema")
+            made[key] = {name: _schema(inner, report) for name, inner in value.items()}
+        else:
+            made[key] = _schema(value, report)
+    return made
+
+
+def _check_key(key: Any, what: str) -> None:
+    if not isinstance(key, str) or not is_visible(key):
+        raise Unusable(f"{what} has invisible characters or is too long")
+
+
+def _inside(node: Any) -> list[Any]:
+    if isinstance(node, Mapping):
+        return list(node.values())
+    return list(node) if isinstance(node, list | tuple) else []
+
+
+def _is_hidden(text: str, at: int) -> bool:
+    one = text[at]
+    if one in "\n\t" or " " <= one <= "~":
+        return False
+    if one == _EMOJI_STYLE:
+        return not (at and unicodedata.category(text[at - 1]) in {"So", "Sm", "Po", "Nd"})
+    if one == _JOINER:
+        return not (_is_emoji(text, at - 1) and _is_emoji(text, at + 1))
+    return one in _BLANK or unicodedata.category(one) in _HIDDEN
+
+
+def _is_emoji(text: str, at: int) -> bool:
+    if at >= 1 and text[at] == _EMOJI_STYLE:
+        at -= 1
+    # Skin colours are modifier symbols.
+    return 0 <= at < len(text) and unicodedata.category(text[at]) in {"So", "Sk"}

@@ -1,0 +1,130 @@
+"""The upstreams of the configuration: from settings to the servers of each tenant."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gatepost.config.settings import Config
+from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
+from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.import_formats import ImportProblem, settings_of_file
+from gatepost.upstreams.server import StdioProgram, UpstreamServer
+from gatepost.upstreams.store import configured_id
+
+
+def server_of(settings: UpstreamSettings, tenant: str) -> UpstreamServer:
+    """Return the server that a table makes for one tenant."""
+    program = None
+    if settings.command:
+        program = StdioProgram(
+            command=settings.command,
+            args=settings.args,
+            env=settings.env,
+            reads=settings.reads,
+            writes=settings.writes,
+            network=settings.network,
+            per=settings.per,
+            memory_bytes=settings.memory_bytes,
+            processes=settings.processes,
+            idle_s=settings.program_idle_s,
+        )
+    return UpstreamServer(
+        id=configured_id(tenant, settings.name),
+        tenant=tenant,
+        name=settings.name,
+        description=settings.description,
+        transport="stdio" if program else "http",
+        url=settings.url,
+        status=settings.status,
+        api_key_set=bool(settings.api_key),
+        header_names=tuple(name.lower() for name in settings.headers),
+        credential=settings.credential,
+        list_credential=settings.list_credential,
+        catalogue=settings.catalogue,
+        scopes=settings.scopes,
+        tools=settings.tools,
+        renames=settings.renames,
+        trusted=settings.trusted,
+        pin=settings.pin,
+        allow=settings.allow,
+        stateful=settings.stateful,
+        timeout_s=settings.timeout_s,
+        idle_s=settings.idle_s,
+        concurrency=settings.concurrency,
+        program=program,
+        source="configuration",
+    )
+
+
+def has(tenants: Sequence[str], tenant: str) -> bool:
+    """Return whether a list of tenants has *tenant*."""
+    return tenant in tenants or EVERY_TENANT in tenants
+
+
+class ConfiguredUpstreams:
+    """
+    The upstreams and agents of one configuration, by tenant.
+
+    A file of `[upstreams_file]` that cannot be used adds none; `gatepost check` reports it.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.settings: tuple[UpstreamSettings, ...] = (*config.upstreams, *_of_file(config))
+        self._agents = config.agents
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants that tables name; a table for every tenant names none."""
+        lists = [*(one.tenants for one in self.settings), *(one.tenants for one in self._agents)]
+        return frozenset[str]().union(*lists) - {EVERY_TENANT}
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        """Return the servers of a tenant; of several with one name, the first counts."""
+        found: dict[str, UpstreamServer] = {}
+        for one in self.settings:
+            if has(one.tenants, tenant):
+                found.setdefault(one.name, server_of(one, tenant))
+        return tuple(found.values())
+
+    def setting(self, server: UpstreamServer) -> UpstreamSettings | None:
+        """Return the table that made a server, None if no table does."""
+        if server.source != "configuration":
+            return None
+        named = (one for one in self.settings if one.name == server.name)
+        return next((one for one in named if has(one.tenants, server.tenant)), None)
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        """Return the agents of a tenant, with the ids of its servers as capabilities."""
+        ids = {one.name: one.id for one in self.servers(tenant)}
+        return tuple(agent_of(one, tenant, ids) for one in self._agents if has(one.tenants, tenant))
+
+    def references(self) -> Iterator[str]:
+        """Yield all references to secrets of the server."""
+        for one in self.settings:
+            yield from (one.api_key, *one.headers.values())
+
+
+def agent_of(settings: AgentSettings, tenant: str, ids: Mapping[str, str]) -> AgentRegistration:
+    """Return the agent that a table makes for one tenant; *ids* are its servers' ids by name."""
+    parts = (one.partition(":") for one in settings.capabilities)
+    return AgentRegistration(
+        id=configured_id(tenant, settings.name),
+        tenant=tenant,
+        name=settings.name,
+        description=settings.description,
+        icon=settings.icon,
+        category=settings.category,
+        client_ids=(settings.client_id,) if settings.client_id else (),
+        capabilities=tuple(
+            f"{kind}:{ids.get(rest, rest) if kind == 'mcp' else rest}" for kind, _, rest in parts
+        ),
+        mode=settings.mode,
+        source="configuration",
+    )
+
+
+def _of_file(config: Config) -> tuple[UpstreamSettings, ...]:
+    if not config.upstreams_file.path:
+        return ()
+    try:
+        return settings_of_file(config.upstreams_file)
+    except ImportProblem:
+        return ()

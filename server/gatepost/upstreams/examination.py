@@ -1,0 +1,96 @@
+"""Examine an upstream as an operator needs it: sign in, list its tools, and say what is wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    FailureReason,
+    RequestOptions,
+    ServerDescription,
+    UpstreamConnection,
+    UpstreamError,
+    UpstreamResult,
+)
+from gatepost.upstreams.server import UpstreamServer
+
+TIMEOUT_S = 30.0
+MOST_PAGES = 50
+ADVICE: Mapping[FailureReason, str] = {
+    "unreachable": "Check its address or command, and whether it runs.",
+    "denied": "Check its URL and `network.allow_hosts`, and its credential.",
+    "unauthorized": "Check its API key, headers or credential.",
+    "overloaded": "Try again later.",
+    "timeout": "Check whether it is overloaded, or set a longer `timeout_s`.",
+    "invalid": "Check whether its URL is that of an MCP endpoint (Streamable HTTP).",
+    "session_lost": "Try again; if this repeats, its sessions do not last.",
+    "outcome_unknown": "Try again; if this repeats, something closes its connections.",
+}
+
+
+class ExaminedServer(msgspec.Struct, frozen=True):
+    """What an examination found."""
+
+    healthy: bool
+    steps: tuple[str, ...]
+    sentence: str
+    """What is wrong and what to do, or that nothing is."""
+
+
+async def examined(server: UpstreamServer, connection: UpstreamConnection) -> ExaminedServer:
+    """Return what a connection to a server finds; raises nothing that the server causes."""
+    steps: list[str] = []
+    try:
+        description = await connection.describe()
+        steps.append(_introduced(description))
+        if "tools" not in description.capabilities:
+            return ExaminedServer(
+                True, tuple(steps), f"{server.name} can be used. It declares no tools."
+            )
+        count = await _tools(connection)
+    except ConnectionFailure as failure:
+        sentence = f"{failure.message} {ADVICE[failure.reason]}"
+        return ExaminedServer(False, tuple(steps), sentence)
+    steps.append(f"lists {count} tool{'' if count == 1 else 's'}")
+    return ExaminedServer(True, tuple(steps), f"{server.name} can be used.")
+
+
+def _introduced(description: ServerDescription) -> str:
+    named = f" as {shown(description.name)} {shown(description.version)}".rstrip()
+    declared = ", ".join(sorted(shown(name) for name in description.capabilities)) or "nothing"
+    era = "without sessions" if description.era == "modern" else "with sessions"
+    return f"answers{named}, in revision {description.revision} ({era}); it declares {declared}"
+
+
+async def _tools(connection: UpstreamConnection) -> int:
+    count, params = 0, dict[str, Any]()
+    for _ in range(MOST_PAGES):
+        page = await _listed(connection, params)
+        tools, cursor = page.get("tools"), page.get("nextCursor")
+        if not isinstance(tools, list):
+            raise ConnectionFailure("invalid", "Its answer to `tools/list` has no list of tools.")
+        count += len(tools)
+        if not isinstance(cursor, str) or not cursor:
+            break
+        params = {"cursor": cursor}
+    return count
+
+
+async def _listed(connection: UpstreamConnection, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = RequestOptions(timeout_s=TIMEOUT_S, idle_s=TIMEOUT_S)
+    async with connection.exchange("tools/list", params, options) as exchange:
+        async for message in exchange.messages():
+            if isinstance(message, UpstreamResult):
+                return message.value
+            if isinstance(message, UpstreamError):
+                raise ConnectionFailure(
+                    "invalid", f"It answered `tools/list` with the error {message.code}."
+                )
+    raise ConnectionFailure("invalid", "It did not answer `tools/list`.")
+
+
+def shown(text: str) -> str:
+    """Return a server's own text without what a terminal could obey."""
+    return "".join(one if one.isprintable() else "?" for one in text[:80])

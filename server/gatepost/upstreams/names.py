@@ -1,0 +1,59 @@
+"""Name the tools and prompts of upstreams: `mcp_{server}__{tool}`, for all clients and for ever."""
+
+import hashlib
+import re
+
+import msgspec
+
+PREFIX = "mcp_"
+SEPARATOR = "__"
+MOST = 64
+"""The most characters of a name, because some clients accept no more."""
+HASH_CHARACTERS = 8
+MOST_SERVER = 24
+"""The most characters of a server's name in a name that ends in a hash."""
+
+_SERVER = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)*", re.ASCII)
+_TOOL = re.compile(r"[a-z0-9_]+", re.ASCII)
+_HASHED = re.compile(r"_[0-9a-f]{8}\Z", re.ASCII)
+_OTHERS = re.compile(r"[^a-z0-9]+", re.ASCII)
+_SCOPE = re.compile(r"[!#-\[\]-~]+", re.ASCII)  # scope-token of RFC 6749, section 3.3
+
+
+def offered_name(server: str, tool: str) -> str:
+    """
+    Return the name of a server's tool or prompt behind this gate.
+
+    It depends on these two names alone, so it stays the same whatever else is registered. Names
+    that fit are kept: the first `__` ends the server's name. Any other name, and each that looks
+    like one with a hash, ends in eight characters of the SHA-256 of both names.
+    """
+    plain = f"{PREFIX}{server}{SEPARATOR}{tool}"
+    fits = _SERVER.fullmatch(server) and _TOOL.fullmatch(tool) and len(plain) <= MOST
+    if fits and not _HASHED.search(tool):
+        return plain
+    head = f"{PREFIX}{_part(server)[:MOST_SERVER].rstrip('_')}{SEPARATOR}"
+    room = MOST - len(head) - 1 - HASH_CHARACTERS
+    return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
+
+
+def is_upstream_name(name: str) -> bool:
+    """Return whether a name has the form of an upstream's tools, which no pack may use."""
+    return name.startswith(PREFIX) and SEPARATOR in name.removeprefix(PREFIX)
+
+
+def server_scope(server: str) -> str:
+    """Return the scope that a server's tools need if no pattern covers them: `mcp:{server}`."""
+    if _SCOPE.fullmatch(server):
+        return f"mcp:{server}"
+    return f"mcp:{_part(server)[:MOST_SERVER].rstrip('_')}_{_digest(server)}"
+
+
+def _part(name: str) -> str:
+    return _OTHERS.sub("_", name.lower()).strip("_") or "x"
+
+
+def _digest(*names: str) -> str:
+    # As JSON, so that no choice of names makes two pairs the same.
+    text = msgspec.json.encode([name.encode("utf-8", "surrogatepass").hex() for name in names])
+    return hashlib.sha256(text).hexdigest()[:HASH_CHARACTERS]

@@ -1,0 +1,204 @@
+"""Pin definitions: a changed one is not offered until an administrator accepts it."""
+
+import difflib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.upstreams.catalogue import Change, Section
+from gatepost.upstreams.digest import digest_of
+from gatepost.upstreams.listing import Found
+from gatepost.upstreams.server import Pin
+
+MOST_PINNED = 8_000
+"""The most definitions that are pinned of a server; more wait until those that are gone go."""
+MOST_DIFF_LINES = 4_000
+
+PinnedSection = Section | Literal["instructions"]
+_NAMES = frozenset({"name", "title", "uri", "uriTemplate"})
+_TOOL_WORDS = _NAMES | {"description"}
+"""What a tool may change and still count as the same one under another name."""
+
+
+class PinnedDefinition(msgspec.Struct, frozen=True):
+    """A definition that was accepted, by its digest, with its text for the next diff."""
+
+    digest: str
+    value: Mapping[str, Any]
+
+
+class Pins(msgspec.Struct, frozen=True):
+    """The accepted definitions of one server, by section and key."""
+
+    pinned: Mapping[PinnedSection, Mapping[str, PinnedDefinition]] = {}
+
+    def get(self, section: PinnedSection, key: str) -> PinnedDefinition | None:
+        """Return what is pinned under a key."""
+        return self.pinned.get(section, {}).get(key)
+
+    @property
+    def count(self) -> int:
+        """The number of pinned definitions."""
+        return sum(map(len, self.pinned.values()))
+
+    def changed(self, more: Iterable[tuple[PinnedSection, str, PinnedDefinition | None]]) -> "Pins":
+        """Return the pins with these added, or removed where there is None."""
+        made = {section: dict(known) for section, known in self.pinned.items()}
+        for section, key, one in more:
+            known = made.setdefault(section, {})
+            if one is None:
+                known.pop(key, None)
+            else:
+                known[key] = one
+        return Pins(made)
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a server's definitions may be offered, and what waits."""
+
+    offered: tuple[Found, ...]
+    changes: tuple[Change, ...]
+    pins: Pins
+
+
+def review(pin: Pin, pins: Pins, found: Collection[Found], whole: Collection[Section]) -> Review:
+    """
+    Compare definitions with those that are pinned.
+
+    *whole* are the sections that were listed to their end for all callers: only there a missing
+    definition is gone, and a new one may be an old one under another name. With `first`, a new
+    definition is pinned when it is first seen. With `review` it waits.
+    """
+    if pin == "off":
+        return Review(offered=tuple(found), changes=(), pins=pins)
+    gone = _gone(pins, found, whole)
+    renamed = _renamed(gone, [one for one in found if pins.get(one.section, one.key) is None])
+    offered: list[Found] = []
+    changes: list[Change] = []
+    fresh: list[tuple[PinnedSection, str, PinnedDefinition | None]] = []
+    for one in found:
+        pinned = pins.get(one.section, one.key)
+        before = pinned or renamed.get((one.section, one.key))
+        room = pins.count + len(fresh) < MOST_PINNED
+        if pinned is not None and pinned.digest == one.digest:
+            offered.append(one)
+        elif before is None and pin == "first" and room:
+            fresh.append((one.section, one.key, PinnedDefinition(one.digest, one.value)))
+            offered.append(one)
+        else:
+            changes.append(_change(one, before))
+    changes += [
+        Change(section=section, key=key, before=one.value, after=None, digest="")
+        for (section, key), one in gone.items()
+    ]
+    kept = pins.changed(fresh) if fresh else pins
+    return Review(offered=tuple(offered), changes=tuple(changes), pins=kept)
+
+
+def review_instructions(pin: Pin, pins: Pins, text: str) -> tuple[str, Change | None, Pins]:
+    """
+    Return the instructions to show, the change that waits, and the pins.
+
+    While a change waits, the accepted instructions stay: they are text, and run no code.
+    """
+    pinned = pins.get("instructions", "")
+    if pin == "off" or (pinned is None and not text):
+        return text, None, pins
+    value = {"instructions": text}
+    one = PinnedDefinition(digest_of(value), value)
+    if pinned is None and pin == "first":
+        return text, None, pins.changed([("instructions", "", one)])
+    if pinned is not None and pinned.digest == one.digest:
+        return text, None, pins
+    before = None if pinned is None else pinned.value
+    change = Change(section="instructions", key="", before=before, after=value, digest=one.digest)
+    return "" if pinned is None else str(pinned.value["instructions"]), change, pins
+
+
+def accept(pins: Pins, changes: Iterable[Change], digests: Collection[str] | None) -> Pins:
+    """Return the pins after accepting the changes with these digests, or all of them (None)."""
+    return pins.changed(
+        (
+            change.section,
+            change.key,
+            None if change.after is None else PinnedDefinition(change.digest, change.after),
+        )
+        for change in changes
+        if digests is None or (change.digest and change.digest in digests)
+    )
+
+
+def diff(change: Change) -> str:
+    """
+    Return a change as a unified diff of JSON, for the command line and the dashboard.
+
+    Everything but ASCII is escaped, so that invisible characters are seen.
+    """
+    title = f"{change.section}/{json.dumps(change.key)[1:-1]}"
+    lines = difflib.unified_diff(
+        _lines(change.before),
+        _lines(change.after),
+        f"accepted/{title}",
+        f"new/{title}",
+        lineterm="",
+    )
+    return "\n".join(lines)
+
+
+def _lines(value: Mapping[str, Any] | None) -> list[str]:
+    if value is None:
+        return []
+    lines = json.dumps(value, indent=2, sort_keys=True).splitlines()
+    if len(lines) <= MOST_DIFF_LINES:
+        return lines
+    left = len(lines) - MOST_DIFF_LINES
+    return [*lines[:MOST_DIFF_LINES], f"… {left} more lines, digest {digest_of(value)}"]
+
+
+def _change(one: Found, before: PinnedDefinition | None) -> Change:
+    return Change(
+        section=one.section,
+        key=one.key,
+        before=None if before is None else before.value,
+        after=one.value,
+        digest=one.digest,
+    )
+
+
+def _gone(
+    pins: Pins, found: Collection[Found], whole: Collection[Section]
+) -> dict[tuple[Section, str], PinnedDefinition]:
+    there = {(one.section, one.key) for one in found}
+    return {
+        (section, key): one
+        for section in whole
+        for key, one in pins.pinned.get(section, {}).items()
+        if (section, key) not in there
+    }
+
+
+def _renamed(
+    gone: Mapping[tuple[Section, str], PinnedDefinition], new: Iterable[Found]
+) -> dict[tuple[Section, str], PinnedDefinition]:
+    """Return, for new definitions, those that are gone and whose content they have."""
+    by_content: dict[str, list[PinnedDefinition]] = {}
+    if not gone:
+        return {}
+    for (section, _), one in gone.items():
+        by_content.setdefault(_content(section, one.value), []).append(one)
+    renamed = {}
+    for candidate in new:
+        if waiting := by_content.get(_content(candidate.section, candidate.value)):
+            renamed[candidate.section, candidate.key] = waiting[0]
+    return renamed
+
+
+def _content(section: Section, value: Mapping[str, Any]) -> str:
+    words = _TOOL_WORDS if section == "tools" else _NAMES
+    kept = {member: one for member, one in value.items() if member not in words}
+    hints = kept.get("annotations")
+    if isinstance(hints, Mapping):
+        kept["annotations"] = {name: one for name, one in hints.items() if name != "title"}
+    return digest_of({"section": section, "content": kept})

@@ -1,0 +1,121 @@
+"""Decide when the catalogue of a server is fetched again."""
+
+import random
+from collections.abc import Iterable, Mapping
+
+from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.catalogue_store import catalogue_key
+from gatepost.upstreams.server import UpstreamServer
+
+Principal = tuple[str, ...]
+
+LEAST_S = 60.0
+"""The least time between two fetches, whatever the server says of its lists."""
+MOST_S = 86_400.0
+TOLD_S = 5.0
+"""The least time between two fetches of a server that tells of changes."""
+POLLED_S = 300.0
+"""How often a server is asked that tells of changes, and whose stream cannot be followed."""
+BUSY_CALLS = 20
+"""As many calls since the last fetch make a server busy."""
+FIRST_RETRY_S = 15.0
+LAST_RETRY_S = 900.0
+DICE = random.SystemRandom()
+
+
+class Planned:
+    """One catalogue that this process looks after."""
+
+    __slots__ = (
+        "_ttl_s",
+        "attempts",
+        "calls",
+        "due_at",
+        "fetched_at",
+        "is_polled",
+        "principal",
+        "server",
+        "told",
+    )
+
+    def __init__(self, server: UpstreamServer, principal: Principal | None) -> None:
+        self.server, self.principal = server, principal
+        self.due_at = 0.0
+        self.attempts = 0
+        self.calls = 0
+        """The calls of this process since the last fetch."""
+        self.is_polled = False
+        """Whether the server's changes cannot be followed."""
+        self.told = False
+        """Whether the server said that a list changed."""
+        self.fetched_at = 0.0
+        self._ttl_s = MOST_S
+
+    def take(self, catalogue: Catalogue) -> None:
+        """Take up what is stored, or was fetched just now."""
+        if catalogue.fetched_at > self.fetched_at:
+            self.calls = 0
+        self.fetched_at = catalogue.fetched_at
+        self._ttl_s = min(MOST_S, max(LEAST_S, catalogue.ttl_ms / 1_000))
+        if catalogue.failure:
+            return  # each process tries again in its own time
+        self.attempts = 0
+        is_changed = self.server.updated_at > catalogue.fetched_at
+        # Catalogues that were fetched together are not all stale together.
+        stale_at = catalogue.fetched_at + self._ttl_s * DICE.uniform(0.9, 1.0)
+        self.due_at = 0.0 if is_changed else stale_at
+
+    def tell(self) -> None:
+        """Hear from the server that a list changed."""
+        self.told = True
+        # A server that says so all the time is not asked all the time.
+        self.due_at = self.fetched_at + TOLD_S
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the catalogue is to be fetched."""
+        age = now - self.fetched_at
+        is_early = self.calls >= BUSY_CALLS and age >= max(LEAST_S, self._ttl_s / 2)
+        is_polled = self.is_polled and age >= min(POLLED_S, self._ttl_s)
+        return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled))
+
+
+def retry_in(attempts: int) -> float:
+    """Return the seconds before a failed fetch is tried again."""
+    pause = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(attempts - 1, 10))
+    return pause * DICE.uniform(0.8, 1.2)
+
+
+def planned_servers(
+    servers: Iterable[UpstreamServer],
+    catalogues: Mapping[str, Catalogue | None],
+    before: Mapping[str, Planned],
+) -> dict[str, Planned]:
+    """Return the plan of a tenant, with what is known of the plan before."""
+    by_id = {one.id: one for one in servers}
+    plan = {
+        key: one
+        for key, one in before.items()
+        if one.principal is not None and by_id.get(one.server.id) == one.server
+    }
+    for server in by_id.values():
+        if server.catalogue != "shared":
+            continue
+        known = before.get(catalogue_key(server.id, None))
+        is_kept = known is not None and known.server == server
+        planned = known if known is not None and is_kept else Planned(server, None)
+        catalogue = catalogues.get(server.id)
+        if catalogue is not None and catalogue.fetched_at > planned.fetched_at:
+            planned.take(catalogue)
+        plan[server.id] = planned
+    return plan
+
+
+def is_followed(catalogue: Catalogue) -> bool:
+    """Return whether a server declares that it tells of changes."""
+    for name in ("tools", "resources", "prompts"):
+        declared = catalogue.capabilities.get(name)
+        if isinstance(declared, Mapping) and (
+            declared.get("listChanged") is True or declared.get("subscribe") is True
+        ):
+            return True
+    return False

@@ -1,0 +1,285 @@
+"""Refresh catalogues in the background: when they are new, stale, busy or told to have changed."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from gatepost.background import during
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.catalogue_store import catalogue_key
+from gatepost.upstreams.connection import ConnectionFailure
+from gatepost.upstreams.leases import Leases
+from gatepost.upstreams.plan import (
+    Planned,
+    Principal,
+    is_followed,
+    planned_servers,
+    retry_in,
+)
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.source import Wanted
+from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.subscription import UpstreamSubscription
+from gatepost.upstreams.update import FETCH_S, CatalogueUpdate
+from gatepost.upstreams.watch import ChangeWatch
+
+TICK_S = 1.0
+MOST_FETCHES = 32
+"""The fetches that run at once in this process."""
+MOST_TENANT_FETCHES = 8
+"""The fetches of one tenant among them."""
+MOST_PERSONS = 500
+"""The callers of a tenant whose own catalogues this process keeps fresh."""
+MOST_FOLLOWED = 500
+"""The servers whose notifications this process follows at most."""
+USED_S = 86_400.0
+"""How long after its last use a tenant's catalogues are kept fresh."""
+LEASE_S = FETCH_S + 30.0
+"""How long a replica may take to fetch a catalogue before another one tries."""
+OTHERS_S = 15.0
+"""When to look again at a catalogue that another replica fetches."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.upstreams")
+
+
+class CatalogueRefresher(Wanted):
+    """
+    Keeps the catalogues fresh of the tenants that this process serves.
+
+    One replica at a time fetches a catalogue, and one follows its server's notifications; the
+    others read the result from the store. A slow server delays no other.
+    """
+
+    def __init__(
+        self,
+        store: UpstreamStore,
+        update: CatalogueUpdate,
+        watch: ChangeWatch,
+        leases: Leases,
+        subscription: UpstreamSubscription,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._update, self._watch, self._leases = store, update, watch, leases
+        self._subscription, self._clock = subscription, clock
+        self._used: dict[str, float] = {}
+        self._unplanned: set[str] = set()
+        self._plans: dict[str, dict[str, Planned]] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[Catalogue]] = {}
+        self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
+        self._refreshing: set[tuple[str, str]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        watch.tell(self._replan)
+
+    def used(self, tenant: str) -> None:
+        """Implement `Wanted`."""
+        if tenant not in self._used:
+            self._replan(tenant)
+        self._used[tenant] = self._clock()
+
+    def want(self, server: UpstreamServer, principal: Principal | None) -> None:
+        """Implement `Wanted`."""
+        key = catalogue_key(server.id, principal)
+        plan = self._plans.setdefault(server.tenant, {})
+        if key not in plan:
+            plan[key] = Planned(server, principal)
+            persons = [one for one, planned in plan.items() if planned.principal is not None]
+            for one in persons[:-MOST_PERSONS]:
+                del plan[one]
+        self.used(server.tenant)
+        self._wake.set()
+
+    def called(self, tenant: str, server_id: str) -> None:
+        """Count a call, so that a busy server is refreshed before its catalogue is stale."""
+        if (planned := self._plans.get(tenant, {}).get(server_id)) is not None:
+            planned.calls += 1
+
+    async def refresh(
+        self, tenant: str, server_id: str, principal: Principal | None = None
+    ) -> Catalogue:
+        """
+        Fetch a catalogue now and return it; fetches of one catalogue at once become one.
+
+        Raises LookupError if there is no such server, ConnectionFailure if it does not answer
+        within `FETCH_S`, and StoreUnavailable.
+        """
+        server = await self._store.server(tenant, server_id)
+        if server is None:
+            raise LookupError(server_id)
+        self.used(tenant)
+        # A caller who stops waiting does not end the fetch of the others.
+        return await asyncio.shield(self._fetch(Planned(server, principal)))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Refresh during the block."""
+        for tenant in self._store.configured_tenants:
+            self.used(tenant)
+        async with during("upstream_catalogues", self._run):
+            try:
+                yield
+            finally:
+                following = [task for _, task in self._following.values()]
+                tasks = [*following, *self._tasks.values(), *self._background]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Plan what is not planned, and start what is due; raises StoreUnavailable."""
+        now = self._clock()
+        for tenant in [one for one, at in self._used.items() if at + USED_S < now]:
+            if tenant not in self._store.configured_tenants:
+                self._forget(tenant)
+        while self._unplanned:
+            tenant = self._unplanned.pop()
+            try:
+                await self._plan(tenant)
+            except StoreUnavailable:
+                self._unplanned.add(tenant)
+                raise
+        for plan in list(self._plans.values()):
+            for key, planned in list(plan.items()):
+                if planned.is_due(now):
+                    self._start(key, planned)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except StoreUnavailable as outage:
+                log.debug("catalogues_not_planned", reason=str(outage))
+            try:
+                async with asyncio.timeout(TICK_S * DICE.uniform(0.8, 1.2)):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+            self._wake.clear()
+
+    def _replan(self, tenant: str) -> None:
+        self._unplanned.add(tenant)
+        self._wake.set()
+
+    def _forget(self, tenant: str) -> None:
+        del self._used[tenant]
+        self._plans.pop(tenant, None)
+        self._unplanned.discard(tenant)
+        self._follow_only(tenant, {})
+
+    async def _plan(self, tenant: str) -> None:
+        if tenant not in self._used:
+            return
+        await self._watch.track(tenant)
+        servers = [one for one in await self._store.servers(tenant) if one.status == "active"]
+        catalogues = {
+            one.id: await self._store.catalogues.get(tenant, one.id)
+            for one in servers
+            if one.catalogue == "shared"
+        }
+        before = self._plans.get(tenant, {})
+        self._plans[tenant] = planned_servers(servers, catalogues, before)
+        followed = {
+            one.id: one
+            for one in servers
+            if (catalogue := catalogues.get(one.id)) is not None and is_followed(catalogue)
+        }
+        self._follow_only(tenant, followed)
+
+    def _follow_only(self, tenant: str, servers: dict[str, UpstreamServer]) -> None:
+        for key, (server, task) in list(self._following.items()):
+            if key[0] == tenant and (servers.get(key[1]) != server or task.done()):
+                task.cancel()
+                del self._following[key]
+        for server_id, server in servers.items():
+            key = (tenant, server_id)
+            if key not in self._following and len(self._following) < MOST_FOLLOWED:
+                work = self._subscription.follow(server, self._relisted, self._unfollowed)
+                self._following[key] = (server, self._spawn(work))
+
+    def _relisted(self, server: UpstreamServer) -> None:
+        """Fetch a server's catalogue again, because it says that a list changed."""
+        plan = self._plans.get(server.tenant, {})
+        if (planned := plan.get(server.id)) is not None:
+            planned.tell()
+            self._wake.set()
+
+    def _unfollowed(self, server: UpstreamServer, *, is_polled: bool) -> None:
+        plan = self._plans.get(server.tenant, {})
+        if (planned := plan.get(server.id)) is not None:
+            planned.is_polled = is_polled
+
+    def _start(self, key: str, planned: Planned) -> None:
+        tenant = planned.server.tenant
+        of_tenant = sum(one == tenant for one, _ in self._refreshing)
+        if (tenant, key) in self._refreshing or (tenant, key) in self._tasks:
+            return
+        if len(self._refreshing) >= MOST_FETCHES or of_tenant >= MOST_TENANT_FETCHES:
+            return
+        self._refreshing.add((tenant, key))
+        self._spawn(self._refreshed(key, planned))
+
+    async def _refreshed(self, key: str, planned: Planned) -> None:
+        tenant, lease = planned.server.tenant, f"fetch/{key}"
+        try:
+            if not await self._leases.take(tenant, lease, LEASE_S):
+                planned.due_at = self._clock() + OTHERS_S * DICE.uniform(0.8, 1.2)
+                return
+            try:
+                await self._fetch_if_due(planned)
+            finally:
+                await self._leases.release(tenant, lease)
+        except (ConnectionFailure, StoreUnavailable):
+            planned.attempts += 1
+            planned.due_at = self._clock() + retry_in(planned.attempts)
+        finally:
+            self._refreshing.discard((tenant, key))
+
+    async def _fetch_if_due(self, planned: Planned) -> None:
+        server = planned.server
+        kept = await self._store.catalogues.get(server.tenant, server.id, planned.principal)
+        if kept is not None and kept.fetched_at > planned.fetched_at and not planned.told:
+            planned.take(kept)
+            if not kept.failure and not planned.is_due(self._clock()):
+                return  # another replica fetched it
+        planned.told = False
+        catalogue = await self._fetch(planned)
+        if catalogue.failure:
+            planned.attempts += 1
+            planned.due_at = self._clock() + retry_in(planned.attempts)
+
+    def _fetch(self, planned: Planned) -> "asyncio.Task[Catalogue]":
+        server = planned.server
+        key = (server.tenant, catalogue_key(server.id, planned.principal))
+        task = self._tasks.get(key)
+        if task is None:
+            task = asyncio.create_task(self._fetched(planned, key[1]))
+            self._tasks[key] = task
+            task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    async def _fetched(self, planned: Planned, key: str) -> Catalogue:
+        catalogue = await self._update.run(planned.server, planned.principal)
+        known = self._plans.get(planned.server.tenant, {}).get(key)
+        planned.take(catalogue)
+        if known is not None and known is not planned and known.server == planned.server:
+            known.take(catalogue)
+        return catalogue
+
+    def _ended(self, key: tuple[str, str], task: "asyncio.Task[Catalogue]") -> None:
+        self._tasks.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # a failed fetch that no caller waits for is no error of ours
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task

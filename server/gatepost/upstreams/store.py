@@ -1,0 +1,350 @@
+"""Store registered servers and agents durably for each tenant, with those of the configuration."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost.storage.entries import Entries, Entry
+from gatepost.storage.records import Records
+from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.catalogue_store import CatalogueStore
+from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.sealed_headers import (
+    UNCHANGED,
+    SealedHeaders,
+    ServerSecrets,
+    names_of,
+)
+from gatepost.upstreams.server import UpstreamServer
+
+SERVERS = "mcp_servers"
+SERVER_NAMES = "mcp_server_names"
+AGENTS = "mcp_agents"
+AGENT_CLIENTS = "mcp_agent_clients"
+MOST_SERVERS = 200
+MOST_AGENTS = 500
+UNFINISHED_S = 60.0
+"""How long a name is kept for a registration whose process may have stopped in the middle."""
+
+_NAMESPACE = uuid.UUID("6e8a1c52-3f0b-5d0e-9b6a-0a4f6f1d7c21")
+_encode = msgspec.msgpack.encode
+
+
+class ConfiguredRegistrations(Protocol):
+    """The servers and agents of the configuration in force; a table may be for every tenant."""
+
+    @property
+    def tenants(self) -> frozenset[str]:
+        """The tenants that tables name."""
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        """Return the servers of a tenant."""
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        """Return the agents of a tenant."""
+
+
+class NothingConfigured:
+    """A configuration without servers and agents."""
+
+    tenants = frozenset[str]()
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        """Return none."""
+        return ()
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        """Return none."""
+        return ()
+
+
+class NameTaken(Exception):
+    """Another registration of the tenant has the name, or the client id of an agent."""
+
+
+class TooManyRegistrations(Exception):
+    """The tenant has as many registrations as it may have; the message says how many."""
+
+
+class CredentialsBound(Exception):
+    """A server's API key and headers were set for another host, and have to be set again."""
+
+
+class RegistrationChanged(Exception):
+    """The registration was changed or deleted since it was read."""
+
+
+def configured_id(tenant: str, name: str) -> str:
+    """Return the id of a server or agent of the configuration, which is always the same."""
+    return str(uuid.uuid5(_NAMESPACE, f"{tenant}\0{name}"))
+
+
+class UpstreamStore:
+    """
+    The registrations of all tenants; all methods raise StoreUnavailable.
+
+    What the configuration brings is merged in and cannot be changed here. It comes first, so where
+    names are equal it wins.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        sealed: SealedHeaders,
+        counter: ChangeCounter,
+        *,
+        configured: ConfiguredRegistrations | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._records, self.sealed, self.counter, self._clock = records, sealed, counter, clock
+        self.catalogues = CatalogueStore(records, counter, clock=clock)
+        self._configured = configured or NothingConfigured()
+
+    @property
+    def configured_tenants(self) -> frozenset[str]:
+        """The tenants that the configuration names for servers or agents."""
+        return self._configured.tenants
+
+    async def servers(self, tenant: str) -> list[UpstreamServer]:
+        """Return the servers of a tenant: the configuration's, then the others by age."""
+        entries = await self._entries(tenant, SERVERS).all()
+        kept = [_server(entry) for entry in entries]
+        return [*self._configured.servers(tenant), *sorted(kept, key=_age)]
+
+    async def server(self, tenant: str, server_id: str) -> UpstreamServer | None:
+        """Return one server of a tenant."""
+        for one in self._configured.servers(tenant):
+            if one.id == server_id:
+                return one
+        entry = await self._entries(tenant, SERVERS).get(server_id)
+        return None if entry is None else _server(entry)
+
+    async def create(
+        self, server: UpstreamServer, secrets: ServerSecrets = UNCHANGED
+    ) -> UpstreamServer:
+        """
+        Register a server and return it with its id, times and revision.
+
+        Raises NameTaken, TooManyRegistrations and SecretRefused; then nothing of it stays.
+        """
+        now, tenant = self._clock(), server.tenant
+        entries = self._entries(tenant, SERVERS)
+        if len(await entries.all()) >= MOST_SERVERS:
+            raise TooManyRegistrations(
+                f"there are {MOST_SERVERS} servers, and there cannot be more"
+            )
+        made = msgspec.structs.replace(
+            _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
+            id=str(uuid.uuid4()),
+            source="api",
+            created_at=now,
+            updated_at=now,
+            revision=1,
+        )
+        await self._take(tenant, SERVER_NAMES, made.name, made.id)
+        try:
+            await self.sealed.put(tenant, made.id, secrets)
+            await entries.put(made.id, _encode(made), now=now, revision=0)
+        except ValueError:
+            await self.sealed.delete(tenant, made.id, names_of(made))
+            await self._entries(tenant, SERVER_NAMES).delete(made.name)
+            raise
+        await self.counter.changed(tenant)
+        return made
+
+    async def replace(
+        self, server: UpstreamServer, secrets: ServerSecrets = UNCHANGED
+    ) -> UpstreamServer:
+        """
+        Change a server that was read with this revision; return it with the next one.
+
+        Raises NameTaken, SecretRefused, RegistrationChanged, and CredentialsBound if the host
+        changes and the stored secrets do not. A server of the configuration raises
+        RegistrationChanged.
+        """
+        now, tenant = self._clock(), server.tenant
+        entries = self._entries(tenant, SERVERS)
+        entry = await entries.get(server.id)
+        before = None if entry is None else _server(entry)
+        if entry is None or before is None or before.revision != server.revision:
+            raise RegistrationChanged
+        if _origin(before) != _origin(server) and _keeps_any(before, secrets):
+            raise CredentialsBound
+        made = msgspec.structs.replace(
+            _with(_kept(server, before), secrets),
+            source="api",
+            created_at=before.created_at,
+            updated_at=now,
+            revision=before.revision + 1,
+        )
+        if made.name != before.name:
+            await self._take(tenant, SERVER_NAMES, made.name, made.id)
+        await self.sealed.put(tenant, made.id, secrets)
+        if not await entries.put(made.id, _encode(made), now=now, revision=entry.revision):
+            raise RegistrationChanged
+        if made.name != before.name:
+            await self._entries(tenant, SERVER_NAMES).delete(before.name)
+        await self.sealed.delete(tenant, made.id, names_of(before) - names_of(made))
+        await self.counter.changed(tenant)
+        return made
+
+    async def delete(self, tenant: str, server_id: str) -> bool:
+        """Delete a server with its catalogues, pins and secrets; return whether it was there."""
+        entries = self._entries(tenant, SERVERS)
+        entry = await entries.get(server_id)
+        if entry is None:
+            return False
+        server = _server(entry)
+        # The secrets go first: if the rest fails, the server is still there to be deleted.
+        await self.sealed.delete(tenant, server_id, names_of(server))
+        await self.catalogues.delete(tenant, server_id)
+        await entries.delete(server_id)
+        await self._entries(tenant, SERVER_NAMES).delete(server.name)
+        await self.counter.changed(tenant)
+        return True
+
+    async def agents(self, tenant: str) -> list[AgentRegistration]:
+        """Return the agents of a tenant: the configuration's, then the others by age."""
+        kept = [_agent(entry) for entry in await self._entries(tenant, AGENTS).all()]
+        return [*self._configured.agents(tenant), *sorted(kept, key=_age)]
+
+    async def agent(self, tenant: str, agent_id: str) -> AgentRegistration | None:
+        """Return one agent of a tenant."""
+        for one in self._configured.agents(tenant):
+            if one.id == agent_id:
+                return one
+        entry = await self._entries(tenant, AGENTS).get(agent_id)
+        return None if entry is None else _agent(entry)
+
+    async def create_agent(self, agent: AgentRegistration) -> AgentRegistration:
+        """
+        Register an agent.
+
+        Raises TooManyRegistrations, and NameTaken if another agent has one of its client ids.
+        """
+        now, tenant = self._clock(), agent.tenant
+        entries = self._entries(tenant, AGENTS)
+        if len(await entries.all()) >= MOST_AGENTS:
+            raise TooManyRegistrations(f"there are {MOST_AGENTS} agents, and there cannot be more")
+        made = msgspec.structs.replace(
+            agent, id=str(uuid.uuid4()), source="api", created_at=now, updated_at=now, revision=1
+        )
+        await self._take_clients(made, ())
+        await entries.put(made.id, _encode(made), now=now, revision=0)
+        await self.counter.changed(tenant)
+        return made
+
+    async def replace_agent(self, agent: AgentRegistration) -> AgentRegistration:
+        """Change an agent that was read with this revision; raises as `replace` does."""
+        now, tenant = self._clock(), agent.tenant
+        entries = self._entries(tenant, AGENTS)
+        entry = await entries.get(agent.id)
+        before = None if entry is None else _agent(entry)
+        if entry is None or before is None or before.revision != agent.revision:
+            raise RegistrationChanged
+        made = msgspec.structs.replace(
+            agent,
+            source="api",
+            created_at=before.created_at,
+            updated_at=now,
+            revision=before.revision + 1,
+        )
+        await self._take_clients(made, before.client_ids)
+        if not await entries.put(made.id, _encode(made), now=now, revision=entry.revision):
+            raise RegistrationChanged
+        for client_id in set(before.client_ids) - set(made.client_ids):
+            await self._entries(tenant, AGENT_CLIENTS).delete(client_id)
+        await self.counter.changed(tenant)
+        return made
+
+    async def delete_agent(self, tenant: str, agent_id: str) -> bool:
+        """Delete an agent; return whether it was there."""
+        entries = self._entries(tenant, AGENTS)
+        entry = await entries.get(agent_id)
+        if entry is None:
+            return False
+        await entries.delete(agent_id)
+        for client_id in _agent(entry).client_ids:
+            await self._entries(tenant, AGENT_CLIENTS).delete(client_id)
+        await self.counter.changed(tenant)
+        return True
+
+    async def _take_clients(self, agent: AgentRegistration, had: tuple[str, ...]) -> None:
+        taken: list[str] = []
+        try:
+            for client_id in dict.fromkeys(agent.client_ids):
+                if client_id not in had:
+                    await self._take(agent.tenant, AGENT_CLIENTS, client_id, agent.id)
+                    taken.append(client_id)
+        except NameTaken:
+            for client_id in taken:
+                await self._entries(agent.tenant, AGENT_CLIENTS).delete(client_id)
+            raise
+
+    async def _take(self, tenant: str, subject: str, name: str, owner: str) -> None:
+        """Reserve a name for a registration; of several processes one succeeds."""
+        registered = SERVERS if subject == SERVER_NAMES else AGENTS
+        if self._is_configured(tenant, subject, name):
+            raise NameTaken(name)
+        now, entries = self._clock(), self._entries(tenant, subject)
+        if await entries.put(name, owner.encode(), now=now, revision=0):
+            return
+        entry = await entries.get(name)
+        holder = "" if entry is None else entry.value.decode()
+        if entry is not None and holder != owner:
+            known = await self._entries(tenant, registered).get(holder)
+            if known is not None or entry.updated_at + UNFINISHED_S > now:
+                raise NameTaken(name)
+        revision = 0 if entry is None else entry.revision
+        if not await entries.put(name, owner.encode(), now=now, revision=revision):
+            raise NameTaken(name)
+
+    def _is_configured(self, tenant: str, subject: str, name: str) -> bool:
+        if subject == SERVER_NAMES:
+            return any(one.name == name for one in self._configured.servers(tenant))
+        return any(name in one.client_ids for one in self._configured.agents(tenant))
+
+    def _entries(self, tenant: str, subject: str) -> Entries:
+        return self._records.of(tenant).entries(subject)
+
+
+def _with(server: UpstreamServer, secrets: ServerSecrets) -> UpstreamServer:
+    if not isinstance(secrets.api_key, msgspec.UnsetType):
+        server = msgspec.structs.replace(server, api_key_set=secrets.api_key is not None)
+    if isinstance(secrets.headers, Mapping):
+        server = msgspec.structs.replace(server, header_names=tuple(secrets.headers))
+    return server
+
+
+def _kept(server: UpstreamServer, before: UpstreamServer) -> UpstreamServer:
+    """Return a server with what the store alone knows of its secrets."""
+    return msgspec.structs.replace(
+        server, api_key_set=before.api_key_set, header_names=before.header_names
+    )
+
+
+def _origin(server: UpstreamServer) -> tuple[str, str]:
+    parts = urlsplit(server.url)
+    return parts.scheme.lower(), parts.netloc.lower()
+
+
+def _keeps_any(before: UpstreamServer, secrets: ServerSecrets) -> bool:
+    """Return whether a change leaves the stored API key or header values as they are."""
+    keeps_key = before.api_key_set and secrets.api_key is msgspec.UNSET
+    return keeps_key or (bool(before.header_names) and secrets.headers is msgspec.UNSET)
+
+
+def _age(one: UpstreamServer | AgentRegistration) -> tuple[float, str]:
+    return one.created_at, one.id
+
+
+def _server(entry: Entry) -> UpstreamServer:
+    return msgspec.msgpack.decode(entry.value, type=UpstreamServer)
+
+
+def _agent(entry: Entry) -> AgentRegistration:
+    return msgspec.msgpack.decode(entry.value, type=AgentRegistration)

@@ -1,0 +1,117 @@
+"""Open connections to upstreams, and keep those that can be used again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from gatepost.credentials.credential import OutboundCredential
+from gatepost.outbound.client import OutboundClient
+from gatepost.upstreams.connection import UpstreamConnection
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.era import KnownEra
+from gatepost.upstreams.transport.http_connection import HttpConnection
+from gatepost.upstreams.transport.http_requester import HttpRequester
+from gatepost.upstreams.transport.stdio_connection import StdioConnection
+from gatepost.upstreams.transport.stdio_program import ProgramServices
+
+KEPT = 1_000
+"""The most idle connections that a process keeps: the least recently used ones end first."""
+
+ConnectionKey = tuple[str, int, tuple[str, ...] | None]
+"""The id of a server, the revision of its registration, and the caller."""
+
+
+class KeptConnection(UpstreamConnection, Protocol):
+    """A connection that says whether it is used."""
+
+    users: int
+
+
+class RegisteredServer:
+    """What the connections to one revision of a registration share."""
+
+    def __init__(self, server: UpstreamServer) -> None:
+        self.revision = server.revision
+        self.discovery = KnownEra()
+        self.concurrency = UpstreamConcurrency(server.name, server.concurrency)
+
+
+class UpstreamConnections:
+    """
+    Keeps the connections of this process (`Connections`).
+
+    *credential_of* returns the credential of a server for every one of its callers; *programs* is
+    what stdio servers need.
+    """
+
+    def __init__(
+        self,
+        client: OutboundClient,
+        credential_of: Callable[[UpstreamServer], OutboundCredential],
+        programs: ProgramServices,
+        *,
+        kept: int = KEPT,
+    ) -> None:
+        self._client, self._credential_of = client, credential_of
+        self._programs, self._kept = programs, kept
+        self._servers: dict[str, RegisteredServer] = {}
+        self._connections: dict[ConnectionKey, KeptConnection] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def of(
+        self, server: UpstreamServer, principal: tuple[str, ...] | None = None
+    ) -> UpstreamConnection:
+        """Return the connection to a server of a tenant (`Connections`)."""
+        program = server.program if server.transport == "stdio" else None
+        if program is not None and program.per == "tenant":
+            principal = None
+        key = (server.id, server.revision, principal)
+        found = self._connections.pop(key, None)
+        if found is None:
+            found = self._made(server, principal)
+        self._connections[key] = found  # at the end, so that the mapping is in the order of use
+        self._tidy(found)
+        return found
+
+    async def forget(self, server_id: str) -> None:
+        """Close all connections to a server (`Connections`)."""
+        self._servers.pop(server_id, None)
+        keys = [key for key in self._connections if key[0] == server_id]
+        await asyncio.gather(*(self._connections.pop(key).aclose() for key in keys))
+
+    async def aclose(self) -> None:
+        """Close all connections (`Connections`)."""
+        found = list(self._connections.values())
+        self._connections.clear()
+        self._servers.clear()
+        await asyncio.gather(*(one.aclose() for one in found), *self._closing)
+
+    def _made(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> KeptConnection:
+        shared = self._servers.get(server.id)
+        if shared is None or shared.revision != server.revision:
+            shared = self._servers[server.id] = RegisteredServer(server)
+        if server.transport == "stdio":
+            if server.program is None:
+                raise ValueError(f"the stdio server {server.name} has no program")
+            return StdioConnection(
+                server, server.program, self._programs, shared.discovery, shared.concurrency
+            )
+        requester = HttpRequester(self._client, server, self._credential_of(server), principal)
+        return HttpConnection(
+            requester,
+            shared.discovery,
+            shared.concurrency,
+            keeps_state=principal is not None,
+        )
+
+    def _tidy(self, used: KeptConnection) -> None:
+        """Close the connections that were not used for longest, beyond those that are kept."""
+        over = len(self._connections) - self._kept
+        if over <= 0:
+            return
+        idle = [key for key, one in self._connections.items() if not one.users and one is not used]
+        for key in idle[:over]:
+            closing = asyncio.create_task(self._connections.pop(key).aclose())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)

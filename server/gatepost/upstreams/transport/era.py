@@ -1,0 +1,123 @@
+"""Decide which era of the protocol an upstream speaks, from its first answers; pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.mcp.jsonrpc import UNSUPPORTED_VERSION
+from gatepost.mcp.request import SERVER_INFO
+from gatepost.mcp.revisions import BEFORE_STREAMABLE, HANDSHAKE, MODERN
+from gatepost.upstreams.connection import (
+    ServerDescription,
+    UpstreamError,
+    UpstreamResult,
+)
+
+SPOKEN = (*HANDSHAKE, BEFORE_STREAMABLE)
+"""The revisions with a handshake that we speak, newest first."""
+MOST_NAME = 255
+MOST_INSTRUCTIONS = 100_000
+
+Next = Literal["initialize", "incompatible"]
+Outcome = UpstreamResult | UpstreamError | None
+
+
+def of_discovery(outcome: Outcome) -> ServerDescription | Next:
+    """
+    Return the description of a modern server, or what to do about another.
+
+    *outcome* is the answer to `server/discover`, None if it was refused with an HTTP status 4xx or
+    was no message. Only a server that lists revisions and shares none with us is incompatible.
+    """
+    if isinstance(outcome, UpstreamResult):
+        offered = texts(outcome.value.get("supportedVersions"))
+        if MODERN in offered:
+            return described(outcome.value, _own_info(outcome.value), "modern", MODERN)
+        return "initialize"
+    if outcome is None or outcome.code != UNSUPPORTED_VERSION:
+        return "initialize"
+    offered = supported_in(outcome)
+    return "initialize" if not offered or set(offered) & set(SPOKEN) else "incompatible"
+
+
+def of_handshake(outcome: UpstreamResult) -> ServerDescription | None:
+    """Return the description of a server with a handshake; None if we do not speak its revision."""
+    revision = outcome.value.get("protocolVersion")
+    if revision not in SPOKEN:
+        return None
+    info = outcome.value.get("serverInfo")
+    return described(outcome.value, info if isinstance(info, dict) else {}, "session", revision)
+
+
+def second_offer(refusal: UpstreamError, first: str) -> str | None:
+    """Return the revision to offer after a server refused the *first* one and named others."""
+    return next(
+        (one for one in SPOKEN if one in supported_in(refusal) and one != first),
+        None,
+    )
+
+
+def refuses_version(status: int, refusal: UpstreamError) -> bool:
+    """Return whether a request was refused, unrun, because the server speaks another revision."""
+    if refusal.code == UNSUPPORTED_VERSION:
+        return True
+    # The TypeScript SDK has no code of its own for it.
+    return status == 400 and "unsupported protocol version" in refusal.message.lower()
+
+
+def refuses_session(status: int, refusal: UpstreamError | None) -> bool:
+    """
+    Return whether a request with a session id was refused, unrun, because the session is gone.
+
+    The specification has 404 for it. Servers made after the TypeScript SDK's examples answer 400.
+    """
+    if status == 404:
+        return True
+    return status == 400 and refusal is not None and "session" in refusal.message.lower()
+
+
+def supported_in(refusal: UpstreamError) -> Sequence[str]:
+    """Return the revisions that an error names."""
+    return texts(refusal.data.get("supported")) if isinstance(refusal.data, dict) else ()
+
+
+def texts(value: Any) -> Sequence[str]:
+    """Return the strings of a list; nothing for any other value."""
+    if not isinstance(value, list):
+        return ()
+    return [one for one in value[:100] if isinstance(one, str)]
+
+
+def described(
+    value: Mapping[str, Any],
+    info: Mapping[str, Any],
+    era: Literal["modern", "session"],
+    revision: str,
+) -> ServerDescription:
+    """Return a server's description; members of the wrong type count as absent."""
+    capabilities = value.get("capabilities")
+    return ServerDescription(
+        era=era,
+        revision=revision,
+        capabilities=capabilities if isinstance(capabilities, dict) else {},
+        name=_text(info.get("name"), MOST_NAME),
+        version=_text(info.get("version"), MOST_NAME),
+        instructions=_text(value.get("instructions"), MOST_INSTRUCTIONS),
+    )
+
+
+def _own_info(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    meta = value.get("_meta")
+    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    return info if isinstance(info, dict) else {}
+
+
+def _text(value: Any, most: int) -> str:
+    return value[:most] if isinstance(value, str) else ""
+
+
+class KnownEra(msgspec.Struct):
+    """What is remembered of a server's era, for all connections to one registration."""
+
+    era: Literal["modern", "session"] | None = None

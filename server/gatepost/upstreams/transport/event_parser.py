@@ -1,0 +1,104 @@
+"""Parse server-sent events from bytes as they arrive; pure, and bounded."""
+
+import re
+
+import msgspec
+
+MOST_LINES = 100_000
+"""Lines of one stream before its next event ends; comments and unknown fields count too."""
+MOST_RETRY_MS = 3_600_000
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_DIGITS = re.compile(rb"[0-9]{1,9}")
+_BOM = b"\xef\xbb\xbf"
+
+
+class StreamTooLarge(ValueError):
+    """An event is larger than is read; the message is the rest of a sentence about the server."""
+
+
+class ReceivedEvent(msgspec.Struct, frozen=True):
+    """One event of a stream (HTML Living Standard, section 9.2)."""
+
+    type: str
+    data: bytes
+    id: str
+    """The last event id of the stream, empty if it has none."""
+
+
+class EventParser:
+    """
+    Splits a stream into events, whatever pieces it arrives in.
+
+    An event of more than *most_bytes* is refused as soon as this is certain.
+    """
+
+    def __init__(self, most_bytes: int, *, most_lines: int = MOST_LINES) -> None:
+        self.last_id = ""
+        self.retry_ms: int | None = None
+        """How long the server asks to wait before the stream is continued."""
+        self._most_bytes, self._most_lines = most_bytes, most_lines
+        self._partial: list[bytes] = []
+        self._data: list[bytes] = []
+        self._type = b""
+        self._size = self._lines = 0
+        self._after_return = False
+        self._begun = False
+
+    def feed(self, piece: bytes) -> list[ReceivedEvent]:
+        """Return the events that end in *piece*; raises StreamTooLarge."""
+        if self._after_return and piece:
+            piece = piece.removeprefix(b"\n")
+            self._after_return = False
+        if not piece:
+            return []
+        self._after_return = piece.endswith(b"\r")
+        *whole, rest = _LINE_END.split(piece)
+        events: list[ReceivedEvent] = []
+        for line in whole:
+            self._keep(line)
+            full = b"".join(self._partial)
+            self._partial.clear()
+            if (event := self._line(full)) is not None:
+                events.append(event)
+        self._keep(rest)
+        return events
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > self._most_bytes:
+            raise StreamTooLarge("sent a message that is larger than is read")
+        if part:
+            self._partial.append(part)
+
+    def _line(self, line: bytes) -> ReceivedEvent | None:
+        if not self._begun:
+            line, self._begun = line.removeprefix(_BOM), True
+        self._lines += 1
+        if self._lines > self._most_lines:
+            raise StreamTooLarge("sent a stream of more lines than are read")
+        if not line:
+            return self._dispatched()
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+            return None
+        # What is not data is not kept, so it does not count against the size of the event.
+        self._size -= len(line)
+        if name == b"event":
+            self._type = value[:100]
+        elif name == b"id" and b"\0" not in value and len(value) <= 1024:
+            self.last_id = value.decode(errors="replace")
+        elif name == b"retry" and _DIGITS.fullmatch(value):
+            self.retry_ms = min(int(value), MOST_RETRY_MS)
+        return None
+
+    def _dispatched(self) -> ReceivedEvent | None:
+        data, kind = self._data, self._type
+        self._data, self._type, self._size = [], b"", 0
+        whole = b"\n".join(data)
+        if not whole.strip():
+            return None  # it only carries an id, from which the stream can be continued
+        self._lines = 0
+        return ReceivedEvent(kind.decode(errors="replace") or "message", whole, self.last_id)

@@ -1,0 +1,276 @@
+"""The connection to one upstream over HTTP, for a tenant or for one caller."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from gatepost.mcp.revisions import MODERN
+from gatepost.upstreams.connection import (
+    NO_OPTIONS,
+    ConnectionFailure,
+    RequestOptions,
+    ServerDescription,
+    UpstreamExchange,
+    UpstreamNotification,
+    UpstreamResult,
+)
+from gatepost.upstreams.transport.announcements import Announcements
+from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.era import KnownEra
+from gatepost.upstreams.transport.failures import invalid
+from gatepost.upstreams.transport.http_exchange import ASIDE_S, HttpExchange
+from gatepost.upstreams.transport.http_notifications import followed
+from gatepost.upstreams.transport.http_requester import HttpRequester
+from gatepost.upstreams.transport.negotiation import (
+    WITHIN_S,
+    UpstreamPeer,
+    discover,
+    open_session,
+)
+from gatepost.upstreams.transport.outgoing import PreparedRequest
+
+MOST_SESSIONS = 8
+"""Sessions of one connection, because each declares the capabilities of some callers' clients."""
+FRESH_S = 60.0
+"""How long a description is given again without asking the server."""
+ASIDES = 64
+"""Messages that are sent in the background at once."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class HttpConnection:
+    """
+    Sends requests to one upstream, without a session where the server has none.
+
+    In the session era the client's capabilities are declared once for a session. The connection of
+    a tenant therefore opens a session for each set of capabilities, and that of one caller a single
+    session, because the server keeps the caller's state in it.
+    """
+
+    def __init__(
+        self,
+        requester: HttpRequester,
+        discovery: KnownEra,
+        concurrency: UpstreamConcurrency,
+        *,
+        keeps_state: bool,
+    ) -> None:
+        self.requester, self.concurrency = requester, concurrency
+        self.announcements = Announcements()
+        self.users = 0
+        """The requests and followed notifications that use it now."""
+        self._discovery, self._keeps_state = discovery, keeps_state
+        self._modern: UpstreamPeer | None = None
+        self._described_at = 0.0
+        self._sessions: dict[bytes, UpstreamPeer] = {}
+        self._opening: dict[bytes, asyncio.Task[UpstreamPeer]] = {}
+        self._asides: set[asyncio.Task[None]] = set()
+        self._ids = count(1)
+
+    async def describe(self) -> ServerDescription:
+        """Return what the server says of itself (`UpstreamConnection`)."""
+        now = asyncio.get_running_loop().time()
+        if self._modern is not None and now - self._described_at > FRESH_S:
+            self._modern, self._discovery.era = None, None
+        peer = await self.peer({})
+        if self._discovery.era == "modern" and not self._described_at:
+            self._modern, self._discovery.era = None, None
+            peer = await self.peer({})
+        return peer.description
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
+    ) -> AsyncIterator[UpstreamExchange]:
+        """Send a request, and end its exchange with the block (`UpstreamConnection`)."""
+        self.users += 1
+        try:
+            await self.concurrency.acquire()
+            try:
+                peer = await self.peer(options.capabilities)
+                await self._level(peer, method, options)
+                peer.users += 1
+                exchange = HttpExchange(self, peer, self._prepared(peer, method, params, options))
+                try:
+                    yield exchange
+                finally:
+                    peer.users -= 1
+                    await exchange.aclose()
+            finally:
+                self.concurrency.release()
+        finally:
+            self.users -= 1
+
+    @asynccontextmanager
+    async def notifications(
+        self, uris: Sequence[str] = ()
+    ) -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
+        """Follow the server's changes (`UpstreamConnection`)."""
+        self.users += 1
+        try:
+            async with followed(self, uris) as notifications:
+                yield notifications
+        finally:
+            self.users -= 1
+
+    async def aclose(self) -> None:
+        """End the sessions (`UpstreamConnection`)."""
+        for task in self._opening.values():
+            task.cancel()
+        peers = list(self._sessions.values())
+        self._sessions.clear()
+        for peer in peers:
+            self._end(peer)
+        if self._asides:
+            await asyncio.wait(self._asides, timeout=ASIDE_S)
+        for aside in self._asides:
+            aside.cancel()
+
+    async def peer(self, capabilities: Mapping[str, Any]) -> UpstreamPeer:
+        """Return the server with a session that may be used; raises ConnectionFailure."""
+        if self._discovery.era == "modern" and self._modern is None:
+            self._modern = UpstreamPeer(
+                ServerDescription(era="modern", revision=MODERN, capabilities={})
+            )
+            self._described_at = 0.0
+        if self._discovery.era == "modern" and self._modern is not None:
+            return self._modern
+        key = b"" if self._keeps_state else _encode(capabilities)
+        known = self._usable(key)
+        if known is not None:
+            if known.session_id is None or self._keeps_state:
+                return known
+            if known.credential_version == await self.requester.credential_version():
+                return known
+            self.lose(known, era_too=False)
+            self._end(known)
+        return await self._once(key, lambda: self._open(key, capabilities))
+
+    def _usable(self, key: bytes) -> UpstreamPeer | None:
+        found = self._sessions.get(key)
+        if found is None:
+            # A server without sessions remembers no capabilities, so any peer is the same.
+            alone = (one for one in self._sessions.values() if one.session_id is None)
+            found = next(alone, None)
+        return found
+
+    async def _once(self, key: bytes, make: Callable[[], Awaitable[UpstreamPeer]]) -> UpstreamPeer:
+        """Let all requests that need the same session wait for one opening."""
+
+        async def made() -> UpstreamPeer:
+            try:
+                async with asyncio.timeout(3 * WITHIN_S):
+                    return await make()
+            except TimeoutError:
+                name = self.requester.server.name
+                raise ConnectionFailure(
+                    "unreachable",
+                    f"The MCP server {name} did not introduce itself in time. Nothing was sent.",
+                    retry_after_s=5,
+                ) from None
+            finally:
+                self._opening.pop(key, None)
+
+        task = self._opening.get(key)
+        if task is None:
+            task = self._opening[key] = asyncio.create_task(made())
+            task.add_done_callback(_retrieved)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ConnectionFailure(
+                    "unreachable", f"The MCP server {self.requester.server.name} was removed."
+                ) from None
+            raise
+
+    async def _open(self, key: bytes, capabilities: Mapping[str, Any]) -> UpstreamPeer:
+        if self._discovery.era is None:
+            found = await discover(self.requester, next(self._ids))
+            if found == "incompatible":
+                name = self.requester.server.name
+                raise invalid(name, "speaks no revision of MCP that this gate speaks")
+            if isinstance(found, ServerDescription):
+                self._discovery.era = "modern"
+                self._described_at = asyncio.get_running_loop().time()
+                self._modern = UpstreamPeer(found)
+                return self._modern
+        peer = await open_session(self.requester, next(self._ids), capabilities)
+        self._discovery.era = "session"
+        self._sessions[key] = peer
+        idle = [one for one in self._sessions.items() if not one[1].users and one[1] is not peer]
+        for unused, one in idle[: max(len(self._sessions) - MOST_SESSIONS, 0)]:
+            del self._sessions[unused]
+            self._end(one)
+        return peer
+
+    async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
+        """Set the log level of a session, which the modern era says with each request."""
+        level = options.log_level
+        wants = level is not None and level != peer.log_level and method != "logging/setLevel"
+        is_session = peer.description.era == "session"
+        if not wants or not is_session or "logging" not in peer.description.capabilities:
+            return
+        request = self._prepared(peer, "logging/setLevel", {"level": level}, NO_OPTIONS)
+        exchange = HttpExchange(self, peer, request)
+        try:
+            async for message in exchange.messages():
+                if isinstance(message, UpstreamResult):
+                    peer.log_level = level
+        finally:
+            await exchange.aclose()
+
+    def _prepared(
+        self, peer: UpstreamPeer, method: str, params: Mapping[str, Any], options: RequestOptions
+    ) -> PreparedRequest:
+        known = peer.description
+        return PreparedRequest(next(self._ids), method, params, options, known.era, known.revision)
+
+    def next_id(self) -> int:
+        """Return an id that no other request of this connection has."""
+        return next(self._ids)
+
+    def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
+        """Forget a session that the server ended, or everything if it speaks another revision."""
+        peer.lost = True
+        self._sessions = {key: one for key, one in self._sessions.items() if one is not peer}
+        if era_too:
+            self._modern, self._discovery.era = None, None
+
+    def announce(self, notification: UpstreamNotification) -> None:
+        """Pass a change to those that follow the server's notifications."""
+        self.announcements.publish(notification)
+
+    def aside(self, peer: UpstreamPeer, body: bytes) -> None:
+        """Send a message in the background, and ignore how that ends."""
+        self._background("POST", peer, body)
+
+    def _end(self, peer: UpstreamPeer) -> None:
+        if peer.session_id is not None and not peer.lost:
+            self._background("DELETE", peer, b"")
+
+    def _background(self, verb: str, peer: UpstreamPeer, body: bytes) -> None:
+        if len(self._asides) >= ASIDES:
+            return
+
+        async def send() -> None:
+            with suppress(ConnectionFailure, TimeoutError):
+                async with asyncio.timeout(ASIDE_S):
+                    headers = peer.headers()
+                    async with self.requester.open(verb, headers, body, timeout_s=ASIDE_S):
+                        return
+
+        task = asyncio.create_task(send())
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+
+
+def _retrieved(task: asyncio.Task[UpstreamPeer]) -> None:
+    """Mark the error of a task as seen, also when every request that waited is gone."""
+    if not task.cancelled():
+        task.exception()

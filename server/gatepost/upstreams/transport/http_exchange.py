@@ -1,0 +1,255 @@
+"""One request to an upstream over HTTP, from its POST to its final message."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from gatepost.outbound.streaming import StreamedReply
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    UpstreamError,
+    UpstreamMessage,
+    UpstreamNotification,
+    UpstreamRequest,
+)
+from gatepost.upstreams.transport import era, outgoing
+from gatepost.upstreams.transport.answers import (
+    EVENTS,
+    answered_messages,
+    media_type,
+    refusal_in,
+    streamed_messages,
+)
+from gatepost.upstreams.transport.clock import ExchangeClock
+from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.event_parser import EventParser
+from gatepost.upstreams.transport.failures import (
+    broken,
+    invalid,
+    late,
+    raise_for_refusal,
+    session_lost,
+)
+from gatepost.upstreams.transport.http_requester import HttpRequester
+from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.negotiation import UpstreamPeer
+from gatepost.upstreams.transport.outgoing import PreparedRequest
+from gatepost.upstreams.transport.reader import Announce, AnswerItself, Deliver, MessageReader
+
+ASIDE_S = 10.0
+"""How long an answer or a cancellation may take to send."""
+RESUMPTIONS = 3
+"""How many times in a row a broken stream is continued without a new message."""
+RETRY_MS, MOST_RETRY_MS = 500, 10_000
+
+
+class ExchangeHost(Protocol):
+    """What an exchange needs of its connection."""
+
+    requester: HttpRequester
+    concurrency: UpstreamConcurrency
+
+    def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
+        """Forget a session that the server ended, or everything if it speaks another revision."""
+
+    def announce(self, notification: UpstreamNotification) -> None:
+        """Pass a change to those that follow the server's notifications."""
+
+    def aside(self, peer: UpstreamPeer, body: bytes) -> None:
+        """Send a message in the background, and ignore how that ends."""
+
+
+class HttpExchange:
+    """
+    Sends its request with the first step of `messages`, which is iterated once.
+
+    The connection of a session may break after some events. If they had ids, the stream is
+    continued with a GET, which sends nothing again.
+    """
+
+    def __init__(self, host: ExchangeHost, peer: UpstreamPeer, request: PreparedRequest) -> None:
+        self._host, self._peer, self._request = host, peer, request
+        self._server = host.requester.server.name
+        self._options = request.options
+        self._clock = ExchangeClock(request.options.timeout_s, request.options.idle_s)
+        self._is_session = request.era == "session"
+        self._reader = MessageReader(
+            request.id, request.options.progress_token, asks=self._is_session
+        )
+        self._parser = EventParser(request.options.max_bytes)
+        self._open: set[int | str] = set()
+        self._sent = self._ended = self._cancelled = False
+        self._messages = self._run()
+
+    def messages(self) -> AsyncIterator[UpstreamMessage]:
+        """Return the messages of this request (`UpstreamExchange`)."""
+        return self._messages
+
+    async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
+        """Answer a request of the upstream (`UpstreamExchange`)."""
+        if request_id not in self._open:
+            return
+        self._open.discard(request_id)
+        self._host.concurrency.resume()
+        body = outgoing.response(request_id, answer)
+        try:
+            async with self._host.requester.open(
+                "POST", self._peer.headers(), body, timeout_s=ASIDE_S
+            ) as reply:
+                raise_for_refusal(self._server, reply)
+                if reply.status == 404:
+                    self._host.lose(self._peer, era_too=False)
+                    raise broken(self._server)
+                if reply.status >= 400:
+                    raise invalid(self._server, f"refused an answer (HTTP {reply.status})")
+        finally:
+            self._clock.answered()
+
+    async def cancel(self, reason: str) -> None:
+        """Tell the upstream that nobody waits any more (`UpstreamExchange`)."""
+        if self._ended or self._cancelled:
+            return
+        self._cancelled = True
+        if self._is_session and self._sent:
+            params = {"requestId": self._request.id, "reason": reason[:500]}
+            self._host.aside(self._peer, outgoing.message("notifications/cancelled", params))
+        # Closing the stream cancels a request of the modern era.
+        self._clock.stop()
+
+    async def aclose(self) -> None:
+        """End the exchange; an unfinished request is cancelled."""
+        await self._messages.aclose()
+        if self._sent and not self._ended:
+            await self.cancel("the request was given up")
+        for _ in self._open:
+            self._host.concurrency.resume()
+        self._open.clear()
+
+    async def _run(self) -> AsyncGenerator[UpstreamMessage, None]:
+        async with aclosing(self._received()) as incoming:
+            while not self._ended:
+                try:
+                    async with self._clock.waiting():
+                        message = await self._next(incoming)
+                except TimeoutError:
+                    raise late(self._server) from None
+                if isinstance(message, UpstreamRequest):
+                    self._ask(message.id)
+                if message is not None:
+                    yield message
+
+    def _ask(self, identity: int | str) -> None:
+        if identity not in self._open:
+            self._open.add(identity)
+            self._clock.asked()
+            # The upstream does nothing while a person decides, so another request may run.
+            self._host.concurrency.release()
+
+    async def _next(self, incoming: AsyncIterator[Received]) -> UpstreamMessage | None:
+        """Return the next message to pass on; None after one that only shows that it works."""
+        async for received in incoming:
+            judged = self._reader.judge(received)
+            if isinstance(judged, Deliver):
+                self._ended = judged.final
+                return judged.message
+            if isinstance(judged, AnswerItself):
+                self._host.aside(self._peer, outgoing.response(judged.id, judged.answer))
+            elif isinstance(judged, Announce):
+                self._host.announce(judged.notification)
+            elif judged == "heard":
+                return None
+        raise broken(self._server)
+
+    async def _received(self) -> AsyncGenerator[Received, None]:
+        try:
+            async with aclosing(self._posted()) as messages:
+                async for one in messages:
+                    yield one
+        except ConnectionFailure as failed:
+            if failed.reason != "outcome_unknown" or not self._can_resume():
+                raise
+        while self._can_resume():
+            async with aclosing(self._resumed()) as messages:
+                async for one in messages:
+                    yield one
+        raise broken(self._server)
+
+    async def _posted(self) -> AsyncGenerator[Received, None]:
+        headers = self._request.headers() | self._peer.headers()
+        body = self._request.body()
+        self._sent = True
+        try:
+            async with self._host.requester.open(
+                "POST",
+                headers,
+                body,
+                timeout_s=self._options.timeout_s,
+                correlation=self._options.correlation,
+            ) as reply:
+                raise_for_refusal(self._server, reply)
+                if reply.status >= 400:
+                    yield await self._refused(reply)
+                    return
+                is_json = media_type(reply) != EVENTS
+                async with aclosing(
+                    answered_messages(
+                        self._server,
+                        reply,
+                        self._parser,
+                        self._options.max_bytes,
+                        batches=self._is_session,
+                    )
+                ) as messages:
+                    async for one in messages:
+                        yield one
+                if is_json:
+                    raise invalid(self._server, "answered another request than the one sent")
+        except ConnectionFailure as failed:
+            self._sent = failed.reason in {"timeout", "invalid", "outcome_unknown"}
+            raise
+
+    async def _refused(self, reply: StreamedReply) -> Received:
+        """Return the error of an answer 4xx or 5xx; raises ConnectionFailure if it has none."""
+        refusal = await refusal_in(reply)
+        error = None if refusal is None else refusal.outcome
+        error = error if isinstance(error, UpstreamError) else None
+        if self._peer.session_id is not None and era.refuses_session(reply.status, error):
+            self._host.lose(self._peer, era_too=False)
+            raise session_lost(self._server)
+        if error is not None and era.refuses_version(reply.status, error):
+            self._host.lose(self._peer, era_too=True)
+            raise session_lost(self._server)
+        if error is None:
+            raise invalid(self._server, f"answered HTTP {reply.status} without an MCP error")
+        return UpstreamResponse(self._request.id, error)
+
+    def _can_resume(self) -> bool:
+        return self._is_session and bool(self._parser.last_id) and not self._ended
+
+    async def _resumed(self) -> AsyncGenerator[Received, None]:
+        """Continue the stream after its last event; raises ConnectionFailure if that fails."""
+        before = self._parser.last_id
+        wait_ms = self._parser.retry_ms
+        self._parser = EventParser(self._options.max_bytes)
+        self._parser.last_id = before
+        for _ in range(RESUMPTIONS):
+            await asyncio.sleep(min(RETRY_MS if wait_ms is None else wait_ms, MOST_RETRY_MS) / 1000)
+            headers = self._peer.headers() | {"last-event-id": before, "accept": EVENTS}
+            headers.pop("content-type")
+            try:
+                async with self._host.requester.open(
+                    "GET", headers, timeout_s=self._options.timeout_s
+                ) as reply:
+                    if reply.status != 200 or media_type(reply) != EVENTS:
+                        raise broken(self._server)
+                    limit = self._options.max_bytes
+                    async with aclosing(streamed_messages(reply, self._parser, limit)) as messages:
+                        async for one in messages:
+                            yield one
+            except ConnectionFailure as failed:
+                if failed.reason not in {"unreachable", "outcome_unknown"}:
+                    raise
+            if self._parser.last_id != before:
+                return
+        raise broken(self._server)

@@ -1,0 +1,110 @@
+"""Read JSON-RPC messages of an upstream strictly and bounded; pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.json_shape import decoded, excess, too_deep
+from gatepost.upstreams.connection import (
+    UpstreamError,
+    UpstreamNotification,
+    UpstreamRequest,
+    UpstreamResult,
+)
+
+MOST_VALUES = 200_000
+"""Values of one message: a page of a thousand tools with long schemas has half as many."""
+MOST_BATCH = 50
+MOST_ID = 1_024
+MOST_METHOD = 255
+MOST_ERROR = 10_000
+"""Characters of an error's message that are kept."""
+
+
+class InvalidMessage(ValueError):
+    """What arrived is no message; the text is the rest of a sentence about the server."""
+
+
+class UpstreamResponse(msgspec.Struct, frozen=True):
+    """The response to a request of ours."""
+
+    id: int | str | None
+    """None for an error whose request the server could not read."""
+    outcome: UpstreamResult | UpstreamError
+
+
+Received = UpstreamResponse | UpstreamRequest | UpstreamNotification
+
+
+def read_messages(data: bytes, *, batches: bool = False) -> list[Received]:
+    """Return the message in *data*, or the messages of a batch where the revision has them."""
+    value = read_json(data)
+    if isinstance(value, list) and batches and 0 < len(value) <= MOST_BATCH:
+        return [_message(one) for one in value]
+    return [_message(value)]
+
+
+def read_json(data: bytes) -> Any:
+    """Decode JSON of bounded depth and number of values; raises InvalidMessage."""
+    if excess(data, MOST_VALUES) is not None:
+        raise InvalidMessage("sent a message with too many values or digits")
+    if too_deep(data):
+        raise InvalidMessage("sent a message that is nested too deeply")
+    try:
+        return decoded(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        raise InvalidMessage("sent a message that is not JSON") from None
+
+
+def _message(value: Any) -> Received:
+    if not isinstance(value, dict) or value.get("jsonrpc") != "2.0":
+        raise InvalidMessage("sent a message that is not JSON-RPC 2.0")
+    if "method" in value:
+        return _asked(value)
+    if ("result" in value) == ("error" in value):
+        raise InvalidMessage("sent a response with neither or both of a result and an error")
+    if "error" in value:
+        return UpstreamResponse(_id(value.get("id"), none=True), _error(value["error"]))
+    result = value["result"]
+    if not isinstance(result, dict):
+        raise InvalidMessage("sent a result that is not an object")
+    return UpstreamResponse(_id(value.get("id")), UpstreamResult(result))
+
+
+def _asked(value: Mapping[str, Any]) -> UpstreamRequest | UpstreamNotification:
+    method, params = value["method"], value.get("params", {})
+    if not isinstance(method, str) or not 0 < len(method) <= MOST_METHOD:
+        raise InvalidMessage("sent a message without a usable method")
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        raise InvalidMessage("sent parameters that are not an object")
+    if "id" not in value:
+        return UpstreamNotification(method, params)
+    identity = _id(value["id"])
+    assert identity is not None  # noqa: S101 - none=False
+    return UpstreamRequest(identity, method, params)
+
+
+def _id(value: Any, *, none: bool = False) -> int | str | None:
+    if value is None and none:
+        return None
+    if isinstance(value, str) and len(value) <= MOST_ID:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON has one kind of number
+    raise InvalidMessage("sent a message whose id is neither a string nor an integer")
+
+
+def _error(value: Any) -> UpstreamError:
+    if not isinstance(value, dict):
+        raise InvalidMessage("sent an error that is not an object")
+    code, message = value.get("code"), value.get("message", "")
+    if isinstance(code, bool) or not isinstance(code, int) or abs(code) > 2**53:
+        raise InvalidMessage("sent an error without a usable code")
+    if not isinstance(message, str):
+        raise InvalidMessage("sent an error without a usable message")
+    return UpstreamError(code, message[:MOST_ERROR], value.get("data"))

@@ -1,0 +1,114 @@
+"""Judge what arrives for one request: what to pass on, to answer, or to leave out; pure."""
+
+from typing import Literal
+
+import msgspec
+
+from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND
+from gatepost.upstreams.connection import (
+    UpstreamError,
+    UpstreamMessage,
+    UpstreamNotification,
+    UpstreamRequest,
+    UpstreamResult,
+)
+from gatepost.upstreams.transport.incoming import InvalidMessage, Received, UpstreamResponse
+
+MOST_MESSAGES = 10_000
+"""Messages of one request."""
+CHANGES = frozenset(
+    {
+        "notifications/tools/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/updated",
+    }
+)
+PASSED = frozenset(
+    {"notifications/message", "notifications/cancelled", "notifications/elicitation/complete"}
+    | {"notifications/tasks/status"}
+)
+ASKED = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+"""The requests of an upstream that a caller may be asked."""
+
+
+class Deliver(msgspec.Struct, frozen=True):
+    """Pass a message on; *final* ends the request."""
+
+    message: UpstreamMessage
+    final: bool = False
+
+
+class AnswerItself(msgspec.Struct, frozen=True):
+    """Answer a request of the server here: a ping, or one that nobody may be asked."""
+
+    id: int | str
+    answer: dict[str, object]
+
+
+class Announce(msgspec.Struct, frozen=True):
+    """A change of the server's lists or resources, for those that follow them."""
+
+    notification: UpstreamNotification
+
+
+Judgement = Deliver | AnswerItself | Announce | Literal["heard", "ignored"]
+"""`heard` shows that the server works on the request; `ignored` shows nothing."""
+
+
+class MessageReader:
+    """Judges the messages for the request *identity*, in the order of their arrival."""
+
+    def __init__(self, identity: int, progress_token: str | None, *, asks: bool) -> None:
+        self._identity, self._token, self._asks = identity, progress_token, asks
+        self._count = 0
+
+    def judge(self, received: Received) -> Judgement:
+        """Return what to do with a message; raises InvalidMessage after too many."""
+        self._count += 1
+        if self._count > MOST_MESSAGES:
+            raise InvalidMessage("sent more messages than are read for one request")
+        if isinstance(received, UpstreamResponse):
+            if not is_same(received.id, self._identity):
+                return "ignored"
+            return Deliver(received.outcome, final=True)
+        if isinstance(received, UpstreamRequest):
+            return judged_request(received, asks=self._asks)
+        return self._notified(received)
+
+    def _notified(self, received: UpstreamNotification) -> Judgement:
+        if received.method == "notifications/progress":
+            if not is_same(received.params.get("progressToken"), self._identity):
+                return "ignored"
+            if self._token is None:
+                return "heard"
+            params = {**received.params, "progressToken": self._token}
+            return Deliver(UpstreamNotification(received.method, params))
+        if received.method in CHANGES:
+            return Announce(received)
+        return Deliver(received) if received.method in PASSED else "ignored"
+
+
+def judged_request(received: UpstreamRequest, *, asks: bool) -> Deliver | AnswerItself:
+    """Return what to do with a request of the server; *asks* if the revision has any."""
+    if received.method == "ping":
+        return AnswerItself(received.id, {"result": {}})
+    if asks and received.method in ASKED:
+        return Deliver(received)
+    error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
+    return AnswerItself(received.id, {"error": error})
+
+
+def is_same(given: object, identity: int) -> bool:
+    """Return whether an id is ours; some servers make a string of a number."""
+    if isinstance(given, bool):
+        return False
+    return given == identity or given == str(identity)
+
+
+def outcome_for(messages: list[Received], identity: int) -> UpstreamResult | UpstreamError | None:
+    """Return the response to a request among the messages of a JSON body."""
+    for one in messages:
+        if isinstance(one, UpstreamResponse) and is_same(one.id, identity):
+            return one.outcome
+    return None

@@ -1,0 +1,70 @@
+"""Log what the program of a stdio server writes to standard error, bounded and redacted."""
+
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+
+from gatepost.mcp.pipes import LineReader, LineTooLong
+
+MOST_CHARACTERS = 1_000
+MOST_BYTES = 16_384
+LINES, PER_S = 50, 10.0
+"""Lines that are logged in each period; the others are counted."""
+
+log = structlog.get_logger("gatepost.upstreams")
+
+
+class StderrLog:
+    """Logs lines as `upstream_stderr`."""
+
+    def __init__(
+        self,
+        server: str,
+        tenant: str,
+        redacted: Callable[[str, str], str],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._server, self._tenant, self._redacted = server, tenant, redacted
+        self._clock = clock
+        self._lines = LineReader(MOST_BYTES)
+        self._since, self._logged, self._dropped = clock(), 0, 0
+
+    def take(self, part: bytes) -> None:
+        """Log the lines that end in *part*."""
+        for line in self._lines.cut(part):
+            self._line(line)
+
+    def end(self) -> None:
+        """Log an unfinished last line, and how many were left out."""
+        for line in self._lines.rest():
+            self._line(line)
+        self._report()
+
+    def _line(self, line: bytes | LineTooLong) -> None:
+        now = self._clock()
+        if now - self._since > PER_S:
+            self._report()
+            self._since, self._logged = now, 0
+        if isinstance(line, LineTooLong) or self._logged >= LINES:
+            self._dropped += 1
+            return
+        self._logged += 1
+        # Redacted whole, because a cut could leave half of a secret.
+        text = self._redacted(self._tenant, line.decode(errors="replace"))
+        log.info(
+            "upstream_stderr",
+            upstream=self._server,
+            tenant=self._tenant,
+            line=text[:MOST_CHARACTERS],
+        )
+
+    def _report(self) -> None:
+        if self._dropped:
+            log.warning(
+                "upstream_stderr_dropped",
+                upstream=self._server,
+                tenant=self._tenant,
+                lines=self._dropped,
+            )
+            self._dropped = 0

@@ -1,0 +1,133 @@
+"""One request to a stdio server, from its line to its final message."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    UpstreamMessage,
+    UpstreamRequest,
+)
+from gatepost.upstreams.transport import outgoing
+from gatepost.upstreams.transport.answers import STREAMS
+from gatepost.upstreams.transport.clock import ExchangeClock
+from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.failures import invalid, late
+from gatepost.upstreams.transport.incoming import InvalidMessage, Received
+from gatepost.upstreams.transport.outgoing import PreparedRequest
+from gatepost.upstreams.transport.reader import AnswerItself, Deliver, MessageReader
+from gatepost.upstreams.transport.stdio_process import StdioProcess
+
+
+class StdioExchange:
+    """Sends its request with the first step of `messages`, which is iterated once."""
+
+    def __init__(
+        self, process: StdioProcess, concurrency: UpstreamConcurrency, request: PreparedRequest
+    ) -> None:
+        self._process, self._concurrency, self._request = process, concurrency, request
+        self._server = process.server
+        self._clock = ExchangeClock(request.options.timeout_s, request.options.idle_s)
+        self._reader = MessageReader(
+            request.id, request.options.progress_token, asks=request.era == "session"
+        )
+        self._received: deque[tuple[Received, int]] = deque()
+        self._arrived = asyncio.Event()
+        self._failure: ConnectionFailure | None = None
+        self._bytes = 0
+        self._open: set[int | str] = set()
+        self._sent = self._ended = self._cancelled = False
+        self._messages = self._run()
+
+    def messages(self) -> AsyncIterator[UpstreamMessage]:
+        """Return the messages of this request (`UpstreamExchange`)."""
+        return self._messages
+
+    async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
+        """Answer a request of the upstream (`UpstreamExchange`)."""
+        if request_id not in self._open:
+            return
+        self._open.discard(request_id)
+        self._concurrency.resume()
+        try:
+            await self._process.send(outgoing.response(request_id, answer))
+        finally:
+            self._clock.answered()
+
+    async def cancel(self, reason: str) -> None:
+        """Tell the upstream that nobody waits any more (`UpstreamExchange`)."""
+        if self._ended or self._cancelled:
+            return
+        self._cancelled = True
+        if self._sent:
+            params = {"requestId": self._request.id, "reason": reason[:500]}
+            self._process.aside(outgoing.message("notifications/cancelled", params))
+        self._clock.stop()
+
+    async def aclose(self) -> None:
+        """End the exchange; an unfinished request is cancelled."""
+        await self._messages.aclose()
+        self._process.finish(self._request.id)
+        if self._sent and not self._ended and self._failure is None:
+            await self.cancel("the request was given up")
+        for _ in self._open:
+            self._concurrency.resume()
+        self._open.clear()
+
+    def receive(self, message: Received, size: int) -> None:
+        """Take a message from the process (`MessageReceiver`)."""
+        most = self._request.options.max_bytes
+        self._bytes += size
+        if size > most or self._bytes > most * STREAMS:
+            self.fail(invalid(self._server, "sent more than is read of one answer"))
+            return
+        self._received.append((message, size))
+        self._arrived.set()
+
+    def fail(self, failure: ConnectionFailure) -> None:
+        """Take note that no more messages come (`MessageReceiver`)."""
+        self._failure = self._failure or failure
+        self._arrived.set()
+
+    async def _run(self) -> AsyncGenerator[UpstreamMessage, None]:
+        self._process.begin(self._request.id, self)
+        try:
+            async with self._clock.waiting():
+                body = self._request.body()
+                self._sent = True
+                await self._process.send(body)
+        except TimeoutError:
+            raise late(self._server) from None
+        while not self._ended:
+            try:
+                async with self._clock.waiting():
+                    message = await self._next()
+            except TimeoutError:
+                raise late(self._server) from None
+            except InvalidMessage as problem:
+                raise invalid(self._server, str(problem)) from None
+            if isinstance(message, UpstreamRequest) and message.id not in self._open:
+                self._open.add(message.id)
+                self._clock.asked()
+                self._concurrency.release()
+            if message is not None:
+                yield message
+
+    async def _next(self) -> UpstreamMessage | None:
+        """Return the next message to pass on; None after one that only shows that it works."""
+        while True:
+            while not self._received:
+                if self._failure is not None:
+                    raise self._failure
+                self._arrived.clear()
+                await self._arrived.wait()
+            judged = self._reader.judge(self._received.popleft()[0])
+            if isinstance(judged, Deliver):
+                self._ended = judged.final
+                return judged.message
+            if isinstance(judged, AnswerItself):
+                self._process.aside(outgoing.response(judged.id, judged.answer))
+            elif judged == "heard":
+                return None

@@ -1,0 +1,113 @@
+"""Say how the program of a stdio server is confined."""
+
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from gatepost.sandbox import SYSTEM, Confined
+from gatepost.upstreams.connection import ConnectionFailure
+from gatepost.upstreams.server import StdioProgram, UpstreamServer
+
+REFERENCE = "secret:"
+USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+OPEN_FILES = 1_024
+THREADS = 16
+"""Threads that each process may have, because the system counts them as processes."""
+INSTALLATIONS = ("pyvenv.cfg", "lib/node_modules", "include/node", "lib/python3", "lib/python3.11")
+"""What shows that a folder holds an installation of Python or Node, and nobody's files."""
+
+
+class ProgramServices(msgspec.Struct, frozen=True):
+    """What the connections to stdio servers need of the process that runs them."""
+
+    secret: Callable[[str, str], Awaitable[str | None]]
+    """Returns a tenant's secret by its name; None if there is none."""
+    redacted: Callable[[str, str], str]
+    """Returns a text without the secrets of a tenant."""
+
+
+async def environment(
+    server: UpstreamServer, program: StdioProgram, services: ProgramServices
+) -> dict[str, str]:
+    """Return the program's environment; raises ConnectionFailure if a secret is missing."""
+    found: dict[str, str] = {}
+    for name, value in program.env.items():
+        if value.startswith(REFERENCE):
+            secret = await services.secret(server.tenant, value.removeprefix(REFERENCE))
+            if secret is None:
+                raise ConnectionFailure(
+                    "denied",
+                    f"The MCP server {server.name} needs the secret "
+                    f"{value.removeprefix(REFERENCE)!r}, which its tenant does not have.",
+                )
+            value = secret
+        if "\0" in name + value or "=" in name or not name:
+            raise ConnectionFailure(
+                "denied", f"The environment of the MCP server {server.name} cannot be set."
+            )
+        found[name] = value
+    return found
+
+
+def confined(server: UpstreamServer, program: StdioProgram, env: Mapping[str, str]) -> Confined:
+    """Return the program with all that it may use; raises ConnectionFailure if it is missing."""
+    command = located(program.command)
+    if command is None:
+        raise ConnectionFailure(
+            "unreachable",
+            f"The program of the MCP server {server.name} is not installed on this machine.",
+        )
+    folders = tuple(dict.fromkeys((str(command.parent), str(command.resolve().parent))))
+    limits = {
+        # Not the address space, of which Node reserves far more than it uses.
+        "DATA": program.memory_bytes,
+        "NPROC": tasks_of_this_user() + program.processes * THREADS,
+        "NOFILE": OPEN_FILES,
+    }
+    return Confined(
+        argv=(str(command), *program.args),
+        env={"PATH": os.pathsep.join((*folders, *USUAL_PATH)), "LANG": "C.UTF-8", **env},
+        root="/",
+        reads=(*installations(command), *program.reads),
+        writes=program.writes,
+        network=program.network,
+        offline=not program.network,
+        limits=limits,
+        runs=(*SYSTEM, *folders),
+    )
+
+
+def located(command: str) -> Path | None:
+    """Return the absolute path of a command, with its links; None if it cannot be executed."""
+    found = command if command.startswith("/") else shutil.which(command)
+    if found is None or not os.access(found, os.X_OK) or not Path(found).is_file():
+        return None
+    return Path(found)
+
+
+def installations(command: Path) -> Iterator[str]:
+    """Yield the folders of Python or Node that a command of theirs reads."""
+    for one in dict.fromkeys((command, command.resolve())):
+        above = one.parent.parent
+        versioned = any(above.glob("lib/python3.*")) if one.parent.name == "bin" else False
+        if versioned or any((above / sign).exists() for sign in INSTALLATIONS):
+            yield str(above)
+
+
+def tasks_of_this_user() -> int:
+    """Return the number of processes and threads that count against this user's limit."""
+    count = 0
+    try:
+        entries = [one for one in os.scandir("/proc") if one.name.isdigit()]
+    except OSError:
+        return 4_096  # not Linux
+    for entry in entries:
+        try:
+            if entry.stat().st_uid == os.getuid():
+                count += len(os.listdir(f"{entry.path}/task"))
+        except OSError:
+            continue
+    return count

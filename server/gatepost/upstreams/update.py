@@ -1,0 +1,144 @@
+"""Fetch the catalogue of a server once, review it, and store it."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from gatepost.tools.context import Listed as ListName
+from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.catalogue import Catalogue, Section, same_content
+from gatepost.upstreams.catalogue_store import CatalogueTooLarge
+from gatepost.upstreams.connection import ConnectionFailure, Connections
+from gatepost.upstreams.fetch import fetched
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.store import UpstreamStore
+
+Announce = Callable[[str, frozenset[ListName]], Awaitable[None]]
+"""Tells the clients of a tenant which of its lists changed."""
+Principal = tuple[str, ...]
+
+FETCH_S = 60.0
+"""How long one fetch may take in all, in seconds."""
+
+LISTS_OF: dict[Section, ListName] = {
+    "tools": "tools",
+    "resources": "resources",
+    "templates": "resources",
+    "prompts": "prompts",
+}
+"""The list of ours in which the definitions of a section stand."""
+
+log = structlog.get_logger("gatepost.upstreams")
+
+
+class CatalogueUpdate:
+    """Fetches catalogues; several may run at once, also of the same server."""
+
+    def __init__(
+        self,
+        store: UpstreamStore,
+        connections: Connections,
+        announce: Announce,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._connections, self._announce = store, connections, announce
+        self._clock = clock
+
+    async def run(self, server: UpstreamServer, principal: Principal | None) -> Catalogue:
+        """
+        Fetch a catalogue, store it and return it.
+
+        Raises ConnectionFailure after noting the failure in the last good catalogue, and
+        StoreUnavailable.
+        """
+        connection = self._connections.of(listing_view(server), principal)
+        try:
+            async with asyncio.timeout(FETCH_S):
+                listed = await fetched(connection, server)
+            return await self._keep(server, listed, principal)
+        except TimeoutError:
+            reason = f"The server {server.name} did not list its tools within {FETCH_S:.0f} s."
+            failure = ConnectionFailure("timeout", reason)
+        except CatalogueTooLarge:
+            reason = f"The catalogue of the server {server.name} is too large to be stored."
+            failure = ConnectionFailure("invalid", reason)
+        except ConnectionFailure as raised:
+            failure = raised
+        await self._note(server, failure, principal)
+        raise failure
+
+    async def _keep(
+        self, server: UpstreamServer, listed: Listed, principal: Principal | None
+    ) -> Catalogue:
+        catalogues, tenant = self._store.catalogues, server.tenant
+        before = await catalogues.get(tenant, server.id, principal)
+        while True:
+            pins, revision = await catalogues.pins(tenant, server.id)
+            made, kept = await asyncio.to_thread(
+                assembled, server, listed, pins, before, now=self._clock()
+            )
+            if kept is not pins:
+                # Another fetch or an administrator may have changed the pins meanwhile.
+                if not await catalogues.put_pins(tenant, server.id, kept, revision):
+                    continue
+                revision += 1
+            is_new = before is None or not same_content(before, made) or bool(before.failure)
+            await catalogues.put(tenant, made, principal, told=is_new)
+            if (await catalogues.pins(tenant, server.id))[1] == revision:
+                break
+        if await self._store.server(tenant, server.id) is None:
+            await catalogues.delete(tenant, server.id)  # it was deleted while this fetch ran
+        else:
+            await self._tell(server, before, made)
+        return made
+
+    async def _note(
+        self, server: UpstreamServer, failure: ConnectionFailure, principal: Principal | None
+    ) -> None:
+        before = await self._store.catalogues.get(server.tenant, server.id, principal)
+        log.warning(
+            "upstream_not_listed", tenant=server.tenant, server=server.name, reason=failure.reason
+        )
+        if before is None:
+            before = Catalogue(server_id=server.id, fetched_at=0.0)
+        failing = msgspec.structs.replace(
+            before, failing_since=before.failing_since or self._clock(), failure=failure.message
+        )
+        is_new = before.failing_since is None
+        await self._store.catalogues.put(server.tenant, failing, principal, told=is_new)
+
+    async def _tell(
+        self, server: UpstreamServer, before: Catalogue | None, after: Catalogue
+    ) -> None:
+        changed = {
+            LISTS_OF[section]
+            for section in LISTS_OF
+            if _section(before, section) != _section(after, section)
+        }
+        if before is not None and changed:
+            log.info(
+                "upstream_list_changed",
+                tenant=server.tenant,
+                server=server.name,
+                lists=sorted(changed),
+                waiting=len(after.changes),
+            )
+        if changed:
+            await self._announce(server.tenant, frozenset(changed))
+
+
+def listing_view(server: UpstreamServer) -> UpstreamServer:
+    """Return a server as its catalogue is fetched: with its `list_credential` if it has one."""
+    if not server.list_credential:
+        return server
+    return msgspec.structs.replace(server, credential=server.list_credential)
+
+
+def _section(catalogue: Catalogue | None, section: Section) -> tuple[object, ...]:
+    if catalogue is None:
+        return ()
+    return tuple(one for one in catalogue.definitions if one.section == section)

@@ -1,0 +1,1 @@
+"""Credentials with which Gatepost signs in at other servers."""

@@ -1,0 +1,277 @@
+"""`/v1/mcp-servers`: a tenant's administrators manage its upstreams, and see no secret."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.rest.conftest import Heard, Octopus
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
+
+ADMIN = "gatepost:admin"
+SERVERS = "/v1/mcp-servers"
+LEARN = {
+    "name": "microsoft_learn",
+    "description": "Microsoft Learn documentation server",
+    "url": "https://learn.microsoft.com/api/mcp",
+    "transport_type": "http",
+    "api_key": "optional-api-key",
+    "headers": {"X-Custom-Header": "value-of-a-header"},
+}
+"""The example of the seed document."""
+
+
+class Administrator(Octopus):
+    """An administrator of one tenant, who sends JSON."""
+
+    def ask(self, method: str, path: str, body: Any = None) -> Heard:
+        sent = b"" if body is None else json.dumps(body).encode()
+        raw = self.server.client.send(method, f"{self.base}{path}", (), sent, token=self.token)
+        return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
+
+
+@pytest.fixture(scope="module")
+def server(idp: Idp) -> Iterator[Server]:
+    upstreams = [
+        {"name": "for_acme", "tenants": ["acme"], "url": "https://mcp.example.com/mcp"},
+        {"name": "for_all", "tenants": ["*"], "url": "https://all.example.com/mcp"},
+    ]
+    anybody = {"create_on_first_use": True}
+    with running_server(
+        idp, [issuer_settings(idp)], tenancy=anybody, upstreams=upstreams
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def admin(server: Server) -> Iterator[Administrator]:
+    """An administrator of `acme`, whose servers are removed afterwards."""
+    administrator = Administrator(server, server.token(scope=ADMIN))
+    yield administrator
+    for one in administrator.ask("GET", SERVERS).json["data"]:
+        if one["source"] == "api":
+            assert administrator.ask("DELETE", f"{SERVERS}/{one['id']}").status == 204
+
+
+@pytest.mark.requirement("E1", "E6", "E7")
+def test_the_example_of_the_document_is_added_read_changed_and_removed(
+    admin: Administrator,
+) -> None:
+    """Create, read, disable, delete, with the documented fields, and never a secret."""
+    added = admin.ask("POST", SERVERS, LEARN)
+    assert added.status == 201, added
+    one = f"{SERVERS}/{added.json['id']}"
+    read = admin.ask("GET", one)
+    listed = admin.ask("GET", SERVERS)
+
+    assert read.json["api_key_set"] is True
+    assert read.json["transport_type"] == "http"
+    assert read.json["status"] == "active"
+    assert read.json["cached_tools"] == []
+    assert read.json["tools_cached_at"] is None
+    assert read.json["header_names"] == ["x-custom-header"]
+    assert read.json["created_at"].endswith("Z")
+    for answer in (added, read, listed):
+        assert b"optional-api-key" not in answer.raw.body
+        assert b"value-of-a-header" not in answer.raw.body
+    disabled = admin.ask("PATCH", one, {"status": "disabled"})
+    assert (disabled.status, disabled.json["status"]) == (200, "disabled")
+    assert admin.ask("DELETE", one).status == 204
+    assert admin.ask("GET", one).error == (404, "not_found")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no name": ({"url": "https://a.example.com/mcp"}, "name"),
+    "empty name": ({"name": " "}, "name"),
+    "long name": ({"name": "n" * 256}, "name"),
+    "name with a line break": ({"name": "a\nb"}, "name"),
+    "name of another type": ({"name": 7}, "name"),
+    "no url": ({"name": "a"}, "url"),
+    "long url": ({"url": "https://a.example.com/" + "p" * 2_048}, "url"),
+    "ftp": ({"url": "ftp://a.example.com/"}, "url"),
+    "plain http": ({"url": "http://a.example.com/mcp"}, "url"),
+    "user in the url": ({"url": "https://u:p@a.example.com/mcp"}, "url"),
+    "url of another type": ({"url": None}, "url"),
+    "long description": ({"description": "d" * 10_241}, "description"),
+    "transport": ({"transport_type": "stdio"}, "transport_type"),
+    "command": ({"command": "sh"}, "command"),
+    "args": ({"args": ["-c", "id"]}, "args"),
+    "env": ({"env": {"A": "b"}}, "env"),
+    "short key": ({"api_key": "short"}, "api_key"),
+    "key with a line break": ({"api_key": "long-enough\r\nX-Evil: 1"}, "api_key"),
+    "101 headers": ({"headers": {f"X-{at}": "v" for at in range(101)}}, "headers"),
+    "header twice": ({"headers": {"X-A": "v", "x-a": "w"}}, "headers"),
+    "header with a line break": ({"headers": {"X-A": "v\r\nX-Evil: 1"}}, "headers"),
+    "header name with a colon": ({"headers": {"X-A:": "v"}}, "headers"),
+    "header value of another type": ({"headers": {"X-A": 1}}, "headers"),
+    "status": ({"status": "paused"}, "status"),
+    "unknown member": ({"api_keys": "k"}, "api_keys"),
+    "credential": ({"credential": "crm"}, "credential"),
+}
+"""What is added to a good body (unless it is the point that something is missing)."""
+
+FORBIDDEN_HEADERS = (
+    *("Authorization", "Host", "Cookie", "Content-Length", "Content-Type", "Connection"),
+    *("Proxy-Authorization", "Mcp-Session-Id", "MCP-Protocol-Version", "traceparent"),
+    *("Transfer-Encoding", "Accept", "Last-Event-ID", "X-Forwarded-For"),
+)
+
+
+@pytest.mark.requirement("E1")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_body_with_a_wrong_field_is_refused_and_names_it(admin: Administrator, name: str) -> None:
+    """400, the field, and nothing is stored."""
+    fields, field = REFUSED[name]
+    body = fields if name in {"no name", "no url"} else {**LEARN, **fields}
+    answer = admin.ask("POST", SERVERS, body)
+
+    assert answer.error == (400, "invalid_field")
+    assert answer.json["field"] == field
+    assert [one["source"] for one in admin.ask("GET", SERVERS).json["data"]] == [
+        "configuration"
+    ] * 2
+
+
+@pytest.mark.parametrize("header", FORBIDDEN_HEADERS)
+def test_headers_that_frame_a_message_cannot_be_set(admin: Administrator, header: str) -> None:
+    """Neither when a server is added nor later."""
+    added = admin.ask("POST", SERVERS, {**LEARN, "headers": {}})
+    for answer in (
+        admin.ask("POST", SERVERS, {**LEARN, "name": "b", "headers": {header: "value"}}),
+        admin.ask("PATCH", f"{SERVERS}/{added.json['id']}", {"headers": {header: "value"}}),
+    ):
+        assert (answer.error, answer.json["field"]) == ((400, "invalid_field"), "headers")
+
+
+def test_the_nearest_field_is_named(admin: Administrator) -> None:
+    """A typing error is found at once."""
+    answer = admin.ask("POST", SERVERS, {**LEARN, "apikey": "k"})
+
+    assert "Did you mean api_key?" in answer.json["message"]
+
+
+def test_a_name_is_taken_once(admin: Administrator) -> None:
+    """By the API and by the configuration, also when a server is renamed."""
+    first = admin.ask("POST", SERVERS, LEARN)
+    second = admin.ask("POST", SERVERS, {**LEARN, "name": "other"})
+    one = f"{SERVERS}/{second.json['id']}"
+
+    assert first.status == second.status == 201
+    assert admin.ask("POST", SERVERS, LEARN).error == (409, "conflict")
+    assert admin.ask("POST", SERVERS, {**LEARN, "name": "for_acme"}).error == (409, "conflict")
+    assert admin.ask("PATCH", one, {"name": LEARN["name"]}).error == (409, "conflict")
+
+
+@pytest.mark.requirement("E6")
+def test_stored_secrets_do_not_follow_a_server_to_another_host(admin: Administrator) -> None:
+    """An administrator who does not know the key cannot have it sent elsewhere."""
+    added = admin.ask("POST", SERVERS, LEARN)
+    one = f"{SERVERS}/{added.json['id']}"
+    elsewhere = {"url": "https://evil.example.com/mcp"}
+
+    assert admin.ask("PATCH", one, elsewhere).error == (400, "invalid_field")
+    assert admin.ask("PATCH", one, {**elsewhere, "api_key": None}).error[0] == 400
+    moved = admin.ask("PATCH", one, {**elsewhere, "api_key": None, "headers": {}})
+    assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (200, False, [])
+
+
+@pytest.mark.requirement("E8")
+def test_servers_of_the_configuration_are_shown_and_cannot_be_changed(
+    admin: Administrator,
+) -> None:
+    """Only the operator changes them."""
+    for one in admin.ask("GET", SERVERS).json["data"]:
+        path = f"{SERVERS}/{one['id']}"
+        assert one["source"] == "configuration"
+        assert admin.ask("GET", path).json["id"] == one["id"]
+        assert admin.ask("PATCH", path, {"status": "disabled"}).error == (409, "conflict")
+        assert admin.ask("DELETE", path).error == (409, "conflict")
+
+
+@pytest.mark.requirement("E1")
+def test_two_tenants_never_meet(server: Server, admin: Administrator) -> None:
+    """The same name twice, and another tenant's id is unknown by every method."""
+    other = Administrator(server, server.token(scope=ADMIN, org_id="globex"))
+    mine = admin.ask("POST", SERVERS, LEARN).json
+    theirs = other.ask("POST", SERVERS, {**LEARN, "api_key": "another-key-of-globex"}).json
+    path = f"{SERVERS}/{mine['id']}"
+
+    assert mine["id"] != theirs["id"]
+    assert theirs["id"] not in {one["id"] for one in admin.ask("GET", SERVERS).json["data"]}
+    assert {one["name"] for one in other.ask("GET", SERVERS).json["data"]} == {
+        "for_all",
+        "microsoft_learn",
+    }
+    for answer in (
+        other.ask("GET", path),
+        other.ask("PATCH", path, {"status": "disabled"}),
+        other.ask("DELETE", path),
+        other.ask("POST", f"{path}/refresh"),
+    ):
+        assert answer.error == (404, "not_found")
+    assert admin.ask("GET", path).json["status"] == "active"
+    assert other.ask("DELETE", f"{SERVERS}/{theirs['id']}").status == 204
+
+
+def test_a_token_without_the_scope_is_challenged(server: Server) -> None:
+    """By 403 and the scope that it needs, whatever the method."""
+    caller = Administrator(server, server.token(scope="files:read"))
+    for method, path in (("GET", SERVERS), ("POST", SERVERS), ("GET", "/v1/agents")):
+        answer = caller.ask(method, path, LEARN if method == "POST" else None)
+        assert answer.status == 403
+        assert f'scope="{ADMIN}"' in answer.raw.field("www-authenticate")
+
+
+@pytest.mark.requirement("E2")
+def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: Administrator) -> None:
+    """With a sentence that names the server and nothing that it said."""
+    added = admin.ask("POST", SERVERS, {"name": "gone", "url": "https://gone.invalid/mcp"})
+    answer = admin.ask("POST", f"{SERVERS}/{added.json['id']}/refresh")
+
+    assert answer.error == (502, "upstream_unreachable")
+    assert "gone" in answer.json["message"]
+
+
+def test_changes_are_on_record_without_secrets(server: Server, admin: Administrator) -> None:
+    """Who did what to which server."""
+    added = admin.ask("POST", SERVERS, LEARN).json
+    admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
+    admin.ask("DELETE", f"{SERVERS}/{added['id']}")
+    written = server.log()
+
+    assert "optional-api-key" not in written
+    assert "value-of-a-header" not in written
+
+
+@pytest.mark.requirement("E9")
+def test_an_agent_gets_the_capabilities_that_exist(server: Server, admin: Administrator) -> None:
+    """Of its tenant: a server's, a pack's, and no other."""
+    learn = admin.ask("POST", SERVERS, {"name": "learn", "url": "https://a.example.com/mcp"}).json
+    listed = admin.ask("GET", "/v1/capabilities").json["data"]
+    reference = f"mcp:{learn['id']}"
+
+    shown = next(one for one in listed if one["id"] == reference)
+    assert (shown["icon"], shown["category"]) == ("plug", "MCP Servers")
+    assert "pack:demo" in {one["id"] for one in listed}
+    agent = admin.ask("POST", "/v1/agents", {"name": "assistant", "client_id": "assistant-1"})
+    assert agent.status == 201
+    path = f"/v1/agents/{agent.json['id']}"
+    changed = admin.ask("PATCH", path, {"capabilities": [{"ref": reference}]})
+    assert changed.json["capabilities"] == [{"ref": reference}]
+    for wrong in ("mcp:01933b5a-0000-7000-8000-000000000501", "pack:nothing", "nothing"):
+        refused = admin.ask("PATCH", path, {"capabilities": [{"ref": wrong}]})
+        assert (refused.error, refused.json["field"]) == ((400, "invalid_field"), "capabilities")
+    taken = admin.ask("POST", "/v1/agents", {"name": "second", "client_id": "assistant-1"})
+    assert taken.error == (409, "conflict")
+    other = Administrator(server, server.token(scope=ADMIN, org_id="globex"))
+    assert other.ask("GET", path).error == (404, "not_found")
+    assert (
+        other.ask("POST", "/v1/agents", {"name": "x", "capabilities": [{"ref": reference}]}).error[
+            0
+        ]
+        == 400
+    )
+    assert admin.ask("DELETE", path).status == 204
+    assert admin.ask("GET", path).error == (404, "not_found")
