@@ -1,0 +1,85 @@
+"""Reach a parked call on the replica that holds it."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay
+from gatepost.upstreams.calls.machine import Answer, Ended, Step
+from gatepost.upstreams.calls.parked_messages import (
+    BEAT_S,
+    NOTE_S,
+    READY,
+    SILENT_S,
+    ParkedRequest,
+    Sealing,
+    asked_note,
+    replica_topic,
+    reply_topic,
+    step_note,
+)
+from gatepost.upstreams.calls.state import ParkedState
+
+
+class RelayedExchange:
+    """A call that is parked on another replica, seen from this one."""
+
+    def __init__(self, relay: Relay, keyring: KeyRing, kept: ParkedState) -> None:
+        self._tenant = kept.target.tenant
+        self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
+
+    async def after(self, step: int, answer: Answer | None = None) -> Step:
+        """
+        Answer the question of *step* there and return the next step.
+
+        The step is an end of the kind "gone" if the other replica is dead or does not know the
+        call. Raises StoreUnavailable; then the round can be repeated.
+        """
+        kept, reply = self._kept, secrets.token_urlsafe(16)
+        sealing = Sealing(self._keyring, self._tenant, reply)
+        news, ready = asyncio.Event(), asyncio.Event()
+
+        def hear(message: bytes) -> None:
+            if message == READY:
+                ready.set()
+            news.set()
+
+        subscription = await self._relay.follow(reply_topic(reply), hear)
+        try:
+            request = ParkedRequest(kept.parked, kept.target.call, step, answer)
+            await self._relay.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
+            await self._wait(reply, news, ready)
+            note = await self._relay.take(step_note(reply))
+        finally:
+            with suppress(StoreUnavailable):
+                await subscription.aclose()
+        found: Step | None = None if note is None else sealing.open(note, Step)  # type: ignore[arg-type]
+        return Ended("gone") if found is None else found
+
+    async def _wait(self, reply: str, news: asyncio.Event, ready: asyncio.Event) -> None:
+        """Wait for the step, or until the other replica is silent for too long."""
+        loop = asyncio.get_running_loop()
+        heard_at, heard = loop.time(), False
+        while not ready.is_set():
+            if not heard:
+                # A message may be lost. The note is taken once, so a second one does nothing.
+                await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await news.wait()
+            if news.is_set():
+                news.clear()
+                heard_at, heard = loop.time(), True
+            elif loop.time() - heard_at > SILENT_S:
+                return
+
+    async def cancel(self) -> None:
+        """Cancel the call there, if that replica can be reached."""
+        reply = secrets.token_urlsafe(16)
+        request = ParkedRequest(self._kept.parked, self._kept.target.call, cancel=True)
+        sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
+        with suppress(StoreUnavailable):
+            await self._relay.put(asked_note(reply), sealed, ttl_s=NOTE_S)
+            await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
