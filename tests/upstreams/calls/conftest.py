@@ -161,6 +161,24 @@ def offered(
     )
 
 
+async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
+    """A modern tool that asks once."""
+    options = exchange.options
+    if options.input_responses is None:
+        asked = {"sure?": {"method": "elicitation/create", "params": form()}}
+        return UpstreamResult(
+            {"resultType": "input_required", "inputRequests": asked, "requestState": "their-state"}
+        )
+    assert options.request_state == "their-state"
+    return text_result(f"{options.input_responses['sure?']['content']}")
+
+
+async def asks_once(exchange: Exchanged) -> UpstreamResult:
+    """A session-era tool that asks once while it runs."""
+    answer = await exchange.ask("elicitation/create", form())
+    return text_result(f"{answer['result']['content']}")
+
+
 class Gate:
     """One replica with one upstream tool, and its client."""
 

@@ -2,29 +2,10 @@
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.relay import MemoryRelay
-from gatepost.upstreams.connection import UpstreamResult
 from tests.support.asking_tools import accept, ask_again, go_on, questions, said
-from tests.upstreams.calls.conftest import Exchanged, Gate, ScriptedUpstream, form, text_result
+from tests.upstreams.calls.conftest import Gate, ScriptedUpstream, asks_in_rounds, asks_once
 
 TOOL = "mcp_crm__act"
-
-
-async def asks_in_rounds(exchange: Exchanged) -> UpstreamResult:
-    """A modern tool that asks once."""
-    options = exchange.options
-    if options.input_responses is None:
-        asked = {"sure?": {"method": "elicitation/create", "params": form()}}
-        return UpstreamResult(
-            {"resultType": "input_required", "inputRequests": asked, "requestState": "their-state"}
-        )
-    assert options.request_state == "their-state"
-    return text_result(f"{options.input_responses['sure?']['content']}")
-
-
-async def asks_once(exchange: Exchanged) -> UpstreamResult:
-    """A session-era tool that asks once while it runs."""
-    answer = await exchange.ask("elicitation/create", form())
-    return text_result(f"{answer['result']['content']}")
 
 
 async def test_modern_caller_and_modern_upstream() -> None:

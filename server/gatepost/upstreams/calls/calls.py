@@ -51,7 +51,7 @@ from gatepost.upstreams.calls.state import (
     ParkedState,
     RoundState,
     Stale,
-    CallTarget,
+    UpstreamTarget,
     kept_for,
     target_of,
 )
@@ -252,7 +252,7 @@ class _OneCall:
             breaker.succeeded(health.clock())
         return last
 
-    async def _sent(self, target: CallTarget, kept: RoundState | None) -> LastStep:
+    async def _sent(self, target: UpstreamTarget, kept: RoundState | None) -> LastStep:
         description = await self._connection.describe()
         if description.era == "session":
             if not self._declared:
@@ -267,7 +267,7 @@ class _OneCall:
             )
         return await self._in_rounds(target, kept)
 
-    async def _in_rounds(self, target: CallTarget, kept: Any) -> LastStep:
+    async def _in_rounds(self, target: UpstreamTarget, kept: Any) -> LastStep:
         machine = ModernCall(self._server, self._declared, target, kept)
         options, action = self._options(waits=False), machine.begin()
         while True:

@@ -13,7 +13,7 @@ import msgspec
 
 from gatepost.tools.client import Capabilities, InputRequest
 from gatepost.upstreams.calls.questions import MOST_TOGETHER, Unsupported, question
-from gatepost.upstreams.calls.state import ModernState, CallTarget, encoded
+from gatepost.upstreams.calls.state import ModernState, UpstreamTarget, encoded
 from gatepost.upstreams.connection import (
     FailureReason,
     UpstreamError,
@@ -68,7 +68,7 @@ class ModernCall:
         self,
         server: UpstreamServer,
         declared: Capabilities,
-        target: CallTarget,
+        target: UpstreamTarget,
         kept: ModernState | None = None,
     ) -> None:
         self._server, self._declared, self._target = server, declared, target

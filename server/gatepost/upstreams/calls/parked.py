@@ -18,6 +18,7 @@ from gatepost.upstreams.calls.parked_messages import (
     BEAT_S,
     NOTE_S,
     READY,
+    SILENT_S,
     ParkedRequest,
     Sealing,
     asked_note,
@@ -41,6 +42,8 @@ class ParkingLimits(msgspec.Struct, frozen=True):
     process: int = 512
     kept_s: float = PARKED_S
     """How long the last step of a call is kept for a caller that repeats its round."""
+    silent_s: float = SILENT_S
+    """Without a sign of life of a replica for so long, its parked calls count as lost."""
     kept_bytes: int = 64_000_000
     """The size of all last steps that are kept; the oldest are dropped."""
 
@@ -80,7 +83,7 @@ class ParkedCalls:
     ) -> None:
         self.replica = secrets.token_urlsafe(12)
         self.relay, self.keyring = relay, keyring
-        self._limits, self._clock = limits, clock
+        self.limits, self._clock = limits, clock
         self._calls: dict[str, ParkedCall] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribing = asyncio.Lock()
@@ -137,11 +140,11 @@ class ParkedCalls:
         waiting = [one for one in self._calls.values() if one.ended_at is None]
         tenant = sum(one.tenant == call.tenant for one in waiting)
         caller = sum(one.principal == call.principal for one in waiting)
-        limits = self._limits
+        limits = self.limits
         return len(waiting) < limits.process and tenant < limits.tenant and caller < limits.caller
 
     def _sweep(self) -> None:
-        now, limits = self._clock(), self._limits
+        now, limits = self._clock(), self.limits
         ended = [one for one in self._calls.values() if one.ended_at is not None]
         size = sum(one.size for one in ended)
         for one in sorted(ended, key=lambda one: one.ended_at or 0.0):

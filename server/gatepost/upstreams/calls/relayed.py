@@ -12,7 +12,6 @@ from gatepost.upstreams.calls.parked_messages import (
     BEAT_S,
     NOTE_S,
     READY,
-    SILENT_S,
     ParkedRequest,
     Sealing,
     asked_note,
@@ -26,7 +25,10 @@ from gatepost.upstreams.calls.state import ParkedState
 class RelayedExchange:
     """A call that is parked on another replica, seen from this one."""
 
-    def __init__(self, relay: Relay, keyring: KeyRing, kept: ParkedState) -> None:
+    def __init__(
+        self, relay: Relay, keyring: KeyRing, kept: ParkedState, *, silent_s: float
+    ) -> None:
+        self._silent_s = silent_s
         self._tenant = kept.target.tenant
         self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
 
@@ -72,7 +74,7 @@ class RelayedExchange:
             if news.is_set():
                 news.clear()
                 heard_at, heard = loop.time(), True
-            elif loop.time() - heard_at > SILENT_S:
+            elif loop.time() - heard_at > self._silent_s:
                 return
 
     async def cancel(self) -> None:

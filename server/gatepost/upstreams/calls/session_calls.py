@@ -28,7 +28,7 @@ from gatepost.upstreams.calls.parked import ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
 from gatepost.upstreams.calls.relayed import RelayedExchange
 from gatepost.upstreams.calls.running import NoSuchStep, Open, RunningExchange
-from gatepost.upstreams.calls.state import ParkedState, CallTarget, encoded
+from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
 from gatepost.upstreams.server import UpstreamServer
 
 REJECTED = -1
@@ -56,7 +56,7 @@ class SessionCalls:
         ctx: CallContext,
         server: UpstreamServer,
         declared: Capabilities,
-        target: CallTarget,
+        target: UpstreamTarget,
         open_: Open,
         *,
         tie: str | None,
@@ -97,7 +97,9 @@ class SessionCalls:
             except asyncio.CancelledError:
                 running.cancel("The caller cancelled the call")
                 raise
-        there = RelayedExchange(self._relay, self._keyring, kept)
+        there = RelayedExchange(
+            self._relay, self._keyring, kept, silent_s=self._parked.limits.silent_s
+        )
         try:
             return await self._converse(ctx, server, there, kept, None)
         except asyncio.CancelledError:
@@ -166,7 +168,7 @@ class SessionCalls:
             return False
         return True
 
-    async def _tied(self, target: CallTarget, tie: str) -> ParkedState | None:
+    async def _tied(self, target: UpstreamTarget, tie: str) -> ParkedState | None:
         """Return the call that is parked under the caller's idempotency key."""
         events = await self._relay.of(target.tenant).read(_tie_log(tie), 0)
         if not events:

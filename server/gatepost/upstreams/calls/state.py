@@ -19,7 +19,7 @@ class Stale(Exception):
     """A state cannot be continued; the message is a sentence for the agent."""
 
 
-class CallTarget(msgspec.Struct, frozen=True):
+class UpstreamTarget(msgspec.Struct, frozen=True):
     """The call that a state belongs to."""
 
     tenant: str
@@ -36,7 +36,7 @@ class CallTarget(msgspec.Struct, frozen=True):
 class ModernState(msgspec.Struct, frozen=True, tag="modern"):
     """A call of a modern upstream that asked for input."""
 
-    target: CallTarget
+    target: UpstreamTarget
     round: int
     requests: dict[str, InputRequest]
     names: dict[str, str]
@@ -48,7 +48,7 @@ class ModernState(msgspec.Struct, frozen=True, tag="modern"):
 class ParkedState(msgspec.Struct, frozen=True, tag="parked"):
     """A call of a session-era upstream that waits in one process for an answer."""
 
-    target: CallTarget
+    target: UpstreamTarget
     replica: str
     parked: str
     step: int
@@ -64,10 +64,10 @@ _encode = msgspec.json.encode
 
 def target_of(
     ctx: CallContext, server: UpstreamServer, definition: Definition, arguments: Any
-) -> CallTarget:
+) -> UpstreamTarget:
     """Return what identifies this call: caller, upstream, definition and arguments."""
     told = msgspec.json.encode([ctx.caller.identity_key, arguments], order="deterministic")
-    return CallTarget(
+    return UpstreamTarget(
         tenant=ctx.caller.tenant_id,
         server=server.id,
         section=definition.section,
@@ -84,7 +84,7 @@ def encoded(state: RoundState) -> bytes | None:
 
 
 def kept_for(
-    kept: bytes, target: CallTarget, server: UpstreamServer, *, nested: bool
+    kept: bytes, target: UpstreamTarget, server: UpstreamServer, *, nested: bool
 ) -> RoundState | None:
     """
     Return the state that a round continues; None if the call begins with this round.
@@ -109,7 +109,7 @@ def kept_for(
     return state
 
 
-def _place(target: CallTarget) -> Mapping[str, Any]:
+def _place(target: UpstreamTarget) -> Mapping[str, Any]:
     return {
         name: value for name, value in msgspec.structs.asdict(target).items() if name != "digest"
     }
