@@ -91,8 +91,7 @@ class ScriptedUpstream:
     def __init__(self, script: Script, *, era: Era = "modern") -> None:
         self.script, self.era = script, era
         self.exchanges: list[Exchanged] = []
-        self.over = 0
-        """How many exchanges have ended."""
+        self.begun, self.ended = asyncio.Event(), asyncio.Event()
         self.principals: list[tuple[str, ...] | None] = []
         self.unreachable: ConnectionFailure | None = None
 
@@ -111,6 +110,7 @@ class ScriptedUpstream:
     ) -> AsyncIterator[Exchanged]:
         made = Exchanged(method, params, options)
         self.exchanges.append(made)
+        self.begun.set()
 
         async def play() -> None:
             last = await self.script(made)
@@ -123,7 +123,7 @@ class ScriptedUpstream:
         finally:
             playing.cancel()
             await asyncio.wait({playing})
-            self.over += 1
+            self.ended.set()
 
     def notifications(self) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
         raise NotImplementedError

@@ -55,15 +55,11 @@ async def test_a_cancelled_call_is_cancelled_at_the_upstream() -> None:
     upstream = ScriptedUpstream(lambda _: asyncio.Event().wait(), era="session")  # type: ignore[arg-type,return-value]
     pair = await opened(upstream)
     live = pair.call(pair.one, TOOL)
-    async with asyncio.timeout(20):
-        while not upstream.exchanges:
-            await asyncio.sleep(0)
+    await asyncio.wait_for(upstream.begun.wait(), 20)
 
     await pair.cancel(pair.one, 7)
     await finished(live)
-    async with asyncio.timeout(20):
-        while not upstream.over:
-            await asyncio.sleep(0)
+    await asyncio.wait_for(upstream.ended.wait(), 20)
 
     assert upstream.exchanges[0].cancelled
 

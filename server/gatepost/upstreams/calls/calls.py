@@ -11,7 +11,7 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.relay import Relay
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
-from gatepost.tools.client import Capabilities
+from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.raw_schema import validator_of
@@ -243,6 +243,9 @@ class _OneCall:
             last = await self._sent(target, kept)
         except ConnectionFailure as failure:
             last = ended_by(failure)
+        except InputNeeded:
+            breaker.succeeded(health.clock())  # it has answered, with a question
+            raise
         finally:
             if last is None:
                 breaker.released()

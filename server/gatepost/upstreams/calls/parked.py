@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -27,6 +26,9 @@ from gatepost.upstreams.calls.parked_messages import (
     step_note,
 )
 from gatepost.upstreams.calls.running import NoSuchStep, RunningExchange
+from gatepost.upstreams.connection import UpstreamNotification
+from gatepost.upstreams.server import UpstreamServer
+from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.upstreams")
 
@@ -55,8 +57,8 @@ class ParkedCall(msgspec.Struct, eq=False):
     """One call that is parked here, or has ended and is kept for a while."""
 
     id: str
-    tenant: str
-    principal: bytes
+    caller: TenantContext
+    server: UpstreamServer
     call: str
     """The digest of caller and arguments that a request for it must repeat."""
     running: RunningExchange
@@ -103,7 +105,7 @@ class ParkedCalls:
         if call.id not in self._calls:
             if self._closed or not self._has_room(call):
                 return False
-            await self._subscribe(call.tenant)
+            await self._subscribe(call.caller.tenant_id)
             self._calls[call.id] = call
         return True
 
@@ -111,7 +113,7 @@ class ParkedCalls:
         """Return the exchange of a parked call; None if it is unknown or another caller's."""
         self._sweep()
         found = self._calls.get(identity)
-        if found is None or found.tenant != tenant or found.call != call:
+        if found is None or found.caller.tenant_id != tenant or found.call != call:
             return None
         return found.running
 
@@ -120,6 +122,12 @@ class ParkedCalls:
         if (call := self._calls.get(identity)) is not None:
             call.ended_at, call.size = self._clock(), size
             call.running.listener = None
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Cancel the parked calls of these callers, whose access has ended."""
+        for one in self._calls.values():
+            if which(one.caller):
+                one.running.cancel("The caller may not call any more")
 
     async def aclose(self) -> None:
         """Cancel all parked calls: their callers hear that the outcome is unknown."""
@@ -138,10 +146,17 @@ class ParkedCalls:
 
     def _has_room(self, call: ParkedCall) -> bool:
         waiting = [one for one in self._calls.values() if one.ended_at is None]
-        tenant = sum(one.tenant == call.tenant for one in waiting)
-        caller = sum(one.principal == call.principal for one in waiting)
+        tenant = [one for one in waiting if one.caller.tenant_id == call.caller.tenant_id]
+        caller = [one for one in tenant if one.caller.principal_key == call.caller.principal_key]
+        # Each holds a request at its server, and others must not find all of them taken.
+        server = [one for one in tenant if one.server.id == call.server.id]
         limits = self.limits
-        return len(waiting) < limits.process and tenant < limits.tenant and caller < limits.caller
+        return (
+            len(waiting) < limits.process
+            and len(tenant) < limits.tenant
+            and len(caller) < limits.caller
+            and len(server) < max(call.server.concurrency // 2, 1)
+        )
 
     def _sweep(self) -> None:
         now, limits = self._clock(), self.limits
@@ -180,6 +195,8 @@ class ParkedCalls:
                 if running is not None:
                     running.cancel("The caller cancelled the call")
                 return
+            if running is not None:
+                running.listener = _Publisher(relay, sealing, reply)
             step = await self._next(relay, reply, running, asked.step, asked.answer)
             await relay.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
             await relay.publish(reply_topic(reply), READY)
@@ -209,6 +226,12 @@ class ParkedCalls:
             waiting.cancel()
 
 
-def counted(calls: ParkedCalls) -> Counter[str]:
-    """Return the number of calls that are parked in this process, by tenant."""
-    return Counter(one.tenant for one in calls._calls.values() if one.ended_at is None)
+class _Publisher:
+    """Sends a call's notifications to the replica that has the caller's request."""
+
+    def __init__(self, relay: TenantRelay, sealing: Sealing, reply: str) -> None:
+        self._relay, self._sealing, self._topic = relay, sealing, reply_topic(reply)
+
+    async def __call__(self, notification: UpstreamNotification) -> None:
+        """Send one notification; raises StoreUnavailable."""
+        await self._relay.publish(self._topic, self._sealing.seal(notification))

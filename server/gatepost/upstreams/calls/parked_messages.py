@@ -7,6 +7,7 @@ import msgspec
 from gatepost.secrets.keyring import KeyRing
 from gatepost.upstreams.calls.machine import Answer, Step
 from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.connection import UpstreamNotification
 
 PURPOSE = "parked-call"
 BEAT_S = 1.0
@@ -39,7 +40,7 @@ class Sealing:
         self._keyring = keyring
         self._context = msgspec.json.encode([tenant, reply])
 
-    def seal(self, message: ParkedRequest | ParkedState | Step) -> bytes:
+    def seal(self, message: ParkedRequest | ParkedState | UpstreamNotification | Step) -> bytes:
         """Return the message, encrypted."""
         text = msgspec.json.encode(message)
         starts = range(0, len(text), CHUNK_BYTES)

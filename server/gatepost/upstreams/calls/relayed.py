@@ -9,6 +9,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay
 from gatepost.upstreams.calls.machine import Answer, Ended, Step
 from gatepost.upstreams.calls.parked_messages import (
+    ALIVE,
     BEAT_S,
     NOTE_S,
     READY,
@@ -19,7 +20,12 @@ from gatepost.upstreams.calls.parked_messages import (
     reply_topic,
     step_note,
 )
+from gatepost.upstreams.calls.running import Listener
 from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.connection import UpstreamNotification
+
+MOST_HEARD = 256
+"""Messages that wait here to be passed on."""
 
 
 class RelayedExchange:
@@ -29,6 +35,7 @@ class RelayedExchange:
         self, relay: Relay, keyring: KeyRing, kept: ParkedState, *, silent_s: float
     ) -> None:
         self._silent_s = silent_s
+        self.listener: Listener | None = None
         self._tenant = kept.target.tenant
         self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
 
@@ -41,18 +48,18 @@ class RelayedExchange:
         """
         kept, reply = self._kept, secrets.token_urlsafe(16)
         sealing = Sealing(self._keyring, self._tenant, reply)
-        news, ready = asyncio.Event(), asyncio.Event()
+        heard: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
 
         def hear(message: bytes) -> None:
-            if message == READY:
-                ready.set()
-            news.set()
+            if heard.full():
+                heard.get_nowait()  # of many notifications the newest count
+            heard.put_nowait(message)
 
         subscription = await self._relay.follow(reply_topic(reply), hear)
         try:
             request = ParkedRequest(kept.parked, kept.target.call, step, answer)
             await self._relay.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
-            await self._wait(reply, news, ready)
+            await self._wait(reply, sealing, heard)
             note = await self._relay.take(step_note(reply))
         finally:
             with suppress(StoreUnavailable):
@@ -60,22 +67,26 @@ class RelayedExchange:
         found: Step | None = None if note is None else sealing.open(note, Step)  # type: ignore[arg-type]
         return Ended("gone") if found is None else found
 
-    async def _wait(self, reply: str, news: asyncio.Event, ready: asyncio.Event) -> None:
+    async def _wait(self, reply: str, sealing: Sealing, heard: asyncio.Queue[bytes]) -> None:
         """Wait for the step, or until the other replica is silent for too long."""
         loop = asyncio.get_running_loop()
-        heard_at, heard = loop.time(), False
-        while not ready.is_set():
-            if not heard:
+        last, answers = loop.time(), False
+        while loop.time() - last <= self._silent_s:
+            if not answers:
                 # A message may be lost. The note is taken once, so a second one does nothing.
                 await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
+            message = b""
             with suppress(TimeoutError):
                 async with asyncio.timeout(BEAT_S):
-                    await news.wait()
-            if news.is_set():
-                news.clear()
-                heard_at, heard = loop.time(), True
-            elif loop.time() - heard_at > self._silent_s:
+                    message = await heard.get()
+            if message == READY:
                 return
+            if message:
+                last, answers = loop.time(), True
+            if message not in (b"", ALIVE) and self.listener is not None:
+                notification = sealing.open(message, UpstreamNotification)
+                if notification is not None:
+                    await self.listener(notification)
 
     async def cancel(self) -> None:
         """Cancel the call there, if that replica can be reached."""

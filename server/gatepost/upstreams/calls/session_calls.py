@@ -27,7 +27,7 @@ from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.calls.parked import ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
 from gatepost.upstreams.calls.relayed import RelayedExchange
-from gatepost.upstreams.calls.running import NoSuchStep, Open, RunningExchange
+from gatepost.upstreams.calls.running import Listener, NoSuchStep, Open, RunningExchange
 from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
 from gatepost.upstreams.server import UpstreamServer
 
@@ -38,6 +38,8 @@ NO_ROOM = "The client cannot be asked now."
 
 class Steps(Protocol):
     """Where the steps of a call come from: this process, or the replica that holds it."""
+
+    listener: Listener | None
 
     async def after(self, step: int, answer: Answer | None = None) -> Step:
         """Answer the question of a step and return the next step."""
@@ -120,16 +122,20 @@ class SessionCalls:
             answer = None
             if requests:
                 state = msgspec.structs.replace(kept, step=number, requests=requests)
-                answer = await self._ask(ctx, steps, state, tie)
-            if isinstance(steps, RunningExchange):
-                steps.listener = partial(passed_on, ctx, server)
+                answer = await self._ask(ctx, server, steps, state, tie)
+            steps.listener = partial(passed_on, ctx, server)
             step = await steps.after(number, answer)
             if not isinstance(step, Asked):
                 return step
             number, requests = number + 1, step.requests
 
     async def _ask(
-        self, ctx: CallContext, steps: Steps, state: ParkedState, tie: str | None
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        steps: Steps,
+        state: ParkedState,
+        tie: str | None,
     ) -> Answer:
         """Return the answers of the caller's client, or why there are none."""
         text = encoded(state)
@@ -138,7 +144,9 @@ class SessionCalls:
         try:
             given = await ctx.client.request(state.requests, state=text)
         except InputNeeded:
-            if isinstance(steps, RunningExchange) and not await self._park(ctx, steps, state, tie):
+            if isinstance(steps, RunningExchange) and not await self._park(
+                ctx, server, steps, state, tie
+            ):
                 return Answer(refusal=NO_ROOM, code=INTERNAL)
             raise
         except MissingCapability:
@@ -149,13 +157,16 @@ class SessionCalls:
         return Answer({key: dict(one) for key, one in given.items()})
 
     async def _park(
-        self, ctx: CallContext, running: RunningExchange, state: ParkedState, tie: str | None
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        running: RunningExchange,
+        state: ParkedState,
+        tie: str | None,
     ) -> bool:
         running.listener = None
         target = state.target
-        call = ParkedCall(
-            state.parked, target.tenant, ctx.caller.principal_digest, target.call, running
-        )
+        call = ParkedCall(state.parked, ctx.caller, server, target.call, running)
         try:
             if not await self._parked.park(call):
                 return False
