@@ -44,6 +44,14 @@ def test_a_message_that_says_when_is_left_as_it_is() -> None:
     assert msgspec.json.decode(reply.body)["message"] == "Retry in 30 seconds."
 
 
+def test_an_error_of_another_servers_tool_is_a_result() -> None:
+    """E12: the tool has run, and its own words are the answer."""
+    reply = failed(Failure("tool_error", "no such row"))
+
+    assert reply.status == 200
+    assert msgspec.json.decode(reply.body) == {"result": {"error": "no such row"}}
+
+
 def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
     """A caller needs to know when to come back, not where the database is."""
     tools = EndpointClient().registry.tools.values()
