@@ -6,9 +6,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.relay import MemoryRelay, Relay
+from gatepost.storage.valkey.relay import ValkeyRelay
 from gatepost.tools.api import Offer, Tool
 from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Definition
@@ -25,7 +27,8 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.server import UpstreamServer
-from tests.support.endpoint import EndpointClient
+from tests.support.asking_tools import questions
+from tests.support.endpoint import EndpointClient, Response
 
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
 CRM = UpstreamServer(id="0b5e", tenant="acme", name="crm")
@@ -198,3 +201,18 @@ class Gate:
         self.calls = UpstreamCalls(upstream, self.relay, self.keyring, **more)
         tools = offers(self.calls) if offers else [offered(self.calls, server, made)]
         self.client = EndpointClient(tools, relay=self.relay, keyring=self.keyring, records=records)
+
+
+def key_of(response: Response) -> str:
+    (key,) = questions(response)
+    return key
+
+
+@pytest.fixture(params=["memory", "valkey"])
+async def relay(request: pytest.FixtureRequest) -> AsyncIterator[Relay]:
+    if request.param == "memory":
+        yield MemoryRelay()
+        return
+    opened = ValkeyRelay(request.getfixturevalue("valkey"))
+    yield opened
+    await opened.aclose()

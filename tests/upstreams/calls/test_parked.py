@@ -4,14 +4,12 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost.storage.relay import MemoryRelay, Relay
+from gatepost.storage.relay import Relay
 from gatepost.storage.valkey.relay import ValkeyRelay
 from gatepost.upstreams.calls.parked import ParkingLimits
 from gatepost.upstreams.connection import UpstreamResult
@@ -25,6 +23,7 @@ from tests.upstreams.calls.conftest import (
     ScriptedUpstream,
     asks_once,
     form,
+    key_of,
     text_result,
 )
 
@@ -32,21 +31,6 @@ TOOL = "mcp_crm__act"
 QUICK = ParkingLimits(silent_s=1.5)
 UNKNOWN = "It is unknown whether crm carried out the call."
 CHECK = "check before you call again"
-
-
-@pytest.fixture(params=["memory", "valkey"])
-async def relay(request: pytest.FixtureRequest) -> AsyncIterator[Relay]:
-    if request.param == "memory":
-        yield MemoryRelay()
-        return
-    opened = ValkeyRelay(request.getfixturevalue("valkey"))
-    yield opened
-    await opened.aclose()
-
-
-def key_of(response: Response) -> str:
-    (key,) = questions(response)
-    return key
 
 
 async def keyed(gate: Gate, key: str) -> Response:
@@ -265,41 +249,3 @@ async def test_what_is_not_allowed_is_neither_declared_nor_passed_on() -> None:
     declared = upstream.exchanges[0].options.capabilities
     assert declared == {"elicitation": EVERYTHING["elicitation"]}
     assert META not in str(upstream.exchanges[0].params)
-
-
-async def test_progress_comes_from_the_replica_that_holds_the_call(relay: Relay) -> None:
-    async def works(exchange: Exchanged) -> UpstreamResult:
-        await exchange.ask("elicitation/create", form())
-        for progress in (1, 2):
-            exchange.tell("notifications/progress", progress=progress, total=2)
-        return text_result("done")
-
-    upstream, keyring = ScriptedUpstream(works, era="session"), KeyRing.ephemeral()
-    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
-    first = await ask_again(here.client, TOOL)
-    second = await ask_again(
-        there.client,
-        TOOL,
-        inputResponses={key_of(first): accept(ok=True)},
-        requestState=first.json["result"]["requestState"],
-        meta={"progressToken": "p"},
-    )
-
-    *told, last = second.events
-    assert [one["params"]["progress"] for one in told] == [1, 2]
-    assert last["result"]["content"][0]["text"] == "done"
-    for gate in (here, there):
-        await gate.calls.aclose()
-
-
-async def test_a_caller_whose_access_ends_leaves_no_parked_call() -> None:
-    upstream = ScriptedUpstream(asks_once, era="session")
-    gate = Gate(upstream)
-    first = await ask_again(gate.client, TOOL)
-
-    gate.calls.parked.end(lambda caller: caller.subject == "alice")
-    await asyncio.wait_for(upstream.ended.wait(), 20)
-    second = await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=True)})
-
-    assert upstream.exchanges[0].cancelled
-    assert CHECK in said(second)

@@ -111,8 +111,8 @@ class UpstreamCalls:
         self._sessions = SessionCalls(self.parked)
 
     async def aclose(self) -> None:
-        """Cancel the parked calls; must be called before the connections are closed."""
-        await self.parked.aclose()
+        """Cancel the calls that are open; must be called before the connections are closed."""
+        await self._sessions.aclose()
 
     def tool(self, server: UpstreamServer, definition: Definition) -> Invoke:
         """

@@ -89,11 +89,15 @@ class ParkedCalls:
         self._calls: dict[str, ParkedCall] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._serving: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
     def __len__(self) -> int:
         return sum(one.ended_at is None for one in self._calls.values())
+
+    def waiting(self) -> int:
+        """Return the number of requests in this process that wait for a parked call."""
+        return sum(one.running.waiting for one in self._calls.values())
 
     async def park(self, call: ParkedCall) -> bool:
         """
@@ -135,10 +139,10 @@ class ParkedCalls:
         running = [one.running for one in self._calls.values() if not one.running.over]
         self._calls.clear()
         await asyncio.gather(*(one.aclose(STOPPED) for one in running))
-        for task in tuple(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if serving := tuple(self._serving.values()):
+            for task in serving:
+                task.cancel()
+            await asyncio.wait(serving)
         for subscription in self._subscriptions.values():
             with suppress(StoreUnavailable):
                 await subscription.aclose()
@@ -178,9 +182,11 @@ class ParkedCalls:
     def _heard(self, tenant: str, message: bytes) -> None:
         if self._closed:
             return
-        task = asyncio.create_task(self._serve(tenant, message.decode(errors="replace")))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        reply = message.decode(errors="replace")
+        if reply in self._serving:
+            return  # the same request once more: its first message was late
+        task = self._serving[reply] = asyncio.create_task(self._serve(tenant, reply))
+        task.add_done_callback(lambda _: self._serving.pop(reply, None))
 
     async def _serve(self, tenant: str, reply: str) -> None:
         """Answer the request of another replica."""
@@ -191,9 +197,8 @@ class ParkedCalls:
             if asked is None:
                 return  # another message of the same request, or one that is not ours
             running = self.find(tenant, asked.parked, asked.call)
-            if asked.cancel:
-                if running is not None:
-                    running.cancel("The caller cancelled the call")
+            if asked.cancels:
+                await self._give_up(asked.cancels, running)
                 return
             if running is not None:
                 running.listener = _Publisher(relay, sealing, reply)
@@ -203,6 +208,14 @@ class ParkedCalls:
         except StoreUnavailable:
             # The other replica hears nothing more, and its caller repeats the round.
             log.warning("parked_call_not_answered")
+
+    async def _give_up(self, reply: str, running: RunningExchange | None) -> None:
+        serving = self._serving.get(reply)
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+        if running is not None:
+            running.leave("The caller cancelled the call")
 
     async def _next(
         self,
@@ -224,6 +237,7 @@ class ParkedCalls:
             return GONE
         finally:
             waiting.cancel()
+            await asyncio.wait({waiting})
 
 
 class _Publisher:

@@ -30,7 +30,8 @@ class ParkedRequest(msgspec.Struct, frozen=True):
     call: str
     step: int = 0
     answer: Answer | None = None
-    cancel: bool = False
+    cancels: str = ""
+    """The request that its caller gave up, if this message says so."""
 
 
 class Sealing:

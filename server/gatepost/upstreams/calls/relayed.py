@@ -36,6 +36,7 @@ class RelayedExchange:
     ) -> None:
         self._silent_s = silent_s
         self.listener: Listener | None = None
+        self._reply = ""
         self._tenant = kept.target.tenant
         self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
 
@@ -47,6 +48,7 @@ class RelayedExchange:
         call. Raises StoreUnavailable; then the round can be repeated.
         """
         kept, reply = self._kept, secrets.token_urlsafe(16)
+        self._reply = reply
         sealing = Sealing(self._keyring, self._tenant, reply)
         heard: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
 
@@ -90,8 +92,10 @@ class RelayedExchange:
 
     async def cancel(self) -> None:
         """Cancel the call there, if that replica can be reached."""
-        reply = secrets.token_urlsafe(16)
-        request = ParkedRequest(self._kept.parked, self._kept.target.call, cancel=True)
+        if not self._reply:
+            return
+        reply, kept = secrets.token_urlsafe(16), self._kept
+        request = ParkedRequest(kept.parked, kept.target.call, cancels=self._reply)
         sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
         with suppress(StoreUnavailable):
             await self._relay.put(asked_note(reply), sealed, ttl_s=NOTE_S)

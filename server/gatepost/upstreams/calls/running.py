@@ -55,11 +55,13 @@ class RunningExchange:
         self._exchange: UpstreamExchange | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._stopping: str | None = None
+        self.waiting = 0
+        """Requests that wait for a step."""
         self.listener: Listener | None = None
         """The caller's request that waits now; notifications are dropped without one."""
         # In an empty context: that of the first request would keep its call in memory.
-        self._task = self._loop.create_task(self._run(), context=Context())
-        self._task.add_done_callback(_logged)
+        self.task = self._loop.create_task(self._run(), context=Context())
+        self.task.add_done_callback(_logged)
 
     @property
     def over(self) -> bool:
@@ -78,20 +80,29 @@ class RunningExchange:
         if answer is not None:
             await self._act(machine.answered(step, answer, self._loop.time()))
             self._turn()
-        while len(machine.steps) <= step:
-            if machine.over:
-                raise NoSuchStep
-            await self._news.wait()
+        self.waiting += 1
+        try:
+            while len(machine.steps) <= step:
+                if machine.over:
+                    raise NoSuchStep
+                await self._news.wait()
+        finally:
+            self.waiting -= 1
         return machine.steps[step]
 
     def cancel(self, reason: str) -> None:
         """Cancel the call at the upstream, unless it has ended."""
         self._apply(self._machine.cancelled(reason))
 
+    def leave(self, reason: str) -> None:
+        """Cancel the call for a request that ended, unless another one waits for the same step."""
+        if not self.waiting:
+            self.cancel(reason)
+
     async def aclose(self, reason: str) -> None:
         """Cancel the call and wait until its task has ended."""
         self.cancel(reason)
-        await asyncio.wait({self._task})
+        await asyncio.wait({self.task})
 
     async def _run(self) -> None:
         machine = self._machine
@@ -156,9 +167,9 @@ class RunningExchange:
         self._turn()
 
     def _stop(self, action: StopExchange) -> None:
-        if self._stopping is None and not self._task.done():
+        if self._stopping is None and not self.task.done():
             self._stopping = action.reason
-            self._task.cancel()
+            self.task.cancel()
 
     def _turn(self) -> None:
         """Wake all that wait for a step, and set the timer anew."""

@@ -24,7 +24,7 @@ from gatepost.upstreams.calls.machine import (
     Step,
 )
 from gatepost.upstreams.calls.notifications import passed_on
-from gatepost.upstreams.calls.parked import ParkedCall, ParkedCalls
+from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
 from gatepost.upstreams.calls.parked_messages import Sealing
 from gatepost.upstreams.calls.relayed import RelayedExchange
 from gatepost.upstreams.calls.running import Listener, NoSuchStep, Open, RunningExchange
@@ -52,6 +52,12 @@ class SessionCalls:
         self._parked = parked
         self._relay: Relay = parked.relay
         self._keyring: KeyRing = parked.keyring
+        self._running: set[RunningExchange] = set()
+
+    async def aclose(self) -> None:
+        """Cancel all calls at their upstreams, the parked ones too."""
+        await self._parked.aclose()
+        await asyncio.gather(*(one.aclose(STOPPED) for one in tuple(self._running)))
 
     async def begin(
         self,
@@ -74,6 +80,8 @@ class SessionCalls:
         loop = asyncio.get_running_loop()
         machine = SessionCall(server, declared, loop.time())
         running = RunningExchange(machine, open_, ended=partial(self._ended, identity))
+        self._running.add(running)
+        running.task.add_done_callback(lambda _: self._running.discard(running))
         first = ParkedState(target, self._parked.replica, identity, 0, {})
         wanted = False
         try:
@@ -97,7 +105,7 @@ class SessionCalls:
             except NoSuchStep:
                 return Ended("gone")
             except asyncio.CancelledError:
-                running.cancel("The caller cancelled the call")
+                running.leave("The caller cancelled the call")
                 raise
         there = RelayedExchange(
             self._relay, self._keyring, kept, silent_s=self._parked.limits.silent_s
@@ -121,6 +129,10 @@ class SessionCalls:
         while True:
             answer = None
             if requests:
+                if kept.step == 0:
+                    # Where the caller's client takes tasks, the call waits in one. In a later
+                    # round the answers are in the request, and a task would ask once more.
+                    await ctx.detach()
                 state = msgspec.structs.replace(kept, step=number, requests=requests)
                 answer = await self._ask(ctx, server, steps, state, tie)
             steps.listener = partial(passed_on, ctx, server)
