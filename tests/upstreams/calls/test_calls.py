@@ -227,3 +227,16 @@ async def test_a_resource_is_read_under_our_uri() -> None:
 
     assert response.json["result"]["contents"] == [{"uri": made.name, "text": "t"}]
     assert upstream.exchanges[0].params == {"uri": "a://b"}
+
+
+async def test_a_large_structured_answer_is_checked_too() -> None:
+    """In a thread, where it holds up no other call."""
+    made = definition(outputSchema={"type": "object", "properties": {"n": {"type": "string"}}})
+    fits = answering(text_result("", structuredContent={"n": "x" * 300_000}))
+    breaks = answering(text_result("", structuredContent={"n": ["x" * 300_000]}))
+
+    good = await ask_again(Gate(fits, made=made).client, TOOL)
+    bad = await ask_again(Gate(breaks, made=made).client, TOOL)
+
+    assert len(good.json["result"]["structuredContent"]["n"]) == 300_000
+    assert "broke the protocol" in said(bad)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.tools.raw_schema import validator_of
+from gatepost.tools.raw_schema import checker
 from gatepost.upstreams.calls.outcome import (
     Malformed,
     completion_outcome,
@@ -88,24 +88,20 @@ def test_foreign_members_are_dropped_but_for_those_of_mcp_apps() -> None:
 
 
 def test_a_structured_answer_is_held_to_its_schema() -> None:
-    validator = validator_of(
-        {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    )
-    good = tool_outcome(
-        CRM, UpstreamResult({"content": [], "structuredContent": {"n": 1}}), validator
-    )
+    check = checker({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
+    good = tool_outcome(CRM, UpstreamResult({"content": [], "structuredContent": {"n": 1}}), check)
 
     assert bytes(good.structured) == b'{"n":1}'
     assert good.content[0]["text"] == '{"n":1}'
     for bad in ({"structuredContent": {"n": "1"}}, {}):
         with pytest.raises(Malformed, match="output schema"):
-            tool_outcome(CRM, UpstreamResult({"content": [], **bad}), validator)
+            tool_outcome(CRM, UpstreamResult({"content": [], **bad}), check)
 
 
 def test_an_error_of_a_tool_is_its_own_kind_of_failure() -> None:
     """E12: it says nothing of the server's health, and it is no schema's business."""
     value = {"content": [{"type": "text", "text": "no such row\u202e"}], "isError": True}
-    outcome = tool_outcome(CRM, UpstreamResult(value), validator_of({"type": "object"}))
+    outcome = tool_outcome(CRM, UpstreamResult(value), checker({"type": "object"}))
 
     assert outcome.failure is not None
     assert (outcome.failure.kind, outcome.failure.message) == ("tool_error", "no such row")

@@ -12,9 +12,11 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.relay import Relay
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.client import Capabilities, InputNeeded
+from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
-from gatepost.tools.raw_schema import validator_of
+from gatepost.tools.raw_schema import checker
+from gatepost.tools.redaction import LONG_BYTES
 from gatepost.tools.uri_template import UriTemplate
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
@@ -121,7 +123,7 @@ class UpstreamCalls:
         Raises ValueError if a schema of the definition cannot be used.
         """
         schema = definition.value.get("outputSchema")
-        validator = validator_of(schema) if isinstance(schema, Mapping) else None
+        check = checker(schema) if isinstance(schema, Mapping) else None
         routed = routed_arguments(definition.value.get("inputSchema") or {})
 
         def prepare(arguments: Any) -> UpstreamCall:
@@ -129,7 +131,7 @@ class UpstreamCalls:
             return UpstreamCall("tools/call", params, header_arguments(routed, arguments))
 
         def read(result: UpstreamResult, _: Any) -> Outcome:
-            return tool_outcome(server, result, validator)
+            return tool_outcome(server, result, check)
 
         return self._invoke(_Way(server, definition, prepare, read, reads=False))
 
@@ -216,8 +218,14 @@ class _OneCall:
             raise ended(server, last, reads=way.reads)
         if isinstance(last, Errored):
             raise errored(server, last, document=self._call.method == "resources/read")
+        result = UpstreamResult(last.value)
+        structured = last.value.get("structuredContent")
         try:
-            return way.read(UpstreamResult(last.value), self._arguments)
+            if structured is not None and len(msgspec.json.encode(structured)) > LONG_BYTES:
+                # Checking takes milliseconds; other calls are served meanwhile.
+                args = (way.read, result, self._arguments)
+                return await in_cpu_thread(self._ctx.caller, *args, bounded=False)
+            return way.read(result, self._arguments)
         except Malformed as mistake:
             raise malformed(server, mistake, reads=way.reads) from None
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.tools.api import Failure, Outcome
+from gatepost.tools.api import Failure, Outcome, ToolFailure
 from gatepost.tools.content import MIME_TYPE
 from gatepost.tools.results import text_of
 from gatepost.upstreams.calls.questions import clean
@@ -15,8 +15,8 @@ from gatepost.upstreams.connection import UpstreamResult
 from gatepost.upstreams.server import UpstreamServer
 
 Block = Mapping[str, Any]
-Validator = Any
-"""A validator of `raw_schema.validator_of`."""
+Check = Callable[[bytes], Any]
+"""A function of `raw_schema.checker`, which bounds the time that a hostile schema can cost."""
 
 MOST_BLOCKS = 1_000
 MOST_MESSAGE = 4_000
@@ -27,6 +27,8 @@ MOST_VALUES = 100
 """The most completions that the protocol allows (CompleteResult)."""
 UI_KEYS = ("ui", "ui/resourceUri")
 """The members of `_meta` that MCP Apps need; all others are dropped."""
+
+MISMATCH = "its answer does not match the output schema that it declares"
 
 _encode = msgspec.json.encode
 
@@ -41,10 +43,10 @@ def untrusted(server: UpstreamServer) -> str:
 
 
 def tool_outcome(
-    server: UpstreamServer, result: UpstreamResult, validator: Validator | None = None
+    server: UpstreamServer, result: UpstreamResult, check: Check | None = None
 ) -> Outcome:
     """
-    Return the outcome of a tool; *validator* is that of the definition's output schema.
+    Return the outcome of a tool; *check* is that of the definition's output schema.
 
     Raises Malformed. An error result becomes a failure of the kind "tool_error".
     """
@@ -54,13 +56,19 @@ def tool_outcome(
         message = clean(text_of(content), MOST_MESSAGE) or f"{server.name} reported an error."
         return Outcome(failure=Failure("tool_error", message), untrusted=label)
     structured = value.get("structuredContent", UNSET)
-    if validator is not None and (structured is UNSET or not validator.is_valid(structured)):
-        raise Malformed("its answer does not match the output schema that it declares")
-    if structured is not UNSET:
-        # Encoded once, and without a reference to the decoded result.
-        structured = Raw(_encode(structured))
-        content = content or ({"type": "text", "text": bytes(structured).decode()},)
-    return Outcome(content, structured, untrusted=label)
+    if structured is UNSET:
+        if check is not None:
+            raise Malformed(MISMATCH)
+        return Outcome(content, untrusted=label)
+    encoded = _encode(structured)
+    if check is not None:
+        try:
+            check(encoded)
+        except ToolFailure:
+            raise Malformed(MISMATCH) from None
+    # Encoded once, and without a reference to the decoded result.
+    content = content or ({"type": "text", "text": encoded.decode()},)
+    return Outcome(content, Raw(encoded), untrusted=label)
 
 
 def blocks(content: Any) -> tuple[Block, ...]:
