@@ -7,17 +7,23 @@ from typing import Any
 import msgspec
 import pytest
 
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.api import CallContext
+from gatepost.tools.client import SilentClient
 from gatepost.tools.content import Relevance
 from gatepost.tools.offers import ResourceOffer
 from gatepost.upstreams.calls.health import FAILURES
+from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     FailureReason,
     UpstreamError,
     UpstreamMessage,
+    UpstreamNotification,
     UpstreamResult,
 )
+from gatepost.workspace import TenantWorkspace
 from tests.support.asking_tools import ask_again, said
 from tests.support.endpoint import a_caller
 from tests.upstreams.calls.conftest import (
@@ -240,3 +246,16 @@ async def test_a_large_structured_answer_is_checked_too() -> None:
 
     assert len(good.json["result"]["structuredContent"]["n"]) == 300_000
     assert "broke the protocol" in said(bad)
+
+
+async def test_an_outage_of_our_store_during_a_call_does_not_invite_another_one() -> None:
+    """The call was sent: a 503 would make the client send it again."""
+
+    class CutOff(SilentClient):
+        async def progress(self, *_: object) -> None:
+            raise StoreUnavailable("the relay")
+
+    ctx = CallContext(
+        caller=a_caller(), request_id="r", workspace=TenantWorkspace(-1, "acme"), client=CutOff()
+    )
+    await passed_on(ctx, CRM, UpstreamNotification("notifications/progress", {"progress": 1}))

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import CallContext
 from gatepost.tools.client import LEVELS
-from gatepost.upstreams.calls.questions import clean, cleaned
+from gatepost.upstreams.calls.questions import UNREADABLE, clean, cleaned
 from gatepost.upstreams.connection import UpstreamNotification
 from gatepost.upstreams.server import UpstreamServer
 
@@ -19,12 +21,17 @@ MOST_LOG_BYTES = 16_384
 async def passed_on(
     ctx: CallContext, server: UpstreamServer, notification: UpstreamNotification
 ) -> None:
-    """Pass on one notification; what has no valid form is dropped."""
+    """
+    Pass on one notification; what has no valid form is dropped.
+
+    It is also dropped during an outage: the call was sent, and must not fail because of it.
+    """
     params = notification.params
-    if notification.method == "notifications/progress":
-        await _progress(ctx, params)
-    elif notification.method == "notifications/message" and "logging" in server.allow:
-        await _log(ctx, server, params)
+    with suppress(StoreUnavailable, *UNREADABLE):
+        if notification.method == "notifications/progress":
+            await _progress(ctx, params)
+        elif notification.method == "notifications/message" and "logging" in server.allow:
+            await _log(ctx, server, params)
 
 
 async def _progress(ctx: CallContext, params: Mapping[str, Any]) -> None:

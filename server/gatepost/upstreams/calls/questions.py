@@ -22,6 +22,8 @@ CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
 HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 """The categories of characters that a reader does not see, or that reorder what a reader sees."""
 
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a request of any shape may raise."""
 SAMPLING = {
     "systemPrompt": "system",
     "temperature": "temperature",
@@ -60,11 +62,11 @@ def question(
 
     *declared* is what the upstream was told. Raises Unsupported.
     """
-    if len(msgspec.json.encode(params)) > MOST_QUESTION_BYTES:
-        raise Unsupported(f"A request to the client has at most {MOST_QUESTION_BYTES} bytes.")
     try:
+        if len(msgspec.json.encode(params)) > MOST_QUESTION_BYTES:
+            raise ValueError(f"it has more than {MOST_QUESTION_BYTES} bytes")
         asked = _converted(server, method, params)
-    except (ValueError, TypeError, KeyError, AttributeError) as mistake:
+    except UNREADABLE as mistake:
         raise Unsupported(f"The request cannot be shown to the client: {mistake}") from None
     if lacking(declared, required_by({"": asked})):
         raise Unsupported("The client does not support this request.")

@@ -163,6 +163,9 @@ class SessionCalls:
             raise
         except MissingCapability:
             return Answer(refusal="The client does not support this request.")
+        except StoreUnavailable:
+            # The call was sent. A 503 would make the caller's client send it again.
+            return Answer(refusal=NO_ROOM, code=INTERNAL)
         except ToolFailure as refused:
             code = REJECTED if refused.failure.kind == "denied" else INTERNAL
             return Answer(refusal="The client gave no answer.", code=code)
