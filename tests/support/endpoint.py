@@ -208,6 +208,7 @@ class EndpointClient:
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,
+            idempotency_key=call.idempotency_key,
             client=call.client,
             changes=self.feed.of(tenant),
             services=self.kit,

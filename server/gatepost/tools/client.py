@@ -24,6 +24,9 @@ class InputRequest(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
 
 
+MOST_KEPT_BYTES = 65_536
+"""The largest state that a request for input keeps for the next run."""
+
 RESERVED = range(-32768, -31999)
 """JSON-RPC's error codes; MCP leaves none of them to tools (J-18, J-19)."""
 
@@ -61,11 +64,14 @@ class InputNeeded(BaseException):
     The client calls again with the answers, and the tool runs from its beginning (2026-07-28,
     multi round-trip requests). This is a BaseException like CancelledError, so that a tool's
     `except Exception` does not swallow it.
+
+    The next run finds *state* as `Client.kept`; the client of the caller cannot read it.
     """
 
-    def __init__(self, requests: Mapping[str, InputRequest]) -> None:
+    def __init__(self, requests: Mapping[str, InputRequest], state: bytes = b"") -> None:
         super().__init__()
         self.requests = requests
+        self.state = state
 
 
 class Unaccepted(BaseException):
@@ -77,11 +83,16 @@ class Unaccepted(BaseException):
 
 
 def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
-    """Merge the requests of the tasks of a group; return None if a task failed otherwise."""
+    """
+    Merge the requests of the tasks of a group; return None if a task failed otherwise.
+
+    Only one of the tasks may keep a state, so the result is also None if several do.
+    """
     needed, others = several.split(InputNeeded)
     if needed is None or others is not None:
         return None
     requests: dict[str, InputRequest] = {}
+    states: list[bytes] = []
     ahead: list[BaseException] = [needed]
     while ahead:
         raised = ahead.pop()
@@ -89,7 +100,8 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
             ahead.extend(reversed(raised.exceptions))
         elif isinstance(raised, InputNeeded):
             requests.update(raised.requests)
-    return InputNeeded(requests)
+            states += [raised.state] if raised.state else []
+    return InputNeeded(requests, *states) if len(states) <= 1 else None
 
 
 class Pending(Exception):
@@ -150,11 +162,18 @@ class Client(Protocol):
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message, if the client asked for its level."""
 
+    @property
+    def kept(self) -> bytes:
+        """The *state* of the `request` that ended the run before; empty in a first run."""
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """
         Send all requests at once and return the client's answers by the same keys.
+
+        If the request ends this run, the next run gets *state* as `kept`. It has at most
+        `MOST_KEPT_BYTES`.
 
         Raises MissingCapability if the client did not declare what a request needs. It may raise
         InputNeeded, which must not be caught.
@@ -197,8 +216,13 @@ class SilentClient:
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Drop the message."""
 
+    @property
+    def kept(self) -> bytes:
+        """Nothing, because no run of this client follows another."""
+        return b""
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Raise MissingCapability, because this client cannot answer."""
         raise MissingCapability(required_by(requests))

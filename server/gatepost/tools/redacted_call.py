@@ -207,16 +207,21 @@ class RedactedCall(msgspec.Struct):
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)
 
+    @property
+    def kept(self) -> bytes:
+        """The state that the run before kept."""
+        return self.call.client.kept
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Ask the client, with requests without secrets."""
+        """Ask the client, with requests without secrets; it never sees the state."""
         clean = {
             key: await self._search(_sent(request), question_without, request)
             for key, request in requests.items()
         }
         with held(self.clock, self.admitted):
-            return await self.call.client.request(clean)
+            return await self.call.client.request(clean, state=state)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
         """Redact a message; *text* is what is searched, and a long one is searched in a thread."""

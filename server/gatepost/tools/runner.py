@@ -106,6 +106,7 @@ class CallContexts:
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,
+            idempotency_key=call.idempotency_key,
             services=self._services,
         )
 

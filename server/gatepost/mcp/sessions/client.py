@@ -184,7 +184,7 @@ class SessionClient(StreamClient):
             await self._resumable.pause(retry_after_s)
 
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client; raises ToolFailure if it fails, refuses, or takes too long."""
         if missing := lacking(self.capabilities, required_by(requests)):

@@ -114,12 +114,17 @@ class TaskClient:
         """Send a log message to the request's client, if there still is one."""
         await self._client.log(level, data, logger)
 
+    @property
+    def kept(self) -> bytes:
+        """The state that the run before kept, until the call is a task."""
+        return self._client.kept
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, or put the requests for input into the task's record."""
         if self._job is None:
-            answers = await self._client.request(requests)
+            answers = await self._client.request(requests, state=state)
             self.heard.append((requests, answers))
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
