@@ -16,23 +16,21 @@ from tests.support.asgi_server import AsgiServer
 from tests.support.issuers import Send
 from tests.support.tokens import CertificateAuthority
 from tests.upstreams.transport.conftest import (
-    ConnectingProcess,
-    failure_of,
-    messages_of,
-    result_of,
-)
-from tests.upstreams.transport.scripted import (
     EVENTS,
     Answer,
+    ConnectingProcess,
     Posted,
     ScriptedServer,
     begin,
     event,
+    failure_of,
     final,
     finish,
+    messages_of,
     more,
     raw,
     result,
+    result_of,
     stall,
 )
 
