@@ -36,7 +36,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory, idp: Idp) -> Iterator[Audi
         "audit": {"calls": "changes"},
     }
     with running_server(
-        idp, [issuer_settings(idp)], source_of=lambda services: source, **settings
+        idp, [issuer_settings(idp)], source_of=lambda services, config: source, **settings
     ) as server:
         yield AuditedServer(server, url)
 

@@ -143,7 +143,7 @@ def test_the_page_shows_the_tools_of_the_visitors_tenant(tmp_path: Path) -> None
     source.put("acme", Upstream().tool("find", "Find a person."))
     source.put("globex", Upstream("wiki").tool("read"))
     with (
-        open_dashboard_server(tmp_path, source_of=lambda services: source) as server,
+        open_dashboard_server(tmp_path, source_of=lambda services, config: source) as server,
         server.guest("dave") as dave,
     ):
         page = dave.get("/tools").text

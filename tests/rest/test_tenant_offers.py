@@ -25,7 +25,7 @@ def server(idp: Idp) -> Iterator[Server]:
     with running_server(
         idp,
         [issuer_settings(idp)],
-        source_of=lambda services: source,
+        source_of=lambda services, config: source,
         tenancy={"create_on_first_use": True},
     ) as running:
         yield running

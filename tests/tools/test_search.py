@@ -120,7 +120,7 @@ def server(idp: Idp) -> Iterator[Server]:
         "log": {"level": "info"},
     }
     with running_server(
-        idp, [issuer_settings(idp)], source_of=lambda services: source, **settings
+        idp, [issuer_settings(idp)], source_of=lambda services, config: source, **settings
     ) as running:
         yield running
 

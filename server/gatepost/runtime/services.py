@@ -11,7 +11,6 @@ import msgspec
 from gatepost.audit.retention import Retention
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.pack_loading import Toolbox
-from gatepost.config.references import resolve
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.body import RunningRequests
@@ -33,14 +32,14 @@ from gatepost.runtime import stores
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
 from gatepost.runtime.exporter import exporter_of
-from gatepost.runtime.gate import policy_of, verifiers_of
+from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
 from gatepost.runtime.tool_services import TenantToolServices
-from gatepost.runtime.upstreams import UpstreamServices
+from gatepost.runtime.upstreams import ClientNotices, UpstreamServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
@@ -56,7 +55,6 @@ from gatepost.tools.runner import CallContexts, Runner
 from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
@@ -137,8 +135,8 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamServices(self, config)
-        self.source = None if source_of is None else source_of(self)
+        self.upstreams = UpstreamServices(self, config, clients=ClientNotices(self.feed))
+        self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
     def _audit_writer_for(self, config: Config) -> AuditWriter:
@@ -165,7 +163,7 @@ class Services:
         registry = Registry(
             toolbox.offers,
             obtainable=None if obtainable is None else frozenset(obtainable),
-            source=self.source,
+            source=self._source_of(self, config),
         )
         verifier = self._verifier_for(config, issuers)
         runner = self._runner_for(config, registry)
@@ -323,7 +321,12 @@ class Services:
         await self.log.aclose()
 
 
-SourceOf = Callable[[Services], OfferSource]
+SourceOf = Callable[[Services, Config], OfferSource | None]
+
+
+def upstream_offers(services: Services, config: Config) -> OfferSource | None:
+    """Return the offers of upstreams, if the configuration lets any tenant have some."""
+    return services.upstreams.offers if config.has_upstreams else None
 
 
 @asynccontextmanager
@@ -337,8 +340,8 @@ async def opened(
     """
     Open the services of a valid configuration; nothing is fetched yet.
 
-    *source_of* returns the source of the offers of tenants, for services that have everything else
-    but a registry. Raises StoreRefused and StoreUnavailable.
+    *source_of* returns the source of the offers of tenants; default: the upstreams. Raises
+    StoreRefused and StoreUnavailable.
     """
     records, relay = await stores.opened(config.storage)
     async with AsyncExitStack() as closing:
@@ -368,6 +371,7 @@ async def opened(
         await closing.enter_async_context(sampling_metrics(sampler))
         await closing.enter_async_context(services.reviews.outbox.running())
         await closing.enter_async_context(services.approvals.expiring())
+        await closing.enter_async_context(services.upstreams.running())
         yield services
 
 
@@ -391,9 +395,3 @@ def workspaces_of(config: Config) -> Workspaces:
 def keyring_of(config: Config) -> KeyRing:
     """Return the configured key ring, or a temporary one; raises KeyRingError."""
     return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
-
-
-def introspection_secrets(config: Config) -> dict[str, str]:
-    """Return reference → secret for each issuer with introspection; read once, at the start."""
-    references = [reference_of(i.introspection) for i in config.issuers if i.introspection]
-    return {reference: resolve(reference) if reference else "" for reference in references}

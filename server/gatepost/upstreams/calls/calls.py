@@ -17,7 +17,6 @@ from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import LONG_BYTES
-from gatepost.tools.uri_template import UriTemplate
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
 from gatepost.upstreams.calls.machine import (
@@ -147,15 +146,13 @@ class UpstreamCalls:
         return self._invoke(_Way(server, definition, prepare, read))
 
     def template(self, server: UpstreamServer, definition: Definition) -> Invoke:
-        """Return the function of a template; it takes our URI and the template's variables."""
-        theirs = UriTemplate(definition.key)
+        """Return the function of a template; it takes a URI that matches."""
 
-        def prepare(arguments: Any) -> UpstreamCall:
-            return UpstreamCall("resources/read", {"uri": theirs.expand(arguments[1])})
+        def prepare(uri: Any) -> UpstreamCall:
+            return UpstreamCall("resources/read", {"uri": str(uri)})
 
-        def read(result: UpstreamResult, arguments: Any) -> Outcome:
-            names = {theirs.expand(arguments[1]): str(arguments[0])}
-            return resource_outcome(server, result, names)
+        def read(result: UpstreamResult, uri: Any) -> Outcome:
+            return resource_outcome(server, result, {str(uri): str(uri)})
 
         return self._invoke(_Way(server, definition, prepare, read))
 
