@@ -98,6 +98,18 @@ async def test_a_name_is_given_once(store: UpstreamStore) -> None:
     await store.create(draft())
 
 
+@pytest.mark.parametrize(
+    "change", [{"transport": "stdio"}, {"program": StdioProgram(command="sh")}]
+)
+async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: Any) -> None:
+    """Whatever stands before the store: it would run on this machine."""
+    with pytest.raises(ValueError, match="configuration alone"):
+        await in_memory.create(draft(**change))
+    made = await in_memory.create(draft())
+    with pytest.raises(ValueError, match="configuration alone"):
+        await in_memory.replace(msgspec.structs.replace(made, **change))
+
+
 async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> None:
     """Also over several replicas, because the database decides."""
     results = await asyncio.gather(
@@ -281,7 +293,7 @@ async def test_servers_of_the_configuration_come_first(
     with pytest.raises(NameTaken):
         await store.create_agent(agent("claude"))
     with pytest.raises(RegistrationChanged):
-        await store.replace(configured)
+        await store.replace(msgspec.structs.replace(configured, transport="http", program=None))
     assert not await store.delete("acme", configured.id)
     assert configured.id == configured_id("acme", "files") != configured_id("beta", "files")
 
