@@ -47,20 +47,19 @@ class ConfinedService:
         folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="gatepost-")
         mark = secrets.token_hex(16)
         own = {"HOME": folder, "TMPDIR": folder, MARK: mark}
+        own_program = msgspec.structs.replace(
+            program,
+            env={**program.env, **own},
+            root=folder,
+            folder=(),
+            writes=(*program.writes, folder),
+        )
+        process = None
         try:
-            process = await spawned(
-                msgspec.structs.replace(
-                    program,
-                    env={**program.env, **own},
-                    root=folder,
-                    folder=(),
-                    writes=(*program.writes, folder),
-                ),
-                given=True,
-            )
-        except BaseException:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            raise
+            process = await spawned(own_program, given=True)
+        finally:
+            if process is None:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         return cls(process, mark, folder)
 
     @property

@@ -33,7 +33,7 @@ class RegisteredServer:
 
     def __init__(self, server: UpstreamServer) -> None:
         self.revision = server.revision
-        self.discovery = KnownEra()
+        self.known = KnownEra()
         self.concurrency = UpstreamConcurrency(server.name, server.concurrency)
 
 
@@ -95,12 +95,12 @@ class UpstreamConnections:
             if server.program is None:
                 raise ValueError(f"the stdio server {server.name} has no program")
             return StdioConnection(
-                server, server.program, self._programs, shared.discovery, shared.concurrency
+                server, server.program, self._programs, shared.known, shared.concurrency
             )
         requester = HttpRequester(self._client, server, self._credential_of(server), principal)
         return HttpConnection(
             requester,
-            shared.discovery,
+            shared.known,
             shared.concurrency,
             keeps_state=principal is not None,
         )

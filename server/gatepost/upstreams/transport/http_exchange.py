@@ -29,6 +29,7 @@ from gatepost.upstreams.transport.failures import (
     invalid,
     late,
     raise_for_refusal,
+    reported,
     session_lost,
 )
 from gatepost.upstreams.transport.http_requester import HttpRequester
@@ -149,7 +150,8 @@ class HttpExchange:
     async def _next(self, incoming: AsyncIterator[Received]) -> UpstreamMessage | None:
         """Return the next message to pass on; None after one that only shows that it works."""
         async for received in incoming:
-            judged = self._reader.judge(received)
+            with reported(self._server):
+                judged = self._reader.judge(received)
             if isinstance(judged, Deliver):
                 self._ended = judged.final
                 return judged.message

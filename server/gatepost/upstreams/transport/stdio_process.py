@@ -133,8 +133,8 @@ class StdioProcess:
         if isinstance(line, LineTooLong):
             self._only_fails("sent a message that is larger than is read")
             return
-        if not line.startswith((b"{", b"[")):
-            return  # programs print other things by mistake
+        if b'"jsonrpc"' not in line:
+            return  # programs print other things by mistake, also in JSON
         try:
             messages = read_messages(line, batches=True)
         except InvalidMessage as problem:

@@ -1,0 +1,1 @@
+"""MCP servers behind this gate."""

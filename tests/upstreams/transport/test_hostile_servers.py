@@ -1,0 +1,288 @@
+"""Upstreams that mean harm or break every rule: each fails with its reason, and others go on."""
+
+import asyncio
+import gzip
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
+from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import Send
+from tests.support.tokens import CertificateAuthority
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    Answer,
+    ConnectingProcess,
+    Posted,
+    ScriptedServer,
+    begin,
+    event,
+    failure_of,
+    final,
+    finish,
+    messages_of,
+    more,
+    raw,
+    result,
+    result_of,
+    stall,
+)
+
+Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
+PIECE = b"x" * 65_536
+DONE = {"content": []}
+MOST_MEMORY = 60_000_000
+"""Bytes that one hostile answer may cost, in the server and the client together."""
+
+
+def endless(piece: bytes, kind: str = EVENTS, begun: bytes = b"", **headers: str) -> Answer:
+    """The same piece for ever."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        await begin(send, kind=kind, **headers)
+        await more(send, begun)
+        gone = asyncio.ensure_future(stall(posted))
+        while not gone.done():
+            await more(send, piece)
+            await asyncio.sleep(0)
+
+    return answer
+
+
+async def large(posted: Posted, send: Send) -> None:
+    """A result of 100 MB that is as it should be."""
+    await begin(send)
+    await more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"a":"' % posted.id)
+    for _ in range(100_000_000 // len(PIECE)):
+        await more(send, PIECE)
+    await finish(send, b'"}}')
+
+
+def about(change: Callable[[dict[str, Any]], Any]) -> Answer:
+    """A final message that was changed."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        body = msgspec.json.encode(change(final(posted)))
+        await raw(body)(posted, send)
+
+    return answer
+
+
+async def stalls_at_once(posted: Posted, send: Send) -> None:
+    await stall(posted)
+
+
+async def stalls_in_its_stream(posted: Posted, send: Send) -> None:
+    await begin(send, kind=EVENTS)
+    await more(send, b": still here\n\n")
+    await stall(posted)
+
+
+async def drips(posted: Posted, send: Send) -> None:
+    """One byte of a comment at a time, which is no message."""
+    await begin(send, kind=EVENTS)
+    gone = asyncio.ensure_future(stall(posted))
+    while not gone.done():
+        await more(send, b":\n")
+        await asyncio.wait([gone], timeout=0.02)
+
+
+BOMB = gzip.compress(b"\0" * 200_000_000, 9)
+NOTICE = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
+HOSTILE: dict[str, tuple[Answer, str]] = {
+    "endless events": (endless(event(NOTICE) * 100), "invalid"),
+    "endless comments": (endless(b":\n" * 10_000), "invalid"),
+    "endless other requests": (
+        endless(event({"jsonrpc": "2.0", "id": 10**6, "result": {}}) * 100), "invalid",
+    ),
+    "endless line": (endless(PIECE, begun=b"data: "), "invalid"),
+    "endless JSON": (endless(PIECE, "application/json", b'{"a":"'), "invalid"),
+    "a message of 100 MB": (large, "invalid"),
+    "a gzip bomb": (raw(BOMB, content_encoding="gzip"), "invalid"),
+    "a gzip bomb of events": (raw(BOMB, kind=EVENTS, content_encoding="gzip"), "invalid"),
+    "damaged gzip": (raw(b"\x1f\x8bxxxx", content_encoding="gzip"), "invalid"),
+    "an unknown coding": (raw(b"{}", content_encoding="br"), "invalid"),
+    "not JSON": (raw(b"{'a': 1}"), "invalid"),
+    "nothing": (raw(b""), "invalid"),
+    "no JSON-RPC": (raw(b'{"ok": true}'), "invalid"),
+    "deep JSON": (raw(b"[" * 100_000), "invalid"),
+    "many values": (raw(b'{"jsonrpc":"2.0","id":2,"result":{"a":[%b0]}}' % (b"0," * 900_000)),
+                    "invalid"),
+    "another id": (about(lambda body: body | {"id": 999}), "invalid"),
+    "no id": (about(lambda body: body | {"id": None}), "invalid"),
+    "a list as result": (about(lambda body: body | {"result": []}), "invalid"),
+    "events of no JSON": (raw(b"data: hello\n\n", kind=EVENTS), "invalid"),
+    "HTML that claims to be JSON": (raw(b"<html>"), "invalid"),
+    "JSON that claims to be HTML": (raw(b"{}", kind="text/html"), "invalid"),
+    "JSON that claims to be events": (raw(b'{"jsonrpc":"2.0"}', kind=EVENTS), "outcome_unknown"),
+    "no content type": (raw(b"{}", kind=""), "invalid"),
+    "a redirect": (raw(b"", 307, location="http://169.254.169.254/latest"), "invalid"),
+    "a stall": (stalls_at_once, "timeout"),
+    "a stall in a stream": (stalls_in_its_stream, "timeout"),
+    "comments instead of messages": (drips, "timeout"),
+}  # fmt: skip
+
+
+@pytest.fixture
+async def neighbour(
+    scripted: tuple[ScriptedServer, str],
+) -> AsyncIterator[tuple[ScriptedServer, ConnectingProcess, str, str]]:
+    """A hostile server and a good one, and one process that connects to both."""
+    app, url = scripted
+    good = ScriptedServer()
+    good.answers["tools/call"] = result(DONE)
+    server = AsgiServer(good, timeout_graceful_shutdown=1).start()
+    other = f"{server.url}/mcp"
+    process = ConnectingProcess(url.split("/")[2], other.split("/")[2])
+    yield app, process, url, other
+    await process.aclose()
+    server.stop()
+
+
+@pytest.mark.parametrize(("answer", "reason"), HOSTILE.values(), ids=HOSTILE)
+async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
+    neighbour: tuple[ScriptedServer, ConnectingProcess, str, str], answer: Answer, reason: str
+) -> None:
+    """It is sent once, costs bounded memory, and its failure quotes nothing of it."""
+    app, process, bad, good = neighbour
+    app.answers["tools/call"] = answer
+    await process.http(bad).describe()
+    tracemalloc.start()
+    failing = asyncio.create_task(
+        failure_of(process.http(bad), idle_s=2, timeout_s=30, max_bytes=1_000_000)
+    )
+    answered = 0
+    while not failing.done():
+        assert await result_of(process.http(good)) == DONE
+        answered += 1
+        await asyncio.wait([failing], timeout=0.05)
+    failure = await failing
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert failure.reason == reason, failure.message
+    assert answered
+    assert "crm" in failure.message
+    assert len(failure.message) < 300
+    assert len(app.of("tools/call")) == 1
+    assert peak < MOST_MEMORY
+
+
+async def test_a_hostile_discovery_leads_to_a_failure_and_not_to_a_wait(
+    neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
+) -> None:
+    """What is no MCP at all is found out before anything is asked of it."""
+    app, process, bad, _ = neighbour
+    for answer in (endless(PIECE, begun=b"data: "), raw(b"<html>", kind="text/html"), raw(BOMB)):
+        app.answers |= {"server/discover": answer, "initialize": answer}
+        assert (await failure_of(process.http(bad))).reason == "invalid"
+    assert app.of("tools/call") == []
+
+
+async def test_a_session_id_cannot_inject_a_header(
+    neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
+) -> None:
+    """It comes back in a header of ours, so it has only visible characters."""
+    app, process, bad, _ = neighbour
+    app.has_sessions("a b\tc")
+
+    assert (await failure_of(process.http(bad))).reason == "invalid"
+
+
+async def test_names_and_arguments_cannot_inject_a_header(
+    neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
+) -> None:
+    """They are encoded; a header name that is none is refused."""
+    app, process, _, good = neighbour
+    del app
+    connection = process.http(good)
+    name = "act\r\nx-admin: yes"
+    await messages_of(connection, params={"name": name}, header_arguments={"Region": name})
+    failure = await failure_of(connection, header_arguments={"a\r\nx-admin": "yes"})
+
+    assert failure.reason == "denied"
+
+
+async def test_what_is_read_of_a_stream_of_changes_is_bounded(
+    neighbour: tuple[ScriptedServer, ConnectingProcess, str, str],
+) -> None:
+    """A flood of changes waits as one; an endless line ends the stream."""
+    app, process, bad, _ = neighbour
+    acknowledged = event(
+        {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
+    )
+    change = event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
+    app.answers["subscriptions/listen"] = endless(PIECE, begun=acknowledged + change * 5_000)
+
+    found = []
+    with pytest.raises(Exception, match="larger than is read"):
+        async with asyncio.timeout(30), process.http(bad).notifications() as changes:
+            found = [one.method async for one in changes]
+    assert len(found) < 5_000
+
+
+async def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    """Before anything is sent; a valid one of the same authority is accepted."""
+    company = CertificateAuthority(tmp_path)
+    reasons = []
+    for hours in (-1.0, 1.0):
+        app = ScriptedServer()
+        app.answers["tools/call"] = result(DONE)
+        certificate, key = company.certify("localhost", hours=hours)
+        server = AsgiServer(app, ssl_certfile=certificate, ssl_keyfile=key).start()
+        host = f"localhost:{server.port}"
+        process = ConnectingProcess(host, ca_bundle=str(company.bundle))
+        try:
+            connection = process.http(f"https://{host}/mcp")
+            if hours < 0:
+                reasons.append((await failure_of(connection)).reason)
+                assert app.seen == []
+            else:
+                assert await messages_of(connection) == [UpstreamResult(DONE)]
+        finally:
+            await process.aclose()
+            server.stop()
+    assert reasons == ["unreachable"]
+
+
+async def test_a_stalled_request_ends_after_its_time_although_progress_arrives(crm: Crm) -> None:
+    """The whole time has a limit that no message resets."""
+    app, connect = crm
+
+    async def call(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        token = posted.body["params"]["_meta"]["progressToken"]
+        progress = {"progressToken": token, "progress": 1}
+        notice = {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}
+        gone = asyncio.ensure_future(stall(posted))
+        while not gone.done():
+            await more(send, event(notice))
+            await asyncio.wait([gone], timeout=0.05)
+
+    app.answers["tools/call"] = call
+    started = time.monotonic()
+    failure = await failure_of(connect(), timeout_s=1, idle_s=0.5)
+    assert failure.reason == "timeout"
+    assert 0.9 < time.monotonic() - started < 10
+
+
+async def test_a_reply_that_is_finished_slowly_is_read(crm: Crm) -> None:
+    """Slow is not hostile: the answer comes in many pieces."""
+    app, connect = crm
+
+    async def call(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        data = event(final(posted, DONE))
+        for place in range(len(data)):
+            await more(send, data[place : place + 1])
+            await asyncio.sleep(0)
+        await finish(send)
+
+    app.answers["tools/call"] = call
+    assert await result_of(connect()) == DONE

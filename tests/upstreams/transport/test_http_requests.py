@@ -1,0 +1,243 @@
+"""What goes over HTTP to an upstream, and what each of its answers means."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatepost.credentials.credential import CredentialUnavailable, SignedHeaders
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    UpstreamConnection,
+    UpstreamError,
+    UpstreamRequest,
+    UpstreamResult,
+)
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    Answer,
+    ConnectingProcess,
+    Posted,
+    ScriptedServer,
+    begin,
+    error,
+    event,
+    failure_of,
+    final,
+    finish,
+    messages_of,
+    more,
+    raw,
+    result,
+    result_of,
+    stall,
+    until,
+)
+
+Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+
+class RenewableCredential:
+    """Has a new version after each refusal, *renewals* times."""
+
+    def __init__(self, renewals: int = 1, **headers: str) -> None:
+        self.version, self.renewals, self.headers_sent = 0, renewals, headers
+
+    async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
+        found = {"authorization": f"Bearer v{self.version}", **self.headers_sent}
+        return SignedHeaders(found, str(self.version))
+
+    async def refused(self, headers: SignedHeaders) -> bool:
+        if headers.version == str(self.version) and self.version < self.renewals:
+            self.version += 1
+        return headers.version != str(self.version)
+
+
+class MissingCredential:
+    async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
+        raise CredentialUnavailable("the token endpoint does not answer")
+
+    async def refused(self, headers: SignedHeaders) -> bool:
+        return False
+
+
+def wants(bearer: str) -> Answer:
+    async def answer(posted: Posted, send: Send) -> None:
+        good = posted.headers.get("authorization") == bearer
+        await (result(DONE) if good else raw(b"", 401))(posted, send)
+
+    return answer
+
+
+async def test_a_modern_server_costs_one_post_a_request_on_one_connection(crm: Crm) -> None:
+    """After discovery there is no session and no other message."""
+    app, connect = crm
+    app.answers["tools/call"] = result(DONE)
+    connection = connect()
+
+    assert await result_of(connection) == DONE
+    assert await result_of(connection) == DONE
+    assert [one.method for one in app.seen] == ["server/discover", "tools/call", "tools/call"]
+    sent = app.seen[-1].headers
+    assert (sent["mcp-method"], sent["mcp-name"]) == ("tools/call", "act")
+    assert sent["mcp-protocol-version"] == "2026-07-28"
+    assert "mcp-session-id" not in sent
+
+
+async def test_a_second_connection_knows_the_era_already(crm: Crm) -> None:
+    """Another caller's first call costs no discovery."""
+    app, connect = crm
+    app.answers["tools/call"] = result(DONE)
+    await result_of(connect())
+    await result_of(connect(("alice",)))
+
+    assert len(app.of("server/discover")) == 1
+
+
+async def test_cancelling_ends_the_wait(crm: Crm) -> None:
+    """In the modern era the closed stream says it to the server."""
+    app, connect = crm
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def call(posted: Posted, send: Send) -> None:
+        await stall(posted)
+        loop.call_soon_threadsafe(gone.set)
+
+    app.answers["tools/call"] = call
+    async with connect().exchange("tools/call", {"name": "act"}) as exchange:
+        waiting = asyncio.ensure_future(anext(exchange.messages()))
+        await until(lambda: app.of("tools/call"))
+        await exchange.cancel("the caller is gone")
+        with pytest.raises(ConnectionFailure) as failed:
+            await waiting
+    assert failed.value.reason == "timeout"
+    async with asyncio.timeout(10):
+        await gone.wait()
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+async def test_a_stream_that_ends_without_an_answer_leaves_the_outcome_unknown(
+    crm: Crm, has_sessions: bool
+) -> None:
+    """It is not sent again."""
+    app, connect = crm
+    if has_sessions:
+        app.has_sessions("s1")
+    app.answers["tools/call"] = raw(b": nothing\n\n", kind=EVENTS)
+
+    failure = await failure_of(connect())
+    assert (failure.reason, len(app.of("tools/call"))) == ("outcome_unknown", 1)
+    assert "crm" in failure.message
+
+
+async def test_a_refused_credential_is_renewed_once(crm: Crm) -> None:
+    """Only for 401, which says that nothing was run."""
+    app, connect = crm
+    app.answers["tools/call"] = wants("Bearer v1")
+    assert await result_of(connect(credential=RenewableCredential())) == DONE
+    assert len(app.of("tools/call")) == 2
+
+
+async def test_a_credential_that_stays_refused_is_reported(crm: Crm) -> None:
+    """After one retry, and as the gate's own problem."""
+    app, connect = crm
+    app.answers["tools/call"] = wants("Bearer never")
+    failure = await failure_of(connect(credential=RenewableCredential(renewals=9)))
+
+    assert (failure.reason, len(app.of("tools/call"))) == ("unauthorized", 2)
+    assert "v1" not in failure.message
+
+
+REFUSALS: dict[str, tuple[Answer, str, float | None]] = {
+    "403": (raw(b"", 403), "unauthorized", None),
+    "429": (raw(b"", 429, retry_after="7"), "overloaded", 7.0),
+    "503": (raw(b"", 503), "overloaded", None),
+    "500": (raw(b"oh", 500, "text/plain"), "invalid", None),
+    "502": (raw(b"<html>", 502, "text/html"), "outcome_unknown", None),
+    "404 without a session": (raw(b"", 404), "invalid", None),
+    "202": (raw(b"", 202), "invalid", None),
+}
+
+
+@pytest.mark.parametrize(("answer", "reason", "after"), REFUSALS.values(), ids=REFUSALS)
+async def test_each_status_has_its_reason(
+    crm: Crm, answer: Answer, reason: str, after: float | None
+) -> None:
+    """A refused request is not sent again."""
+    app, connect = crm
+    app.answers["tools/call"] = answer
+    failure = await failure_of(connect())
+
+    assert (failure.reason, failure.retry_after_s) == (reason, after)
+    assert len(app.of("tools/call")) == 1
+
+
+async def test_an_error_in_a_refusal_is_the_servers_answer(crm: Crm) -> None:
+    """400 and 404 of the modern era carry a JSON-RPC error."""
+    app, connect = crm
+    app.answers["tools/call"] = error(-32021, "Needs elicitation", 400, {"a": 1})
+
+    assert await messages_of(connect()) == [UpstreamError(-32021, "Needs elicitation", {"a": 1})]
+
+
+@pytest.mark.parametrize(
+    "headers", [{"mcp-session-id": "x"}, {"host": "x"}, {"x": "a\r\nhost: y"}, {"cookie": "a=b"}]
+)
+async def test_a_credential_cannot_set_the_headers_of_the_protocol(
+    crm: Crm, headers: dict[str, str]
+) -> None:
+    """Nor break a line."""
+    app, connect = crm
+    failure = await failure_of(connect(credential=RenewableCredential(**headers)))
+
+    assert (failure.reason, app.seen) == ("denied", [])
+    assert headers.get("x", "nothing") not in failure.message
+
+
+async def test_a_missing_credential_is_denied(crm: Crm) -> None:
+    """Before anything is sent."""
+    app, connect = crm
+    failure = await failure_of(connect(credential=MissingCredential()))
+
+    assert (failure.reason, app.seen) == ("denied", [])
+
+
+async def test_a_server_that_is_away_is_unreachable() -> None:
+    """Nothing was sent; an address that is not allowed is denied."""
+    process = ConnectingProcess("127.0.0.1:9")
+    try:
+        away = await failure_of(process.http("http://127.0.0.1:9/mcp"))
+        forbidden = await failure_of(process.http("https://10.0.0.1/mcp", id="b"))
+    finally:
+        await process.aclose()
+    assert (away.reason, forbidden.reason) == ("unreachable", "denied")
+
+
+async def test_requests_beyond_the_concurrency_wait_and_a_question_makes_room(crm: Crm) -> None:
+    """While a person decides, the server does nothing, so another request may run."""
+    app, connect = crm
+    app.has_sessions("s1")
+
+    async def call(posted: Posted, send: Send) -> None:
+        if posted.body["params"]["name"] == "quick":
+            await result(DONE)(posted, send)
+            return
+        await begin(send, kind=EVENTS)
+        ask: Any = {"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": {}}
+        await more(send, event(ask))
+        await until(lambda: app.of("response"))
+        await finish(send, event(final(posted, DONE)))
+
+    app.answers["tools/call"] = call
+    connection = connect(concurrency=1)
+    async with connection.exchange("tools/call", {"name": "asks"}) as exchange:
+        messages = exchange.messages()
+        asked = await anext(messages)
+        assert isinstance(asked, UpstreamRequest)
+        assert await result_of(connection, params={"name": "quick"}) == DONE
+        await exchange.respond(asked.id, {"result": {"action": "decline"}})
+        assert await anext(messages) == UpstreamResult(DONE)

@@ -1,0 +1,269 @@
+"""Sessions of older revisions over HTTP: opened, kept, lost, continued and ended."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    RequestOptions,
+    UpstreamConnection,
+    UpstreamNotification,
+    UpstreamRequest,
+    UpstreamResult,
+)
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    ConnectingProcess,
+    Posted,
+    ScriptedServer,
+    begin,
+    error,
+    event,
+    failure_of,
+    final,
+    finish,
+    more,
+    result,
+    result_of,
+    stall,
+    until,
+)
+
+Crm = tuple[ScriptedServer, Callable[..., UpstreamConnection]]
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+
+async def test_a_session_is_opened_once_and_kept(crm: Crm) -> None:
+    """Requests that start together share the handshake; the session ends with the connection."""
+    app, connect = crm
+    app.has_sessions("s1")
+    app.answers["tools/call"] = result(DONE)
+    connection = connect()
+    await asyncio.gather(*(result_of(connection) for _ in range(5)))
+
+    assert len(app.of("initialize")) == 1
+    assert app.of("initialize")[0].body["params"]["protocolVersion"] == "2025-11-25"
+    assert "mcp-protocol-version" not in app.of("initialize")[0].headers
+    assert {one.headers["mcp-session-id"] for one in app.of("tools/call")} == {"s1"}
+    assert {one.headers["mcp-protocol-version"] for one in app.of("tools/call")} == {"2025-11-25"}
+    await connection.aclose()
+    assert app.of("DELETE")[0].headers["mcp-session-id"] == "s1"
+
+
+async def test_a_server_without_session_ids_gets_none(crm: Crm) -> None:
+    """Another set of capabilities needs no handshake of its own then."""
+    app, connect = crm
+    app.has_sessions()
+    app.answers["tools/call"] = result(DONE)
+    connection = connect()
+    await result_of(connection)
+    await result_of(connection, capabilities={"elicitation": {}})
+
+    assert len(app.of("initialize")) == 1
+    assert all("mcp-session-id" not in one.headers for one in app.seen)
+
+
+async def test_each_set_of_capabilities_has_a_session(crm: Crm) -> None:
+    """A server asks no caller's client for what it cannot do; a caller's own session is one."""
+    app, connect = crm
+    app.has_sessions("s1", "s2", "s3")
+    app.answers["tools/call"] = result(DONE)
+    for capabilities in ({}, {"elicitation": {}}, {}):
+        await result_of(connect(), capabilities=capabilities)
+    for capabilities in ({}, {"elicitation": {}}):
+        await result_of(connect(("alice",)), capabilities=capabilities)
+
+    used = [one.headers["mcp-session-id"] for one in app.of("tools/call")]
+    assert used == ["s1", "s2", "s1", "s3", "s3"]
+
+
+@pytest.mark.parametrize("lost", [(404, "gone"), (400, "Bad Request: No valid session ID")])
+async def test_a_lost_session_fails_the_request_and_the_next_opens_another(
+    crm: Crm, lost: tuple[int, str]
+) -> None:
+    """The request is not sent again, although nothing was run."""
+    app, connect = crm
+    app.has_sessions("s1", "s2")
+    app.answers["tools/call"] = error(-32000, lost[1], lost[0])
+    connection = connect()
+
+    assert (await failure_of(connection)).reason == "session_lost"
+    app.answers["tools/call"] = result(DONE)
+    assert await result_of(connection) == DONE
+    assert [one.headers["mcp-session-id"] for one in app.of("tools/call")] == ["s1", "s2"]
+    assert app.of("DELETE") == []
+
+
+async def test_a_server_that_changed_its_era_is_asked_again(crm: Crm) -> None:
+    """A refused version means that nothing was run; the next request finds out."""
+    app, connect = crm
+    connection = connect()
+    app.answers["tools/call"] = result(DONE)
+    await result_of(connection)
+    app.has_sessions("s1")
+    app.answers["tools/call"] = error(-32022, "no", 400, {"supported": ["2025-11-25"]})
+    assert (await failure_of(connection)).reason == "session_lost"
+    app.answers["tools/call"] = result(DONE)
+
+    assert await result_of(connection) == DONE
+    assert app.seen[-1].headers["mcp-session-id"] == "s1"
+
+
+async def test_progress_and_questions_arrive_on_the_stream_of_a_request(crm: Crm) -> None:
+    """A question is answered by a POST of its own, and a ping by the connection itself."""
+    app, connect = crm
+    app.has_sessions("s1")
+    answered = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def call(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        token = posted.body["params"]["_meta"]["progressToken"]
+        progress = {"progressToken": token, "progress": 1}
+        await more(send, b": hello\n\n")
+        await more(
+            send,
+            event({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}),
+        )
+        await more(send, event({"jsonrpc": "2.0", "id": 8, "method": "ping"}))
+        await more(
+            send,
+            event({"jsonrpc": "2.0", "id": 9, "method": "elicitation/create", "params": {"a": 1}}),
+        )
+        await until(lambda: len(app.of("response")) == 2)
+        await finish(send, event(final(posted, DONE)))
+        loop.call_soon_threadsafe(answered.set)
+
+    app.answers["tools/call"] = call
+    found = []
+    async with connect().exchange(
+        "tools/call", {"name": "act"}, RequestOptions(progress_token="p")
+    ) as exchange:
+        async for message in exchange.messages():
+            found.append(message)
+            if isinstance(message, UpstreamRequest):
+                await exchange.respond(message.id, {"result": {"action": "accept"}})
+
+    assert found == [
+        UpstreamNotification("notifications/progress", {"progressToken": "p", "progress": 1}),
+        UpstreamRequest(9, "elicitation/create", {"a": 1}),
+        UpstreamResult(DONE),
+    ]
+    replies = {one.body["id"]: one.body["result"] for one in app.of("response")}
+    assert replies == {8: {}, 9: {"action": "accept"}}
+
+
+async def test_a_request_that_is_given_up_is_cancelled_in_its_session(crm: Crm) -> None:
+    """A closed stream is no cancellation there."""
+    app, connect = crm
+    app.has_sessions("s1")
+
+    async def call(posted: Posted, send: Send) -> None:
+        await stall(posted)
+
+    app.answers["tools/call"] = call
+    connection = connect()
+    assert (await failure_of(connection, idle_s=0.3)).reason == "timeout"
+    await until(lambda: app.of("notifications/cancelled"))
+
+    cancelled = app.of("notifications/cancelled")[0]
+    assert cancelled.body["params"]["requestId"] == app.of("tools/call")[0].id
+
+
+async def test_a_stream_that_breaks_is_continued_if_its_events_have_ids(crm: Crm) -> None:
+    """With a GET, which sends nothing again."""
+    app, connect = crm
+    app.has_sessions("s1")
+
+    async def call(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        await finish(send, b"id: e1\nretry: 10\ndata:\n\n")
+
+    async def again(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        await finish(send, event(final(app.of("tools/call")[0], DONE), "e2"))
+
+    app.answers["tools/call"], app.answers["GET"] = call, again
+
+    assert await result_of(connect()) == DONE
+    assert len(app.of("tools/call")) == 1
+    assert app.of("GET")[0].headers["last-event-id"] == "e1"
+    assert app.of("GET")[0].headers["mcp-session-id"] == "s1"
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+async def test_changes_are_followed(crm: Crm, has_sessions: bool) -> None:
+    """By `subscriptions/listen`, or the GET stream of a session; the end of it is a failure."""
+    app, connect = crm
+    ending = asyncio.Event()
+
+    async def stream(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        method = "notifications/subscriptions/acknowledged"
+        if not has_sessions:
+            await more(send, event({"jsonrpc": "2.0", "method": method, "params": {}}))
+        await more(send, event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
+        await until(ending.is_set)
+        await finish(send)
+
+    if has_sessions:
+        app.has_sessions("s1")
+    app.answers["GET" if has_sessions else "subscriptions/listen"] = stream
+    async with connect().notifications(["file:///a"]) as changes:
+        change = await anext(changes)
+        ending.set()
+        with pytest.raises(ConnectionFailure):
+            await anext(changes)
+    assert change.method == "notifications/tools/list_changed"
+    if not has_sessions:
+        asked = app.of("subscriptions/listen")[0].body["params"]["notifications"]
+        assert asked == {"toolsListChanged": True, "resourceSubscriptions": ["file:///a"]}
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+async def test_a_server_without_a_stream_of_changes_is_reported_at_once(
+    crm: Crm, has_sessions: bool
+) -> None:
+    """So that it is polled instead."""
+    app, connect = crm
+    if has_sessions:
+        app.has_sessions("s1")
+    with pytest.raises(ConnectionFailure) as failed:
+        async with connect().notifications():
+            pytest.fail("there is no stream")
+    assert failed.value.reason == "invalid"
+
+
+async def test_a_log_level_is_set_once_in_a_session(crm: Crm) -> None:
+    """The modern era says it with each request instead."""
+    app, connect = crm
+    app.has_sessions("s1")
+    app.answers |= {"tools/call": result(DONE), "logging/setLevel": result({})}
+    connection = connect()
+    for level in ("debug", "debug", "error"):
+        await result_of(connection, log_level=level)
+
+    levels = [one.body["params"]["level"] for one in app.of("logging/setLevel")]
+    assert levels == ["debug", "error"]
+
+
+async def test_idle_connections_are_kept_within_a_limit(
+    scripted: tuple[ScriptedServer, str],
+) -> None:
+    """The session of the one that was not used for longest ends; forgetting ends all of them."""
+    app, url = scripted
+    app.has_sessions("s1", "s2", "s3")
+    app.answers["tools/call"] = result(DONE)
+    process = ConnectingProcess(url.split("/")[2], kept=2)
+    for person in ("a", "b", "a", "c"):
+        await result_of(process.http(url, (person,)))
+    await until(lambda: app.of("DELETE"))
+    assert app.of("DELETE")[0].headers["mcp-session-id"] == "s2"
+
+    await process.connections.forget(url)
+    ended = {one.headers["mcp-session-id"] for one in app.of("DELETE")}
+    assert ended == {"s1", "s2", "s3"}
+    await process.aclose()

@@ -1,0 +1,281 @@
+"""The program of a stdio server: what it may use, how requests share it, and how it ends."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    RequestOptions,
+    UpstreamConnection,
+    UpstreamRequest,
+    UpstreamResult,
+)
+from gatepost.upstreams.server import StdioProgram
+from gatepost.upstreams.transport import stdio_connection
+from gatepost.upstreams.transport.stderr_log import LINES, StderrLog
+from tests.upstreams.transport.conftest import (
+    SECRET,
+    ConnectingProcess,
+    doing,
+    failure_of,
+    messages_of,
+    result_of,
+    until,
+)
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[ConnectingProcess]:
+    made = ConnectingProcess()
+    yield made
+    await made.aclose()
+
+
+async def said(connection: UpstreamConnection, name: str, **arguments: Any) -> Any:
+    """What a tool of the program says."""
+    given = {"name": name, "arguments": arguments}
+    return json.loads((await result_of(connection, params=given))["content"][0]["text"])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("behaviour", ["modern", "session", "dies early"])
+async def test_the_era_is_found_out_over_pipes(process: ConnectingProcess, behaviour: str) -> None:
+    """Also of a program that does not survive a request before the handshake."""
+    found = await process.stdio(doing(behaviour)).describe()
+
+    assert found.era == ("modern" if behaviour == "modern" else "session")
+
+
+async def test_it_starts_at_first_use_and_ends_when_idle(process: ConnectingProcess) -> None:
+    """The next use starts another one, at once."""
+    connection = process.stdio(doing(idle_s=0.2))
+    first = await said(connection, "pid")
+    await until(lambda: not is_alive(first))
+
+    assert await said(connection, "pid") != first
+
+
+async def test_it_ends_with_its_whole_tree(process: ConnectingProcess) -> None:
+    """Also children that ignore the signal, or that left the process group."""
+    connection = process.stdio(doing("ignores SIGTERM"))
+    pids = [await said(connection, "pid"), *(await said(connection, "children"))]
+    assert all(map(is_alive, pids))
+    await process.connections.forget("s")
+
+    assert not any(map(is_alive, pids))
+
+
+async def test_a_crash_fails_all_requests_and_the_next_use_starts_it_anew(
+    process: ConnectingProcess,
+) -> None:
+    """The outcome of those that ran is unknown; they are not sent again."""
+    connection = process.stdio(doing())
+    first = await said(connection, "pid")
+    silent = asyncio.create_task(failure_of_call(connection, "silence"))
+    crash = await failure_of_call(connection, "crash")
+
+    assert (crash.reason, (await silent).reason) == ("outcome_unknown", "outcome_unknown")
+    assert await said(connection, "pid") != first
+
+
+async def failure_of_call(connection: UpstreamConnection, name: str) -> ConnectionFailure:
+    with pytest.raises(ConnectionFailure) as failed:
+        await messages_of(connection, params={"name": name, "arguments": {}})
+    return failed.value
+
+
+async def test_a_program_that_ends_again_and_again_is_started_after_growing_pauses(
+    process: ConnectingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile requests fail at once, and say how long."""
+    connection = process.stdio(doing("never starts"))
+    assert (await failure_of(connection)).reason == "unreachable"
+    assert (await failure_of(connection)).retry_after_s == 5
+    pause = await failure_of(connection)
+    assert (pause.reason, "after a pause" in pause.message) == ("unreachable", True)
+    assert 0 < (pause.retry_after_s or 0) <= stdio_connection.FIRST_PAUSE_S
+
+
+async def test_requests_share_the_pipe(process: ConnectingProcess) -> None:
+    """Answers come in any order; a slow one holds nothing up."""
+    connection = process.stdio(doing())
+    slow = asyncio.create_task(said(connection, "slow"))
+    others = await asyncio.gather(*(said(connection, f"n{number}") for number in range(20)))
+
+    assert others == [f"n{number}" for number in range(20)]
+    assert not slow.done()
+    assert await slow == "slow"
+
+
+async def test_each_tenant_or_each_person_has_a_process(process: ConnectingProcess) -> None:
+    """As `per` says."""
+    shared, own = doing(per="tenant"), doing(per="person")
+    people = [("alice",), ("bob",), ("alice",)]
+    together = [await said(process.stdio(shared, one), "pid") for one in people]
+    apart = [await said(process.stdio(own, one, id="own"), "pid") for one in people]
+    other = await said(process.stdio(shared, id="t", tenant="globex"), "pid")
+
+    assert len(set(together)) == 1
+    assert apart[0] == apart[2] != apart[1]
+    assert other not in together
+
+
+async def test_it_gets_the_environment_that_is_configured_and_no_other(
+    process: ConnectingProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets of its own tenant by name; nothing of the server's own environment."""
+    monkeypatch.setenv("GATEPOST_KEYS__RING", "hidden")
+    program = doing(env={"TOKEN": "secret:GITHUB", "MODE": "plain"})
+    found = await said(process.stdio(program), "environment")
+    assert (found["TOKEN"], found["MODE"]) == (SECRET, "plain")
+    assert "hidden" not in str(found)
+    assert found.keys() - {"LC_CTYPE"} == {
+        "GATEPOST_PROCESS_MARK", "HOME", "LANG", "MODE", "PATH", "TMPDIR", "TOKEN",
+    }  # fmt: skip
+
+    failure = await failure_of(process.stdio(program, id="t", tenant="globex"))
+    assert (failure.reason, "GITHUB" in failure.message) == ("denied", True)
+
+
+async def test_it_reaches_no_machine_unless_it_may(process: ConnectingProcess) -> None:
+    """Neither by TCP nor, where the server may take its network away, by UDP."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        env = {"PORT": str(listening.getsockname()[1])}
+        closed = await said(process.stdio(doing(env=env)), "reach")
+        opened = await said(process.stdio(doing(env=env, network=True), id="open"), "reach")
+
+    assert closed[0] in {"PermissionError", "OSError"}
+    assert os.getuid() != 0 or closed[1] == "OSError"
+    assert opened == ["done", "done"]
+
+
+async def test_it_reads_and_runs_only_what_it_may(
+    process: ConnectingProcess, tmp_path: Path
+) -> None:
+    """Its own folders and those of the system."""
+    (tmp_path / "secret").write_text("x", encoding="utf-8")
+    (tmp_path / "tool").write_text("#!/bin/sh\n", encoding="utf-8")
+    (tmp_path / "tool").chmod(0o755)
+    connection = process.stdio(doing())
+    other = process.stdio(readable(doing(), tmp_path), id="other")
+
+    assert await said(connection, "read", path=str(tmp_path / "secret")) == "PermissionError"
+    assert await said(connection, "read", path="/etc/shadow") == "PermissionError"
+    assert await said(other, "read", path=str(tmp_path / "secret")) == "done"
+    assert await said(other, "run", argv=[str(tmp_path / "tool")]) == "PermissionError"
+
+
+def readable(program: StdioProgram, folder: Path) -> StdioProgram:
+    return StdioProgram(
+        command=program.command, args=program.args, reads=(*program.reads, str(folder))
+    )
+
+
+async def test_its_memory_is_bounded(process: ConnectingProcess) -> None:
+    """It sees a failed allocation; the machine does not."""
+    connection = process.stdio(doing(memory_bytes=200_000_000))
+
+    assert await said(connection, "memory") == "MemoryError"
+
+
+async def test_what_it_prints_by_mistake_is_skipped(process: ConnectingProcess) -> None:
+    """Also lines that are no JSON; a message that is larger than is read fails its request."""
+    connection = process.stdio(doing())
+
+    assert await said(connection, "print") == "printed"
+    large = {"name": "large", "arguments": {}}
+    with pytest.raises(ConnectionFailure) as failed:
+        await messages_of(connection, params=large, max_bytes=1_000_000)
+    assert failed.value.reason == "invalid"
+    assert await said(connection, "echo") == "echo"
+
+
+async def test_a_question_belongs_to_the_only_request_or_to_none(
+    process: ConnectingProcess,
+) -> None:
+    """With several running requests it could ask the wrong person, so it is refused."""
+    connection = process.stdio(doing())
+    call = {"name": "ask", "arguments": {}}
+    async with connection.exchange("tools/call", call, RequestOptions()) as exchange:
+        messages = exchange.messages()
+        question = await anext(messages)
+        assert isinstance(question, UpstreamRequest)
+        await exchange.respond(question.id, {"result": {"action": "accept"}})
+        last = await anext(messages)
+    assert isinstance(last, UpstreamResult)
+    assert "accept" in str(last.value)
+
+    silent = asyncio.create_task(
+        messages_of(connection, params={"name": "silence", "arguments": {}})
+    )
+    await said(connection, "echo")
+    assert (await said(connection, "ask"))["code"] == -32601
+    silent.cancel()
+    await asyncio.wait([silent])
+
+
+async def test_changes_are_followed_while_it_runs(process: ConnectingProcess) -> None:
+    """Its end is the end of them."""
+    connection = process.stdio(doing())
+    async with connection.notifications() as changes:
+        await said(connection, "change")
+        assert (await anext(changes)).method == "notifications/tools/list_changed"
+        await failure_of_call(connection, "crash")
+        with pytest.raises(ConnectionFailure):
+            await anext(changes)
+
+
+async def test_standard_error_is_logged_without_secrets(process: ConnectingProcess) -> None:
+    """As `upstream_stderr`; a cancelled request shows there in this program."""
+    connection = process.stdio(doing())
+    with capture_logs() as logs:
+        await said(connection, "log", line=f"token {SECRET}")
+        async with connection.exchange(
+            "tools/call", {"name": "silence", "arguments": {}}
+        ) as exchange:
+            waiting = asyncio.ensure_future(anext(exchange.messages()))
+            await asyncio.wait([waiting], timeout=0.2)
+            await exchange.cancel("nobody waits")
+            await asyncio.wait([waiting])
+            waiting.exception()
+        await until(lambda: any("cancelled" in str(one.get("line")) for one in logs))
+    lines = [one["line"] for one in logs if one["event"] == "upstream_stderr"]
+
+    assert "token [secret]" in lines
+
+
+def test_the_log_of_standard_error_is_bounded() -> None:
+    """Lines by their number and length; what is left out is counted."""
+    now = [0.0]
+    logged = StderrLog("crm", "acme", lambda tenant, text: text, lambda: now[0])
+    with capture_logs() as logs:
+        logged.take(b"y" * 20_000 + b"\n" + (b"x" * 5_000 + b"\n") * (LINES + 10))
+        now[0] = 11.0
+        logged.take(b"again\n")
+
+    lines = [one["line"] for one in logs if one["event"] == "upstream_stderr"]
+    assert len(lines) == LINES + 1
+    assert {len(line) for line in lines} == {1_000, 5}
+    (dropped,) = [one for one in logs if one["event"] == "upstream_stderr_dropped"]
+    assert dropped["lines"] == 11
+
+
+async def test_a_program_that_is_not_there_is_unreachable(process: ConnectingProcess) -> None:
+    """The sentence names the server and no path."""
+    failure = await failure_of(process.stdio(StdioProgram(command="/nowhere/server")))
+
+    assert (failure.reason, "/nowhere" in failure.message) == ("unreachable", False)
