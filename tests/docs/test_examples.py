@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from examples import function, pack
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.config.reading import read
+from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
 from tests.support.asking_tools import accept, ask_again, go_on, questions, said
@@ -77,3 +81,20 @@ async def test_a_pack_asks_before_it_deletes(client: EndpointClient) -> None:
     assert questions(asked)["question-1"]["params"]["message"] == "Delete 1 receipts?"
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 1 receipts."
+
+
+@pytest.mark.requirement("E12")
+def test_the_configuration_of_microsoft_learn_has_its_server_and_its_agent() -> None:
+    """As the seed document describes them; nothing but the key ring is missing."""
+    reading = read(ROOT / "examples/microsoft_learn.toml", {})
+    config = reading.config
+    assert config is not None
+    found = problems(config, load(config.tools, config.packs, config.network))
+    upstreams = ConfiguredUpstreams(config)
+    (server,) = upstreams.servers("acme")
+    (agent,) = upstreams.agents("acme")
+
+    assert {one.id for one in found if one.level == "error"} == {"config.E007"}
+    assert (server.name, server.url) == ("microsoft_learn", "https://learn.microsoft.com/api/mcp")
+    assert (agent.name, agent.capabilities) == ("Microsoft Learn Assistant", (f"mcp:{server.id}",))
+    assert upstreams.servers("globex") == upstreams.agents("globex") == ()

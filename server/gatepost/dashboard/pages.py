@@ -50,8 +50,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         seen=services.callers.lately,
         holds=services.cutoffs.holds,
     )
-    upstreams = UpstreamsPage(sheet, services.upstreams.administration)
-    one, server = "/approvals/{id}", "/upstreams/{id}"
+    one = "/approvals/{id}"
     return (
         PageRoute(path="", get=inbox.show),
         PageRoute(path="/live", get=inbox.live, background=True),
@@ -67,8 +66,16 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/audit", get=evidence.search),
         PageRoute(path="/audit/{number}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
-        PageRoute(path="/upstreams", get=upstreams.show, roles=ADMIN),
-        PageRoute(path=f"{server}/accept", post=upstreams.accept, roles=ADMIN),
-        PageRoute(path=f"{server}/refresh", post=upstreams.refresh, roles=ADMIN),
+        *upstream_routes(sheet, services),
         PageRoute(path="/usage", get=usage.show),
+    )
+
+
+def upstream_routes(sheet: PageLayout, services: Services) -> tuple[PageRoute, ...]:
+    """Return the routes of the upstreams page, which is for administrators."""
+    page, one = UpstreamsPage(sheet, services.upstreams.administration), "/upstreams/{id}"
+    return (
+        PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
+        PageRoute(path=f"{one}/accept", post=page.accept, roles=ADMIN),
+        PageRoute(path=f"{one}/refresh", post=page.refresh, roles=ADMIN),
     )

@@ -1,0 +1,220 @@
+"""`gatepost check` finds what is wrong with upstreams, agents and credentials, and says where."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.check.pack_loading import load
+from gatepost.check.problems import problems
+from gatepost.config.settings import Config
+from gatepost.upstreams.configured import ConfiguredUpstreams
+from gatepost_authz.config import Problem
+
+GOOD = {"name": "crm", "tenants": ["acme"], "url": "https://crm.example.com/mcp"}
+PROGRAM = {"name": "memory", "tenants": ["acme"], "command": "sh"}
+CLIENT = {
+    "type": "client",
+    "tenants": ["acme"],
+    "client_id": "gatepost",
+    "client_secret": "secret:CRM_SECRET",
+    "issuer": "https://login.example.com",
+}
+
+
+def config_of(*upstreams: dict[str, Any], **settings: Any) -> Config:
+    usual = {
+        "resource": "http://127.0.0.1:8000/mcp",
+        "mode": "development",
+        "tenancy": {"tenants": ["acme", "globex"], "create_on_first_use": False},
+        "tools": {"packs": ["demo"]},
+        "upstreams": list(upstreams),
+    }
+    return msgspec.convert(usual | settings, Config)
+
+
+def found(*upstreams: dict[str, Any], **settings: Any) -> list[Problem]:
+    """The problems of upstreams, agents and credentials alone."""
+    config = config_of(*upstreams, **settings)
+    toolbox = load(config.tools, config.packs, config.network)
+    return [one for one in problems(config, toolbox) if one.id[8:10] in {"14", "15"}]
+
+
+def test_good_tables_have_no_problem() -> None:
+    """Over HTTP and as a program, with a credential and an agent."""
+    assert (
+        found(
+            {**GOOD, "credential": "crm", "scopes": {"*": ["crm:read"]}, "tools": ["*", "!x"]},
+            {**PROGRAM, "env": {"API_KEY": "secret:KEY", "LEVEL": "debug"}},
+            credentials={"crm": CLIENT},
+            agents=[{"name": "a", "tenants": ["acme"], "capabilities": ["mcp:crm", "pack:demo"]}],
+        )
+        == []
+    )
+
+
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no tenant": ({"tenants": []}, "config.E140", "upstreams[0].tenants"),
+    "no tenant id": ({"tenants": ["ACME"]}, "config.E140", "upstreams[0].tenants"),
+    "unknown tenant": ({"tenants": ["amce"]}, "config.W145", "upstreams[0].tenants"),
+    "empty name": ({"name": ""}, "config.E141", "upstreams[0].name"),
+    "long name": ({"name": "n" * 256}, "config.E141", "upstreams[0].name"),
+    "plain http": ({"url": "http://crm.example.com/mcp"}, "config.E142", "upstreams[0].url"),
+    "url and command": ({"command": "sh"}, "config.E142", "upstreams[0]"),
+    "neither": ({"url": ""}, "config.E142", "upstreams[0]"),
+    "args of a url": ({"args": ["-x"]}, "config.E142", "upstreams[0].args"),
+    "host header": ({"headers": {"Host": "secret:A"}}, "config.E143", "upstreams[0].headers"),
+    "authorization": (
+        {"headers": {"authorization": "secret:A"}},
+        "config.E143",
+        "upstreams[0].headers",
+    ),
+    "value in a header": (
+        {"headers": {"X-Key": "the-key-itself"}},
+        "config.E143",
+        "upstreams[0].headers.X-Key",
+    ),
+    "value as a key": ({"api_key": "the-key-itself"}, "config.E143", "upstreams[0].api_key"),
+    "variable not set": ({"api_key": "env:NOT_SET_X"}, "config.E143", "upstreams[0].api_key"),
+    "pattern": ({"tools": ["get *"]}, "config.E144", "upstreams[0].tools"),
+    "only exclusions": ({"tools": ["!get_secret"]}, "config.E144", "upstreams[0].tools"),
+    "scope": ({"scopes": {"*": ["a b"]}}, "config.E144", "upstreams[0].scopes.*"),
+    "excluded scope": ({"scopes": {"!x": ["a"]}}, "config.E144", "upstreams[0].scopes"),
+    "rename": ({"renames": {"a": "A B"}}, "config.E144", "upstreams[0].renames.a"),
+    "one new name twice": (
+        {"renames": {"a": "c", "b": "c"}},
+        "config.E144",
+        "upstreams[0].renames",
+    ),
+    "unknown credential": ({"credential": "crn"}, "config.E145", "upstreams[0].credential"),
+    "credential and key": (
+        {"credential": "crm", "api_key": "secret:A"},
+        "config.E145",
+        "upstreams[0].credential",
+    ),
+    "credential of another tenant": (
+        {"credential": "crm", "tenants": ["globex"]},
+        "config.E145",
+        "upstreams[0].credential",
+    ),
+    "timeout": ({"timeout_s": 0}, "config.E147", "upstreams[0].timeout_s"),
+    "concurrency": ({"concurrency": 0}, "config.E147", "upstreams[0].concurrency"),
+    "trusted": ({"trusted": True}, "config.W141", "upstreams[0].trusted"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_table_is_told_with_its_setting(name: str) -> None:
+    """One problem for one mistake, and no value that may be a secret."""
+    change, code, setting = WRONG[name]
+    (problem,) = found({**GOOD, **change}, credentials={"crm": CLIENT})
+
+    assert (problem.id, problem.setting) == (code, setting)
+    assert "the-key-itself" not in problem.message + problem.hint
+
+
+PROGRAMS: dict[str, tuple[dict[str, Any], str]] = {
+    "not installed": ({"command": "no-such-program-here"}, "config.E146"),
+    "with network": ({"network": True}, "config.W142"),
+    "secret in the file": ({"env": {"API_TOKEN": "abc"}}, "config.W143"),
+    "key": ({"api_key": "secret:A"}, "config.E142"),
+    "variable": ({"env": {"A=B": "c"}}, "config.E143"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_wrong_program_is_told(name: str) -> None:
+    """The same for stdio servers."""
+    change, code = PROGRAMS[name]
+
+    assert [one.id for one in found({**PROGRAM, **change})] == [code]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pinned"),
+    [
+        (["-y", "@modelcontextprotocol/server-memory"], False),
+        (["-y", "@modelcontextprotocol/server-memory@2026.1.26"], True),
+        (["server@latest"], False),
+        (["--package", "server", "run"], False),
+        (["--package=server@1.0.0", "run"], True),
+        (["./local"], True),
+    ],
+)
+def test_a_package_without_a_version_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], pinned: bool
+) -> None:
+    """Each start would run another program."""
+    program = tmp_path / "npx"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    told = [one.id for one in found({**PROGRAM, "command": str(program), "args": arguments})]
+
+    assert told == ([] if pinned else ["config.W140"])
+
+
+def test_names_are_unique_for_each_tenant() -> None:
+    """Two tenants may use one name; `*` is all of them."""
+    other = {**GOOD, "tenants": ["globex"]}
+
+    assert found(GOOD, other) == []
+    assert [one.id for one in found(GOOD, GOOD)] == ["config.E141"]
+    assert [one.id for one in found(GOOD, {**GOOD, "tenants": ["*"]})] == ["config.E141"]
+
+
+AGENTS: dict[str, list[dict[str, Any]]] = {
+    "unknown pack": [{"name": "a", "tenants": ["acme"], "capabilities": ["pack:demos"]}],
+    "unknown server": [{"name": "a", "tenants": ["acme"], "capabilities": ["mcp:crn"]}],
+    "no kind": [{"name": "a", "tenants": ["acme"], "capabilities": ["demo"]}],
+    "one name twice": [{"name": "a", "tenants": ["acme"]}] * 2,
+    "one client twice": [
+        {"name": "a", "tenants": ["acme"], "client_id": "c"},
+        {"name": "b", "tenants": ["*"], "client_id": "c"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_wrong_agent_is_told(name: str) -> None:
+    """What it names exists, and a client id has one agent."""
+    assert [one.id for one in found(GOOD, agents=AGENTS[name])] == ["config.E149"]
+
+
+CREDENTIALS: dict[str, dict[str, Any]] = {
+    "no tenant": {**CLIENT, "tenants": []},
+    "no client id": {**CLIENT, "client_id": ""},
+    "no secret": {**CLIENT, "client_secret": ""},
+    "secret as text": {**CLIENT, "client_secret": "the-key-itself"},
+    "setting of the other type": {**CLIENT, "api_key": "secret:A"},
+    "issuer": {**CLIENT, "issuer": "login.example.com"},
+    "key and secret": {**CLIENT, "method": "private_key_jwt"},
+    "nothing to send": {"type": "static", "tenants": ["acme"]},
+    "header": {"type": "static", "tenants": ["acme"], "headers": {"Cookie": "secret:A"}},
+}
+
+
+@pytest.mark.parametrize("name", CREDENTIALS)
+def test_a_wrong_credential_is_told(name: str) -> None:
+    """One problem each, without the value."""
+    (problem,) = found(credentials={"crm": CREDENTIALS[name]})
+
+    assert problem.id == "config.E150"
+    assert "the-key-itself" not in problem.message + problem.hint
+
+
+def test_an_upstream_that_chooses_the_authorization_server_is_warned_of() -> None:
+    """It could choose its own, and learn the secret."""
+    without = {name: value for name, value in CLIENT.items() if name != "issuer"}
+
+    assert [one.id for one in found(credentials={"crm": without})] == ["config.W144"]
+
+
+def test_each_tenant_gets_servers_of_its_own() -> None:
+    """A table for every tenant makes one server for each, with an id that stays."""
+    upstreams = ConfiguredUpstreams(config_of({**GOOD, "tenants": ["*"]}, PROGRAM))
+    (first, memory), (second,) = upstreams.servers("acme"), upstreams.servers("globex")
+
+    assert (first.name, second.name, memory.transport) == ("crm", "crm", "stdio")
+    assert first.id != second.id
+    assert ConfiguredUpstreams(config_of({**GOOD, "tenants": ["*"]})).servers("acme")[0] == first
