@@ -21,8 +21,7 @@ from gatepost_authz.pinning import (
     SystemResolver,
     alternated,
 )
-from tests.support.asgi_server import AsgiServer
-from tests.support.issuers import Receive, Scope, Send, respond
+from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.tokens import CertificateAuthority
 
 NAME = "id.company.test"

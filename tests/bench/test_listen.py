@@ -9,7 +9,7 @@ from bench.client_streams import ClientStreams, Stuck, room_for
 from bench.listen import Cost, render, request
 from bench.servers.sse import routes
 from bench.workload import Place
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 
 
 @pytest.fixture

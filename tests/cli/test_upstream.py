@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from fastmcp import FastMCP
 
 from gatepost.cli.main import main
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 
 KEY = "the-key-of-the-crm"

@@ -15,7 +15,7 @@ from gatepost.secrets.store import SecretStore
 from gatepost.storage.memory.records import MemoryRecords
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 
 TENANT = "acme"

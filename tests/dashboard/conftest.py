@@ -38,8 +38,8 @@ from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, T
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
 from gatepost_keys.mint import TokenSubject as User
-from tests.support.asgi_server import AsgiServer
 from tests.support.browser import Person
+from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 from tests.support.server import Server
 

@@ -15,8 +15,8 @@ from gatepost.config.settings import Config, ToolsSettings
 from gatepost_keys.mint import TokenSubject as User
 from tests.dashboard.billing_server import CLI_SECRET, BillingServer, Visitor
 from tests.dashboard.conftest import open_dashboard_server
-from tests.support.asgi_server import AsgiServer
 from tests.support.browser import chromium, in_a_browser
+from tests.support.issuers import AsgiServer
 
 OWNED = "document.title='owned'"
 MARKUP = (

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.support.asgi_server import serving
+from tests.support.issuers import serving
 from tests.support.proxies import with_token
 
 WITHIN_S = 10

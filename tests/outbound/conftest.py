@@ -13,8 +13,7 @@ from gatepost.outbound.client import OutboundClient
 from gatepost.runtime.services import Services
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.support.asgi_server import AsgiServer
-from tests.support.issuers import Receive, Scope, Send, respond
+from tests.support.issuers import AsgiServer, Receive, Scope, Send, respond
 from tests.support.proxies import ConnectProxy, connect_proxy
 from tests.support.tokens import CertificateAuthority
 

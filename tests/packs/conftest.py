@@ -19,11 +19,10 @@ from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
 from gatepost_packs import BUILT_IN, filesystem, memory, workspace
 from gatepost_packs.vault import tools as vault
 from tests.rest.conftest import Octopus
-from tests.support.asgi_server import AsgiServer
 from tests.support.client import result
 from tests.support.commands import tenant_folder
 from tests.support.endpoint import EndpointClient, a_caller
-from tests.support.issuers import Idp
+from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 Protocol = Literal["mcp", "rest"]

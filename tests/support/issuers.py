@@ -1,4 +1,6 @@
-"""Issuers on loopback: one whose documents can be replaced, and the real oidc-provider."""
+"""
+Servers on loopback: any ASGI app, an issuer whose documents can be replaced, and oidc-provider.
+"""
 
 import contextlib
 import hashlib
@@ -12,15 +14,78 @@ from typing import Any, Literal
 from uuid import uuid4
 
 import httpx2
+import uvicorn
 from joserfc import jwt
 from joserfc.jwk import ECKey
+from starlette.types import ASGIApp
 
-from tests.support.asgi_server import AsgiServer
 from tests.support.node import command, environment
 from tests.support.processes import Process
 
 Scope, Receive, Send = Any, Any, Any
 Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class AsgiServer:
+    """
+    Serves an ASGI app on loopback until `stop`; *http* is `httptools` or `h11`.
+
+    *options* are uvicorn's; `port` is a free one by default. Starting and stopping
+    are bounded by ten seconds.
+    """
+
+    def __init__(self, app: Any, *, http: str | type = "httptools", **options: Any) -> None:
+        settings = {
+            "port": 0,
+            "log_level": "error",
+            "lifespan": "off",
+            "access_log": False,
+            "interface": "asgi3",
+        } | options
+        config = uvicorn.Config(app, host="127.0.0.1", http=http, **settings)
+        self._server = uvicorn.Server(config)
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        startup = self._server.startup
+
+        async def announce(sockets: Any = None) -> None:
+            await startup(sockets)
+            self._started.set()
+
+        self._server.startup = announce  # type: ignore[method-assign]
+
+    def _run(self) -> None:
+        self._server.run()
+
+    def start(self) -> "AsgiServer":
+        self._thread.start()
+        assert self._started.wait(10), "the server did not start within ten seconds"
+        return self
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the server did not stop within ten seconds"
+
+    @property
+    def port(self) -> int:
+        port: int = self._server.servers[0].sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp, *, port: int = 0, **options: Any) -> Iterator[str]:
+    """Serve *app* behind a real uvicorn in a thread; yields its origin. *options* are Server's."""
+    server = AsgiServer(app, port=port, timeout_graceful_shutdown=3, **options)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        server.stop()
 
 
 class Idp:

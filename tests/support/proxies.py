@@ -12,7 +12,7 @@ import anyio
 import httpx2
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tests.support.asgi_server import serving
+from tests.support.issuers import serving
 from tests.support.processes import free_port
 
 HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}

@@ -18,10 +18,9 @@ from gatepost.secrets.keyring import create
 from gatepost.telemetry.exposition import Exposition, registry_of
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.shared_memory import SharedMetrics
-from tests.support.asgi_server import serving
 from tests.support.client import exchange
 from tests.support.commands import ServerProcess, run, server_process
-from tests.support.issuers import Idp
+from tests.support.issuers import Idp, serving
 from tests.support.measuring import eventually
 from tests.support.processes import free_port
 from tests.support.server import issuer_settings

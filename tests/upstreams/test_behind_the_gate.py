@@ -10,8 +10,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import ToolAnnotations
 
 from tests.rest.conftest import Octopus
-from tests.support.asgi_server import AsgiServer
-from tests.support.issuers import Idp
+from tests.support.issuers import AsgiServer, Idp
 from tests.support.server import Server, issuer_settings, running_server
 
 LISTED_S = 20

@@ -128,8 +128,7 @@ class Services:
             counts=self.request_metrics,
         )
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
-        listeners = [DecisionMetrics(self.meter)]
-        self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
+        self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, [DecisionMetrics(self.meter)])
         self.approvals = self.reviews.service
         task_store = TaskStore(records, self.feed, quota=self.runs.quota)
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)

@@ -1,15 +1,12 @@
 """Run programs of the system so that they reach nothing but what they are given."""
 
 from gatepost.sandbox.child import LAUNCHER, SYSTEM, Confined, ProcessResult, confines, run
-from gatepost.sandbox.service import ConfinedService, ServiceEnded
 
 __all__ = [
     "LAUNCHER",
     "SYSTEM",
     "Confined",
-    "ConfinedService",
     "ProcessResult",
-    "ServiceEnded",
     "confines",
     "run",
 ]

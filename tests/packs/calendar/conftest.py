@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.packs.conftest import PackServer, SecretWriter, open_server
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.processes import Process, free_port, python_environment
 
 ZONES = {

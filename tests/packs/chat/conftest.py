@@ -13,7 +13,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
 from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.processes import free_port
 
 

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from gatepost_packs.gitlab.description import CACHED_S, Cache
 from gatepost_packs.gitlab.settings import SPEC_URL
 from tests.packs.conftest import Agent, PackServer, by_rest, open_server
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 
 pytestmark = pytest.mark.requirement("X5")
 

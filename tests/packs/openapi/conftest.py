@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 
 from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 
 DOCUMENTS = Path(__file__).parent / "documents"
 OLD = (DOCUMENTS / "petstore_2_0.json").read_bytes()

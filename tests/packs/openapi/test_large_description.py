@@ -19,7 +19,7 @@ from gatepost_packs.openapi.store import AT_HAND, ApiStore
 from gatepost_packs.openapi.tool_generation import packs_from
 from tests.packs.conftest import PackServer, open_server
 from tests.packs.openapi.conftest import served
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.node import FOLDER
 
 pytestmark = pytest.mark.requirement("X7")

@@ -13,7 +13,7 @@ import pytest
 from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
 from tests.architecture.source import ROOT
 from tests.packs.conftest import Agent, PackServer, SecretWriter, open_server
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.support.processes import python_environment
 
 pytestmark = pytest.mark.requirement("O14")

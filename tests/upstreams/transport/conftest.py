@@ -23,8 +23,7 @@ from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.support.asgi_server import AsgiServer
-from tests.support.issuers import Receive, Scope, Send
+from tests.support.issuers import AsgiServer, Receive, Scope, Send
 from tests.support.node import FOLDER, NODE, install
 
 WITHIN_S = 60

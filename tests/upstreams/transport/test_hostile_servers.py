@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from gatepost.upstreams.connection import UpstreamConnection, UpstreamResult
-from tests.support.asgi_server import AsgiServer
-from tests.support.issuers import Send
+from tests.support.issuers import AsgiServer, Send
 from tests.support.tokens import CertificateAuthority
 from tests.upstreams.transport.conftest import (
     EVENTS,

@@ -20,7 +20,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.transport.connections import UpstreamConnections
-from tests.support.asgi_server import AsgiServer
+from tests.support.issuers import AsgiServer
 from tests.upstreams.transport.conftest import ConnectingProcess, messages_of, result_of
 
 Era = Literal["modern", "session"]

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from gatepost.mcp.revisions import MODERN
-from gatepost.sandbox import ConfinedService
+from gatepost.sandbox.service import ConfinedService
 from gatepost.upstreams.connection import (
     NO_OPTIONS,
     ConnectionFailure,
