@@ -11,8 +11,9 @@ from bench.servers.settings import Settings
 from bench.workload import Place, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERYTHING = ("warm", "rotation", "fresh", "no-token", "garbage", "list")
-CALLS = ("warm", "rotation", "fresh", "no-token", "garbage")
+CALLS = ("warm", "rotation", "fresh", "document", "alone", "no-token", "garbage")
+PEERS = (*CALLS, "list")
+EVERYTHING = (*PEERS, "progress")
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,8 @@ CONTESTANTS = (
         remembers=True,
     ),
     Contestant("each", "handwritten, PyJWT each time", module("handwritten"), workloads=CALLS),
-    Contestant("sdk", "mcp SDK 2.3", peer("sdk")),
-    Contestant("fastmcp", "FastMCP 4.1.2", peer("fast")),
+    Contestant("sdk", "mcp SDK 2.3", peer("sdk"), workloads=PEERS),
+    Contestant("fastmcp", "FastMCP 4.1.2", peer("fast"), workloads=PEERS),
 )
 
 

@@ -20,7 +20,7 @@ from bench.workload import FEW_TOOLS, WORKLOADS, Place, Workload
 START_S = 60
 WARM = WORKLOADS[0]
 WARM_UP_S = 1
-DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84}
+DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84, "document": 135_000, "progress": 1_500}
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,13 @@ class Bench:
         path = self.folder / f"{what.name}-{contestant.name}.lua"
         script = wrk.script(what, place, self.purse.files.get(what.tokens))
         path.write_text(script, encoding="utf-8")
-        return wrk.load(f"http://{place.address}", path, seconds=seconds, cores=self.cores)
+        return wrk.load(
+            f"http://{place.address}",
+            path,
+            seconds=seconds,
+            cores=self.cores,
+            connections=what.connections,
+        )
 
     @contextmanager
     def started(

@@ -32,6 +32,7 @@ from gatepost.policy.approvals.request import Operator
 from gatepost.runtime import services
 from gatepost.runtime.server import bind
 from gatepost.runtime.services import Services, keyring_of
+from gatepost.telemetry.access import GATHERED_S
 
 T = TypeVar("T")
 
@@ -41,9 +42,11 @@ ROOTS = {
 }
 RUNS = frozenset({soak_tools.sign.__code__})
 """The tool that waits for approval."""
-WARM_UP, CALLS, APPROVED = 20, 5, 3
+WARM_UP, CALLS, APPROVED = 20, 5, 8
 LIMIT_S = 60
 TENANT = "tenant-0"
+WRITTEN_S = 10 * GATHERED_S
+"""Seconds after which the log lines and metrics of a call are surely written."""
 TURNS = 3
 """Rounds of the event loop in which everything ends that an answer has made ready."""
 
@@ -166,6 +169,8 @@ class Caller:
     def _approvals(self) -> Iterator[tuple[set[CodeType], set[CodeType]]]:
         """Yield what ran before each run, and until its answer."""
         for number in range(1 + APPROVED):
+            # The log and the metrics of the call before are written in batches.
+            self._there(asyncio.sleep(WRITTEN_S))
             codes = asyncio.run(self._approved(f"document {number}"))
             if number:
                 yield self._recorder.before_run, codes

@@ -8,6 +8,9 @@ from typing import Literal
 PATH = "/mcp"
 REVISION = "2026-07-28"
 TEXT = "Hello from the benchmark."
+DOCUMENT = "A line of a document, as agents send and read them: 64 KiB of it.\n" * 1000
+STEPS = 5
+CONNECTIONS = 32
 FEW_TOOLS = 5
 MANY_TOOLS = 100
 
@@ -49,6 +52,11 @@ class Workload:
     method: Literal["tools/call", "tools/list"]
     tokens: Tokens
     status: int = 200
+    text: str = TEXT
+    """What `echo` is asked to return."""
+    progress: bool = False
+    """Whether `count_slowly` is called instead, with five reports before its result (SSE)."""
+    connections: int = CONNECTIONS
     tools: int = FEW_TOOLS
     """How many tools the server has; FastMCP's calls get slower with every one."""
     target: float | None = None
@@ -60,15 +68,27 @@ class Workload:
 
     @property
     def answer(self) -> str:
-        """The kind of answer, which decides its size: `call`, `list` or `refusal`."""
-        return "refusal" if self.status != 200 else self.method.partition("/")[2]
+        """The kind of answer, which decides its size."""
+        if self.status != 200:
+            return "refusal"
+        if self.progress:
+            return "progress"
+        return "document" if self.text is not TEXT else self.method.partition("/")[2]
+
+    @property
+    def tool(self) -> str:
+        """The tool that a call names."""
+        return "count_slowly" if self.progress else "echo"
 
     @property
     def body(self) -> bytes:
         """The JSON-RPC request, the same bytes every time."""
         params: dict[str, object] = {"_meta": META}
-        if self.method == "tools/call":
-            params |= {"name": "echo", "arguments": {"text": TEXT}}
+        if self.progress:
+            params["_meta"] = META | {"progressToken": 1}
+            params |= {"name": self.tool, "arguments": {"steps": STEPS, "delay_s": 0}}
+        elif self.method == "tools/call":
+            params |= {"name": self.tool, "arguments": {"text": self.text}}
         message = {"jsonrpc": "2.0", "id": 1, "method": self.method, "params": params}
         return json.dumps(message, separators=(",", ":")).encode()
 
@@ -82,7 +102,7 @@ class Workload:
             "Mcp-Method": self.method,
         }
         if self.method == "tools/call":
-            headers["Mcp-Name"] = "echo"
+            headers["Mcp-Name"] = self.tool
         return headers
 
     def misread(self, status: int, body: bytes) -> str | None:
@@ -91,8 +111,13 @@ class Workload:
             return f"status {status} instead of {self.status}: {body[:300]!r}"
         if self.status != 200:
             return None
+        if self.progress:
+            reports = body.count(b"notifications/progress")
+            return None if reports == STEPS else f"{reports} reports in {body[:300]!r}"
         if self.method == "tools/call":
-            return None if TEXT.encode() in body else f"no echo in {body[:300]!r}"
+            # As JSON writes it.
+            sought = json.dumps(self.text)[1:-1].encode()
+            return None if sought in body else f"no echo in {body[:300]!r}"
         listed = body.count(b'"inputSchema"')
         return None if listed >= self.tools else f"{listed} tools instead of {self.tools}"
 
@@ -110,6 +135,27 @@ WORKLOADS = (
     Workload("rotation", "tools/call, a thousand tokens", "tools/call", "thousand", target=0.42),
     Workload(
         "fresh", "tools/call, RS256 tokens never seen before", "tools/call", "fresh", target=0.20
+    ),
+    Workload(
+        "document",
+        "tools/call, 64 KiB in and out, 16 connections",
+        "tools/call",
+        "one",
+        text=DOCUMENT,
+        connections=16,
+        target=0.35,
+        controlled=0.18,
+    ),
+    Workload(
+        "alone", "tools/call, one connection, one after another", "tools/call", "one", connections=1
+    ),
+    Workload(
+        "progress",
+        "tools/call, five progress events, then the result (SSE)",
+        "tools/call",
+        "one",
+        progress=True,
+        target=0.30,
     ),
     Workload("no-token", "refusal, no token", "tools/call", "none", 401, target=0.75),
     Workload("garbage", "refusal, garbage token", "tools/call", "garbage", 401, target=0.75),

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.process import Cores
-from bench.workload import Place, Workload
-
-CONNECTIONS = 32
+from bench.workload import CONNECTIONS, Place, Workload
 
 MISSING = (
     "wrk, the load generator, is not installed: `apt-get install wrk` on Debian and Ubuntu, "
@@ -128,9 +126,11 @@ def program() -> str:
     return path
 
 
-def load(url: str, path: Path, *, seconds: int, cores: Cores) -> Account:
+def load(
+    url: str, path: Path, *, seconds: int, cores: Cores, connections: int = CONNECTIONS
+) -> Account:
     """Run a script against a URL for a number of whole seconds, pinned to the load's core."""
-    command = [program(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(path), url]
+    command = [program(), "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(path), url]
     # The pipe is read by communicate(); wrk prints a dozen lines.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     cores.pin_load(process.pid)

@@ -1,11 +1,13 @@
-"""The floor: a bare ASGI app that answers constants without looking at anything."""
+"""The floor: a bare ASGI app that reads each request and answers a constant."""
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.servers.settings import Settings, serve
-from bench.workload import MANY_TOOLS, TEXT
+from bench.workload import DOCUMENT, MANY_TOOLS, STEPS, TEXT
 
+Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
@@ -28,18 +30,26 @@ def answer(
 
 
 class Floor:
-    """Sends an answer of the kind and size that the path names: `/call`, `/list`, `/refusal`."""
+    """Sends an answer of the kind and size that the path names: `/call`, `/list` …."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         # Texts that the harness looks for in every server's answers.
         tools = '"inputSchema"' * MANY_TOOLS
+        reports = "notifications/progress " * STEPS
+        document = json.dumps(DOCUMENT)
         self._answers = {
             "/call": answer(200, TEXT, sizes["call"]),
+            "/document": answer(200, document, sizes["document"]),
+            "/progress": answer(200, reports, sizes["progress"]),
             "/list": answer(200, tools, sizes["list"]),
             "/refusal": answer(401, "", sizes["refusal"], (b"www-authenticate", CHALLENGE)),
         }
 
-    async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        # Every server has to take the whole body in; a floor that left a document unread would
+        # cost a fifth less for a small call, and half for 64 KiB.
+        while (await receive()).get("more_body"):
+            pass
         start, body = self._answers[scope["path"]]
         await send(start)
         await send(body)

@@ -174,6 +174,7 @@ def mcp(
         task_runner=services.task_runner,
         register=services.register,
         asking=services.approvals.plan,
+        asks=services.approvals.policies.asks,
         running_requests=services.running_requests,
     )
     around: list[WrapRequest] = [logged] if config.log.level == "debug" else []
@@ -230,6 +231,8 @@ def management_routes(
     config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
 ) -> list[Route]:
     """Return the routes with which administrators manage upstreams, behind the same gate."""
+    if not config.scopes.admin:
+        return []
     limits, beside = config.limits, Beside(resource)
     exchange = RestExchange(
         challenge=challenge,
@@ -266,7 +269,10 @@ def metadata_routes(
 
 def pages(config: Config, resource: Resource) -> list[Route]:
     """Return the other documents that need no token; a test lists exactly these."""
-    start, openapi = start_page(config), document(resource, version())
+    start, openapi = (
+        start_page(config),
+        document(resource, version(), admin=bool(config.scopes.admin)),
+    )
     routes = [
         Route("/openapi.json", StaticPage(openapi, document_headers(openapi)), methods=["GET"])
     ]

@@ -29,6 +29,7 @@ SAY_INSTEAD = {
     "road": "remote access",
     "scraping": "metrics server",
     "seat": "admitted call",
+    "shelf": "cache, or stored events",
     "sheet": "layout, or batch",
     "sight": "redacted arguments",
     "somebody": "the caller, or the person",

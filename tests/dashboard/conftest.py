@@ -33,7 +33,7 @@ from gatepost.dashboard.routes import page_services
 from gatepost.dashboard.security_headers import SecurityHeaders
 from gatepost.dashboard.templating import Templates
 from gatepost.http.edge import Edge
-from gatepost.runtime.services import Services
+from gatepost.runtime.services import Services, SourceOf
 from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
 from gatepost_keys.issuer import DevelopmentIssuer as Provider
 from gatepost_keys.issuer import IssuerSettings, StaticClient, app
@@ -238,6 +238,7 @@ def open_dashboard_server(
     path: str = "/mcp",
     change: Callable[[Config], Config] = lambda config: config,
     users: tuple[User, ...] = USERS,
+    source_of: SourceOf | None = None,
     **settings: Any,
 ) -> Iterator[DashboardServer]:
     """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
@@ -273,7 +274,8 @@ def open_dashboard_server(
     )
     idp = AsgiServer(app(provider), port=issuer_port).start()
     sock = listening("127.0.0.1", port, "--port")
-    gatepost = Server(config, load(config.tools, config.packs, config.network), sock, build=build)
+    toolbox = load(config.tools, config.packs, config.network)
+    gatepost = Server(config, toolbox, sock, build=build, source_of=source_of)
     try:
         with gatepost.running():
             yield DashboardServer(gatepost, provider, origin, base.replace("{tenant}", "acme"))

@@ -1,5 +1,6 @@
 """What the page of tools says of a caller is what a call of theirs would meet."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,10 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.tenant_offers import Agent
+from tests.dashboard.conftest import open_dashboard_server
 from tests.support.endpoint import a_caller
+from tests.tools.conftest import MemorySource, Upstream
 
 NOW = 2_000_000.0
 pack = Pack("vaults")
@@ -116,3 +120,34 @@ def test_a_machine_whose_calls_nobody_approves_is_told_so(
     caller = a_caller(scopes=frozenset({"vault:read", "vault:open"}), **known)
 
     assert standing(registry.tools["peek"], caller, runner, plan).level == level
+
+
+async def test_an_agent_without_the_capability_is_told_so() -> None:
+    """In place of scopes, which it has."""
+    source, crm = MemorySource(), Upstream()
+    tool = crm.tool("find")
+    source.put("acme", tool, agents={"agent": Agent(frozenset())})
+    registry = Registry(pack.offers, source=source)
+    runner = Runner(registry, context_for=never, clock=lambda: NOW)
+    caller = a_caller(client_id="agent")
+    await registry.ready(caller)
+    found = standing(tool, caller, runner, {})
+
+    assert found.level == "may_not"
+    assert found.sentence == f"The agent of this client lacks the capability {crm.capability}."
+
+
+def test_the_page_shows_the_tools_of_the_visitors_tenant(tmp_path: Path) -> None:
+    """Beside those of the configuration, with their rules."""
+    source = MemorySource()
+    source.put("acme", Upstream().tool("find", "Find a person."))
+    source.put("globex", Upstream("wiki").tool("read"))
+    with (
+        open_dashboard_server(tmp_path, source_of=lambda services, config: source) as server,
+        server.guest("dave") as dave,
+    ):
+        page = dave.get("/tools").text
+
+    assert "mcp_crm__find" in page
+    assert "every call" in page
+    assert "mcp_wiki__read" not in page

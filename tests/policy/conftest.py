@@ -16,8 +16,8 @@ from gatepost.policy.approvals.notifications import (
     ApprovalNotifier,
     MessageOf,
 )
-from gatepost.policy.approvals.request import ApprovalRequest
-from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
+from gatepost.policy.approvals.request import ApprovalRequest, IsRevoked, none_revoked
+from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage
 from gatepost.policy.idempotency.execution import RunningCalls
@@ -44,6 +44,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.secret import Secret
 from gatepost.tools.stage import Stage
+from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace
 from gatepost_authz.caller import TenantContext
 from tests.support.endpoint import Clock, a_caller
@@ -227,6 +228,7 @@ class ApprovalDeployment:
         self.keyring = KeyRing.ephemeral()
         self.revokes = revokes
         self.settings = msgspec.convert(settings, ApprovalsSettings)
+        self.source: OfferSource | None = None
         self.effects: Counter[str] = Counter()
         self.changes: list[ApprovalChange] = []
         self.message_of: MessageOf | None = None
@@ -299,7 +301,9 @@ class ApprovalReplica:
             clock=deployment.clock,
         )
         settings = deployment.settings
-        self.service.apply(settings, plan_of(settings, tools.values()), tools)
+        registry = self.registry = Registry(tools.values(), source=deployment.source)
+        beside = None if deployment.source is None else registry
+        self.service.apply(settings, plan_of(settings, tools.values()), tools, beside)
         limits = {"timeout_s": LIMIT_S, "max_result_bytes": 4_000_000}
         approval = ApprovalStage(
             self.service,
@@ -311,7 +315,7 @@ class ApprovalReplica:
         )
         self.stages = (IdempotencyStage(self.runs, **limits), approval)
         self.runner = Runner(
-            Registry(tools.values()),
+            registry,
             context_for=context,
             stages=self.stages,
             clock=deployment.clock,

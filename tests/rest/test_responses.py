@@ -19,7 +19,7 @@ from tests.support.endpoint import EndpointClient, a_caller
 
 def test_the_table_has_a_row_for_each_kind() -> None:
     """A kind without one would be a 500 of our own making."""
-    assert set(TABLE) == set(get_args(FailureKind))
+    assert set(TABLE) == set(get_args(FailureKind)) - {"tool_error"}
 
 
 WAITS = [
@@ -42,6 +42,14 @@ def test_a_message_that_says_when_is_left_as_it_is() -> None:
     reply = failed(Failure("upstream_unavailable", "Retry in 30 seconds.", retry_after=30))
 
     assert msgspec.json.decode(reply.body)["message"] == "Retry in 30 seconds."
+
+
+def test_an_error_of_another_servers_tool_is_a_result() -> None:
+    """E12: the tool has run, and its own words are the answer."""
+    reply = failed(Failure("tool_error", "no such row"))
+
+    assert reply.status == 200
+    assert msgspec.json.decode(reply.body) == {"result": {"error": "no such row"}}
 
 
 def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:

@@ -28,7 +28,7 @@ WAGES = Script("wages", b"1", "workspace")
 ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
 
 
-class Shelf:
+class ScriptReplicas:
     """One tenant's scripts, as two replicas see them; time is moved by hand."""
 
     def __init__(self, records: Records, tenant: str = "acme", clock: Clock | None = None) -> None:
@@ -50,172 +50,173 @@ class Shelf:
 
 async def test_what_was_rejected_does_not_wait_again(records: Records) -> None:
     """At any replica; who rejected it and why can be had, and the content."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
 
-    assert await shelf.reject(ONE, reason="Not tested.")
-    assert await shelf.submit(ONE, by="bob") == []
-    found = await shelf.there.rejection(ONE)
+    assert await replicas.reject(ONE, reason="Not tested.")
+    assert await replicas.submit(ONE, by="bob") == []
+    found = await replicas.there.rejection(ONE)
     assert found is not None
     assert (found.by, found.reason, found.review.content) == (ADA, "Not tested.", "x = 1\n")
-    assert await shelf.there.rejected() == [found]
+    assert await replicas.there.rejected() == [found]
 
 
 async def test_a_rejection_is_of_that_content_name_and_tenant(records: Records) -> None:
     """Any change, another name and another tenant wait as if nothing had been rejected."""
-    shelf, elsewhere = Shelf(records), Shelf(records, "globex")
-    await shelf.submit(ONE)
-    await shelf.reject(ONE)
+    replicas, elsewhere = ScriptReplicas(records), ScriptReplicas(records, "globex")
+    await replicas.submit(ONE)
+    await replicas.reject(ONE)
     renamed = Script("summary", ONE.content, "workspace")
 
-    assert await shelf.submit(ONE, OTHER) == ["x = 2\n"]
-    assert sorted(await shelf.submit(renamed)) == ["x = 1\n", "x = 2\n"]
+    assert await replicas.submit(ONE, OTHER) == ["x = 2\n"]
+    assert sorted(await replicas.submit(renamed)) == ["x = 1\n", "x = 2\n"]
     assert await elsewhere.submit(ONE) == ["x = 1\n"]
     assert await elsewhere.there.rejected() == []
 
 
 async def test_a_rejection_of_one_content_outlives_another(records: Records) -> None:
     """Whoever alternates between two of them is asked about neither twice."""
-    shelf = Shelf(records)
+    replicas = ScriptReplicas(records)
     for script in (ONE, OTHER):
-        await shelf.submit(script)
-        await shelf.reject(script)
+        await replicas.submit(script)
+        await replicas.reject(script)
 
-    assert await shelf.submit(ONE) == await shelf.submit(OTHER) == []
+    assert await replicas.submit(ONE) == await replicas.submit(OTHER) == []
 
 
 async def test_an_approval_ends_a_rejection(records: Records) -> None:
     """It runs, and what is replaced later was not rejected last."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    await shelf.reject(ONE)
-    await shelf.there.approve(ONE, by=ADA)
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    await replicas.reject(ONE)
+    await replicas.there.approve(ONE, by=ADA)
 
-    assert await shelf.here.holds(ONE)
-    assert await shelf.here.rejection(ONE) is None
-    await shelf.here.approve(OTHER, by=ADA)
-    assert await shelf.submit(ONE) == ["x = 1\n"]
+    assert await replicas.here.holds(ONE)
+    assert await replicas.here.rejection(ONE) is None
+    await replicas.here.approve(OTHER, by=ADA)
+    assert await replicas.submit(ONE) == ["x = 1\n"]
 
 
 async def test_a_rejection_has_its_time(records: Records) -> None:
     """Then the content may wait again, and nothing is left of who rejected it."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    await shelf.reject(ONE)
-    shelf.clock.now += STANDS_S
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    await replicas.reject(ONE)
+    replicas.clock.now += STANDS_S
 
-    assert await shelf.there.rejection(ONE) is None
-    assert await shelf.submit(ONE) == ["x = 1\n"]
-    assert await shelf.there.tidy() == 1
-    assert [one.key for one in await shelf.entries.all()] == [WAITING + ONE.digest]
-    assert await shelf.reject(ONE, ROOT)
-    assert [one.by for one in await shelf.there.rejected()] == [ROOT]
+    assert await replicas.there.rejection(ONE) is None
+    assert await replicas.submit(ONE) == ["x = 1\n"]
+    assert await replicas.there.tidy() == 1
+    assert [one.key for one in await replicas.entries.all()] == [WAITING + ONE.digest]
+    assert await replicas.reject(ONE, ROOT)
+    assert [one.by for one in await replicas.there.rejected()] == [ROOT]
 
 
 async def test_so_many_rejections_are_kept(records: Records) -> None:
     """The oldest make room: an agent that writes many contents fills nothing."""
-    shelf = Shelf(records)
+    replicas = ScriptReplicas(records)
     scripts = [Script("report", b"%d" % number, "code") for number in range(MOST_REJECTED + 2)]
     for script in scripts:
-        shelf.clock.now += 1
-        await shelf.submit(script)
-        assert await shelf.reject(script)
-    kept = [one.review.digest for one in await shelf.there.rejected()]
+        replicas.clock.now += 1
+        await replicas.submit(script)
+        assert await replicas.reject(script)
+    kept = [one.review.digest for one in await replicas.there.rejected()]
 
     assert kept == [one.digest for one in reversed(scripts[2:])]
 
 
 async def test_of_two_who_reject_at_once_one_does(records: Records) -> None:
     """The other is told that somebody was faster, and the first reason stands."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    [review] = await shelf.here.waiting()
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    [review] = await replicas.here.waiting()
     rejecting = [
-        replica.reject(review, by=by, reason=by.subject, until=shelf.clock() + STANDS_S)
-        for replica, by in ((shelf.here, ADA), (shelf.there, ROOT))
+        replica.reject(review, by=by, reason=by.subject, until=replicas.clock() + STANDS_S)
+        for replica, by in ((replicas.here, ADA), (replicas.there, ROOT))
     ]
     done = await asyncio.gather(*rejecting)
 
     assert sorted(done) == [False, True]
-    [kept] = await shelf.here.rejected()
+    [kept] = await replicas.here.rejected()
     assert kept.reason == (ADA if done[0] else ROOT).subject
-    assert await shelf.submit(ONE) == []
+    assert await replicas.submit(ONE) == []
 
 
 async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> None:
     """Whoever rejects it just then is told so; nobody is told later that it was rejected."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    [review] = await shelf.here.waiting()
-    await shelf.there.approve(ONE, by=ROOT)
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    [review] = await replicas.here.waiting()
+    await replicas.there.approve(ONE, by=ROOT)
 
-    assert not await shelf.here.reject(review, by=ADA, reason="", until=shelf.clock() + STANDS_S)
-    assert await shelf.here.rejected() == []
-    assert await shelf.here.holds(ONE)
+    until = replicas.clock() + STANDS_S
+    assert not await replicas.here.reject(review, by=ADA, reason="", until=until)
+    assert await replicas.here.rejected() == []
+    assert await replicas.here.holds(ONE)
 
 
 async def test_a_call_in_the_moment_of_the_rejection_brings_nothing_back(records: Records) -> None:
     """It had seen no rejection yet, and let the content wait behind it."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    [waits] = await shelf.entries.all()
-    await shelf.reject(ONE)
-    await shelf.entries.put(waits.key, waits.value, now=shelf.clock(), revision=0)
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    [waits] = await replicas.entries.all()
+    await replicas.reject(ONE)
+    await replicas.entries.put(waits.key, waits.value, now=replicas.clock(), revision=0)
 
-    assert await shelf.there.waiting() == []
+    assert await replicas.there.waiting() == []
 
 
 async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> None:
     """It stays rejected, by nobody and for no reason; what they wanted to run waits no more."""
-    shelf = Shelf(records)
-    await shelf.submit(ONE)
-    await shelf.reject(ONE)
-    await shelf.submit(OTHER, by="ada-1")
+    replicas = ScriptReplicas(records)
+    await replicas.submit(ONE)
+    await replicas.reject(ONE)
+    await replicas.submit(OTHER, by="ada-1")
     third = Script("third", b"3", "code")
-    await shelf.submit(third, by="ada-1")
-    await shelf.reject(third, ROOT, "Secret of root.")
+    await replicas.submit(third, by="ada-1")
+    await replicas.reject(third, ROOT, "Secret of root.")
 
-    assert await forget_in_scripts(shelf.entries, "https://other.example.com", "nobody") == 0
-    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 3
-    assert await shelf.there.waiting() == []
-    found = {one.review.name: one for one in await shelf.there.rejected()}
+    assert await forget_in_scripts(replicas.entries, "https://other.example.com", "nobody") == 0
+    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 3
+    assert await replicas.there.waiting() == []
+    found = {one.review.name: one for one in await replicas.there.rejected()}
     assert (found["report"].by.shown, found["report"].reason) == ("an administrator", "")
     assert (found["third"].by, found["third"].review.by) == (ROOT, "")
-    assert b"Ada" not in b"".join(one.value for one in await shelf.entries.all())
-    assert b"ada-1" not in b"".join(one.value for one in await shelf.entries.all())
-    assert {one.key.partition(":")[0] + ":" for one in await shelf.entries.all()} == {REJECTED}
+    assert b"Ada" not in b"".join(one.value for one in await replicas.entries.all())
+    assert b"ada-1" not in b"".join(one.value for one in await replicas.entries.all())
+    assert {one.key.partition(":")[0] + ":" for one in await replicas.entries.all()} == {REJECTED}
 
 
 async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
     """It stays approved, by nobody; what others approved keeps their names, also a namesake's."""
-    shelf = Shelf(records)
+    replicas = ScriptReplicas(records)
     namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
     for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
-        await shelf.here.approve(script, by=by)
-    assert [one.by for one in await shelf.there.all_approved()] == ["Ada L.", "Ada L.", "root"]
+        await replicas.here.approve(script, by=by)
+    assert [one.by for one in await replicas.there.all_approved()] == ["Ada L.", "Ada L.", "root"]
 
-    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 1
-    found = {one.name: one.by for one in await shelf.here.all_approved()}
+    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 1
+    found = {one.name: one.by for one in await replicas.here.all_approved()}
     assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
-    assert await shelf.here.holds(ONE)
-    [left] = [one.value for one in await shelf.entries.all() if one.key == APPROVED + "report"]
+    assert await replicas.here.holds(ONE)
+    [left] = [one.value for one in await replicas.entries.all() if one.key == APPROVED + "report"]
     assert b"Ada" not in left
     assert b"ada-1" not in left
     assert b"id.example.com" not in left
-    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == 0
+    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == 0
 
 
 @pytest.mark.parametrize(("by", "gone"), [("Ada L.", False), ("ada-1", True)])
 async def test_what_an_older_version_approved_counts(records: Records, by: str, gone: bool) -> None:
     """It kept a text alone: whose it was is known where that is the person's id."""
-    shelf = Shelf(records)
-    await shelf.here.approve(ONE, by=ROOT)
-    [entry] = await shelf.entries.all()
+    replicas = ScriptReplicas(records)
+    await replicas.here.approve(ONE, by=ROOT)
+    [entry] = await replicas.entries.all()
     old = msgspec.json.decode(entry.value) | {"by": by}
     del old["judge"]
-    await shelf.entries.put(entry.key, msgspec.json.encode(old), now=shelf.clock())
+    await replicas.entries.put(entry.key, msgspec.json.encode(old), now=replicas.clock())
 
-    assert await shelf.there.holds(ONE)
-    assert await forget_in_scripts(shelf.entries, ADA.issuer, ADA.subject) == gone
-    [left] = await shelf.here.all_approved()
+    assert await replicas.there.holds(ONE)
+    assert await forget_in_scripts(replicas.entries, ADA.issuer, ADA.subject) == gone
+    [left] = await replicas.here.all_approved()
     assert left.by == ("an administrator" if gone else by)

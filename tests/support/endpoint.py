@@ -29,6 +29,7 @@ from gatepost.tools.context import ToolServices
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.tools.stage import Stage
+from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
@@ -147,6 +148,7 @@ class EndpointClient:
         kit: ToolServices | None = None,
         stages: Sequence[Stage] = (),
         asking: Collection[str] = (),
+        source: OfferSource | None = None,
     ) -> None:
         self.kit = kit
         self.clock = Clock()
@@ -154,7 +156,9 @@ class EndpointClient:
         self.scope: dict[str, Any] = {}
         """What else the server says of each request."""
         self.workspaces = workspaces
-        self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
+        self.registry = Registry(
+            [*tools] or demo.pack.tools.values(), obtainable=obtainable, source=source
+        )
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
@@ -204,6 +208,7 @@ class EndpointClient:
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,
+            idempotency_key=call.idempotency_key,
             client=call.client,
             changes=self.feed.of(tenant),
             services=self.kit,

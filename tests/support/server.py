@@ -20,7 +20,7 @@ from gatepost.config.settings import Config
 from gatepost.http.deadlines import Deadlines
 from gatepost.http.httptools_protocol import HttptoolsProtocol
 from gatepost.runtime.server import GatepostServer, bind, listen_config
-from gatepost.runtime.services import Services, keyring_of, opened
+from gatepost.runtime.services import Services, SourceOf, keyring_of, opened
 from gatepost.secrets.keyring import KeyRing
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
@@ -43,7 +43,7 @@ class Server(threading.Thread):
     A running server that a test can look into: its services, a client, and everything it logs.
 
     *idp* holds the issuers that its configuration trusts. *prepare* may change the services before
-    they serve.
+    they serve. *source_of* returns what tenants have beside the configuration.
     """
 
     services: Services
@@ -61,11 +61,12 @@ class Server(threading.Thread):
         prepare: Callable[[Services], object] | None = None,
         build: Callable[[Config, Services], ASGIApp] = build_app,
         idp: Idp | None = None,
+        source_of: SourceOf | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
-        self._prepare = prepare
+        self._prepare, self._source_of = prepare, source_of
         self.shared_metrics = SharedMetrics()
         self._build = build
         self.lines = io.BytesIO()
@@ -82,7 +83,9 @@ class Server(threading.Thread):
         self.loop = asyncio.get_running_loop()
         meter = Meter(self.shared_metrics.slot(0))
         meter.start(now=time.time())
-        async with opened(self.config, self.toolbox, self.keyring, meter) as services:
+        async with opened(
+            self.config, self.toolbox, self.keyring, meter, self._source_of
+        ) as services:
             self.services = services
             services.log = AccessLog(
                 "json",
@@ -190,6 +193,7 @@ def running_server(
     *,
     checked: bool = True,
     prepare: Callable[[Services], object] | None = None,
+    source_of: SourceOf | None = None,
     **settings: Any,
 ) -> Iterator[Server]:
     """Serve that configuration, in which `gatepost check` finds no error (unless told)."""
@@ -201,5 +205,8 @@ def running_server(
     found = [one for one in problems(config, toolbox) if one.level == "error"]
     assert bool(found) is not checked, found
     ring = keyring_of(config)
-    with Server(config, toolbox, sock, keyring=ring, prepare=prepare, idp=idp).running() as server:
+    server = Server(
+        config, toolbox, sock, keyring=ring, prepare=prepare, idp=idp, source_of=source_of
+    )
+    with server.running():
         yield server

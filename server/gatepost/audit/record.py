@@ -198,7 +198,7 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
     If a tool takes secrets, they are found in arguments that its schema allows. In other arguments
     they may be anywhere.
     """
-    if outcome == "rate_limit":
+    if outcome == "rate_limit" or redacted.offer.forwards:
         return False
     return redacted.checked and outcome != "validation" if redacted.offer.secret_arguments else True
 

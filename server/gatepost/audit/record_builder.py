@@ -23,7 +23,7 @@ from gatepost.audit.record import (
     text,
 )
 from gatepost.config.audit import AuditSettings
-from gatepost.redaction.redactor import Redactor, quoted
+from gatepost.redaction.redactor import Redactor, are_clear
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
@@ -52,9 +52,6 @@ LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
 """The largest batch that is built on the event loop, in about a millisecond."""
 THREAD = ThreadPoolExecutor(1, "gatepost-audit")
 """Builds larger batches; the default executor may be busy with the work of tools."""
-
-_SEPARATOR = b"\0"
-"""In no token, in no secret and in no JSON."""
 
 _encode = msgspec.json.encode
 
@@ -245,7 +242,7 @@ class RecordBuilder:
             tool, refused, remarks = asked_tool(call, outcome), outcome in REFUSED, None
         else:
             tool, refused = redacted.offer.name, not redacted.checked or outcome in REFUSED
-            remarks = redacted.remarks
+            remarks = redacted.remarks if redacted.offer.origin is None else with_origin(redacted)
             if tool != call.name:
                 name = redacted.redaction.clean(caller.tenant_id, call.name)
                 values.append(_value(NAME, text(name)))
@@ -317,6 +314,18 @@ def _special(call: Call, remarks: Mapping[str, str], limit: str) -> tuple[bytes,
     return before, _members(details=details)
 
 
+def with_origin(redacted: RedactedCall) -> Mapping[str, str]:
+    """Return the remarks of a call, with the upstream that defines what was called."""
+    origin = redacted.offer.origin
+    if origin is None:
+        return redacted.remarks or {}
+    remarks = {**(redacted.remarks or {}), "upstream": text(origin.server)}
+    if isinstance(redacted.offer, Tool):
+        # The URI of a resource could hold personal data, and these details cannot be erased.
+        remarks["upstream_tool"] = text(origin.key)
+    return {**remarks, "definition": text(origin.digest)}
+
+
 def _unreadable(entry: Ended, offset: float, problem: Exception) -> AuditDraft:
     call, ended = entry[0], entry[2]
     reason = type(problem).__name__
@@ -341,25 +350,14 @@ def plain_arguments(redacted_calls: Sequence[RedactedCall], most: int) -> set[in
     found: set[int] = set()
     for at in range(0, len(redacted_calls), TOGETHER):
         alike: dict[Redactor, list[RedactedCall]] = {}
-        for redacted in redacted_calls[at : at + TOGETHER]:
-            if not redacted.offer.secret_arguments and len(redacted.call.arguments) <= most:
-                current = redacted.version == redacted.redaction.secrets.version
-                redactor = redacted.redactor if current else redacted.now()
-                alike.setdefault(redactor, []).append(redacted)
+        for one in redacted_calls[at : at + TOGETHER]:
+            offer, size = one.offer, len(one.call.arguments)
+            if size <= most and not (offer.secret_arguments or offer.forwards):
+                current = one.version == one.redaction.secrets.version
+                alike.setdefault(one.redactor if current else one.now(), []).append(one)
         for redactor, group in alike.items():
-            if _harmless([redacted.call.arguments for redacted in group], redactor):
+            if are_clear([redacted.call.arguments for redacted in group], redactor):
                 found.update(map(id, group))
             else:
-                found.update(id(one) for one in group if _harmless([one.call.arguments], redactor))
+                found.update(id(one) for one in group if are_clear([one.call.arguments], redactor))
     return found
-
-
-def _harmless(documents: Sequence[bytes], redactor: Redactor) -> bool:
-    """
-    Return True only if `cleaned` would find nothing in any of these documents.
-
-    It decides the usual case, short documents without escapes, at a fraction of the cost.
-    """
-    whole = _SEPARATOR.join(documents)
-    # A secret that seems to be split over two documents is looked for again, one by one.
-    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)

@@ -11,6 +11,7 @@ from gatepost.config.settings import Config
 from gatepost.policy.approvals.conditions import BadCondition, Condition, NoLibrary
 from gatepost.policy.approvals.rules import (
     DEFAULT_APPROVERS,
+    PACK,
     ROLE,
     SUBJECT,
     ApprovalPolicy,
@@ -20,6 +21,7 @@ from gatepost.policy.approvals.rules import (
     plan_of,
 )
 from gatepost.policy.approvals.webhook import BadSecret, key_of
+from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 PEOPLE = (1, 2)
@@ -139,6 +141,8 @@ def _patterns(settings: ApprovalsSettings, toolbox: Toolbox) -> Iterator[Problem
     lists |= {f"approvals.rules[{at}].tools": one.tools for at, one in enumerate(settings.rules)}
     for setting, patterns in lists.items():
         for at, pattern in enumerate(patterns):
+            if pattern.removeprefix(PACK).startswith(UPSTREAM_PREFIX):
+                continue
             if not any(matches(pattern, tool) for tool in toolbox.tools):
                 yield Problem(
                     "config.W080",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.config.settings import Config
+from gatepost.tools.tenant_offers import UPSTREAM_PREFIX
 from gatepost_authz.config import Problem
 
 
@@ -40,6 +41,8 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             )
     tools = {offer.name for offer in toolbox.offers if offer.kind == "tool"}
     for name in limits.tools.keys() - tools:
+        if name.startswith(UPSTREAM_PREFIX):
+            continue
         near = difflib.get_close_matches(name, tools, n=1, cutoff=0.5)
         yield Problem(
             "config.E089",

@@ -102,8 +102,11 @@ class ScopesSettings(SettingsTable, frozen=True, kw_only=True):
     """Scopes that a caller may request from its issuer; default: those of all enabled tools."""
     implied: dict[str, tuple[str, ...]] = {}
     """Scope = the scopes that it implies."""
-    admin: str = "gatepost:admin"
-    """The scope for `/v1/mcp-servers` and `/v1/agents`."""
+    admin: str = ""
+    """
+    The scope for `/v1/mcp-servers`, `/v1/agents` and `/v1/capabilities`, such as `gatepost:admin`.
+    Without it, these routes do not exist.
+    """
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -322,6 +325,12 @@ class Config(SettingsTable, frozen=True, kw_only=True):
     def development(self) -> bool:
         """Return whether plain http on loopback is allowed."""
         return self.mode == "development"
+
+    @property
+    def has_upstreams(self) -> bool:
+        """Return whether tenants can have MCP servers and agents."""
+        in_file = self.upstreams or self.upstreams_file.path or self.agents
+        return bool(in_file or self.scopes.admin)
 
     @property
     def metrics_address(self) -> Address | None:

@@ -34,7 +34,7 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
     catalogue = ToolsPage(
         sheet,
         runner=lambda: services.runner,
-        plan=lambda: approvals.plan,
+        policies=lambda: approvals.policies,
         seen=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,

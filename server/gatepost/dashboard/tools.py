@@ -8,12 +8,14 @@ import msgspec
 
 from gatepost.dashboard.navigation import PageLayout
 from gatepost.dashboard.page import PageRequest, PageResponse
+from gatepost.policy.approvals.policies import ToolPolicies
 from gatepost.policy.approvals.request import party_of
 from gatepost.policy.approvals.rules import ApprovalPolicy, Plan
 from gatepost.runtime.recent_callers import KEPT_S
 from gatepost.tools.api import Call, Tool
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.runner import Runner
+from gatepost.tools.tenant_offers import capability_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from gatepost_authz.scopes import Implications
@@ -56,7 +58,9 @@ Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
 
 class ToolsPage:
     """
-    Render the tools page. *runner* and *plan* return the current objects, which a reload replaces.
+    Render the tools page.
+
+    *runner* and *policies* return the current objects, which a reload replaces.
     """
 
     def __init__(
@@ -64,12 +68,12 @@ class ToolsPage:
         sheet: PageLayout,
         *,
         runner: Callable[[], Runner],
-        plan: Callable[[], Plan],
+        policies: Callable[[], ToolPolicies],
         seen: Seen,
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:
-        self._sheet, self._runner, self._plan, self._seen = sheet, runner, plan, seen
+        self._sheet, self._runner, self._policies, self._seen = sheet, runner, policies, seen
         self._baseline, self._implications = baseline, Implications(implied)
 
     async def show(self, visit: PageRequest) -> PageResponse:
@@ -83,7 +87,12 @@ class ToolsPage:
             somebody = JudgedCaller(caller=caller, known=True)
         elif "scopes" in query:
             somebody = self._entered(visit.tenant, entered)
-        runner, plan, baseline = self._runner(), self._plan(), self._baseline
+        runner, policies, baseline = self._runner(), self._policies(), self._baseline
+        who = somebody.caller if somebody else self._entered(visit.tenant, "").caller
+        await runner.registry.ready(who)
+        tools = runner.registry.known_tools(who)
+        found = [(tool.name, policies.of(tool)) for tool in tools]
+        plan: Plan = {name: policy for name, policy in found if policy is not None}
         rows = [
             ToolRow(
                 tool=tool,
@@ -92,7 +101,7 @@ class ToolsPage:
                 if somebody
                 else None,
             )
-            for tool in runner.registry.tools.values()
+            for tool in tools
         ]
         return self._sheet.page(
             "tools.html",
@@ -147,6 +156,9 @@ def standing(
         runner.allowed(call)
     except UnknownTool:
         lacks = _list(runner.registry.withheld(tool, caller))
+        if not lacks:
+            lacks = capability_of(tool)
+            return ToolAccess("may_not", f"The agent of this client lacks the capability {lacks}.")
         return ToolAccess("may_not", f"Missing scope {lacks}. The tool is hidden from this caller.")
     except InsufficientScope as missing:
         lacks = _list({*missing.scopes} - caller.scopes)

@@ -25,9 +25,8 @@ from gatepost.tools.client import (
     SilentClient,
     ToolClock,
     Waiting,
-    held,
-    told,
 )
+from gatepost.tools.redacted_call import held
 
 T = TypeVar("T")
 
@@ -111,7 +110,14 @@ class StreamClient(SilentClient):
             progress, total = progress + self._ahead, total and total + self._ahead
         await self._report(progress, total, message)
 
-    async def _report(self, progress: float, total: float | None, message: str | None) -> None:
+    async def _report(
+        self,
+        progress: float,
+        total: float | None,
+        message: str | None,
+        *,
+        is_limited: bool = True,
+    ) -> None:
         if self.stream is None or self._token is None:
             return
         if not progress > self._reported or math.isinf(progress):
@@ -124,7 +130,7 @@ class StreamClient(SilentClient):
             # A lone surrogate must fail here, in the tool, and not when the answer is encoded.
             message.encode()
             params["message"] = message
-        if not self._reports.spend(time.monotonic()):
+        if is_limited and not self._reports.spend(time.monotonic()):
             self._late = params
             if self._later is None:
                 self._later = asyncio.create_task(self._catch_up())
@@ -153,7 +159,9 @@ class StreamClient(SilentClient):
 
         async def sign(waited_s: float) -> None:
             if self._token is not None:
-                await self._report(start + round(waited_s, 1), None, told(waiting))
+                # Sent every few seconds by Gatepost itself, so no rate limit holds it up.
+                reached = start + round(waited_s, 1)
+                await self._report(reached, None, waiting.told, is_limited=False)
             elif self.stream is not None:
                 await self.stream.sign()
 

@@ -230,6 +230,7 @@ class Stateless:
         self._methods = served(server.modern_capabilities, modern=True)
         tools = server.registry.tools.items() if mirrors else ()
         self._routed = frozenset(name for name, tool in tools if tool.routed)
+        self._has_source = server.registry.source is not None
 
     async def serve(
         self,
@@ -249,6 +250,8 @@ class Stateless:
             meta = params.meta
             if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
                 raise no_meta(NO_META if meta is UNSET else meta)
+            if self._has_source and message.method == "tools/call":
+                await self._server.registry.ready(exchange.caller)
             method = self._check(exchange, message, params, problem)
             if not method.runs:
                 await self._server.count(exchange.caller)
@@ -292,7 +295,13 @@ class Stateless:
             meta.progress_token is not UNSET
             or meta.log_level is not UNSET
             # A call that may wait for an approval gets signs of life even if it asks for none.
-            or (params.name in self._asking and method.name == "tools/call")
+            or (
+                method.name == "tools/call"
+                and (
+                    params.name in self._asking
+                    or (self._has_source and self._may_ask(exchange, params))
+                )
+            )
         )
         goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
         if not (tells or goes_on or meta.capabilities):
@@ -306,6 +315,10 @@ class Stateless:
         if goes_on and method.asks:
             client.remember()
         return client
+
+    def _may_ask(self, exchange: Exchange, params: Params) -> bool:
+        name = params.name
+        return isinstance(name, str) and self._server.may_ask(exchange.caller, name)
 
     def _check(
         self,
@@ -325,13 +338,20 @@ class Stateless:
             raise JsonRpcError(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:
             raise problem
-        if params.name in self._routed and name == "tools/call":
+        if name == "tools/call" and (
+            params.name in self._routed or (self._has_source and self._mirrors)
+        ):
             self._check_routed(exchange, params)
         return method
 
     def _check_routed(self, exchange: Exchange, params: Params) -> None:
+        name = name_in(params)
+        if name not in self._routed:
+            tool = self._server.registry.known(exchange.caller, name)
+            if tool is None or not tool.routed:
+                return
         try:
-            tool = self._server.registry.find(exchange.caller, name_in(params))
+            tool = self._server.registry.find(exchange.caller, name)
         except UnknownTool as unknown:
             # Check this before the headers: a mismatch would reveal that the tool exists.
             raise unknown_tool(unknown.name) from None

@@ -4,6 +4,7 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import UNSET
@@ -15,7 +16,8 @@ from gatepost.mcp.revisions import MODERN
 from gatepost.secrets.keyring import KeyRing
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offers import Prompt, ResourceOffer, Skill, Template
-from gatepost.tools.registry import Registry, Visible
+from gatepost.tools.registry import Registry
+from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 SINCE = {
@@ -43,6 +45,8 @@ def described(offer: Offer, revision: str) -> Mapping[str, Any]:
         shown["arguments"] = msgspec.to_builtins(offer.arguments)
     if offer.icons:
         shown["icons"] = msgspec.to_builtins(offer.icons)
+    if offer.meta:
+        shown["_meta"] = with_both_spellings(offer.meta)
     return known(shown, revision)
 
 
@@ -60,6 +64,22 @@ def known(definition: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
     if "arguments" in shown:
         shown["arguments"] = [known(argument, revision) for argument in shown["arguments"]]
     return shown
+
+
+UI, UI_RESOURCE, FLAT = "ui", "resourceUri", "ui/resourceUri"
+"""Where the `_meta` of a tool names its user interface (MCP Apps): two members, or an older one."""
+
+
+def with_both_spellings(meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `_meta` with its user interface in both spellings, if it has either of them."""
+    nested = meta.get(UI)
+    uri = nested.get(UI_RESOURCE) if isinstance(nested, Mapping) else None
+    flat = meta.get(FLAT)
+    if isinstance(uri, str) and flat is None:
+        return {**meta, FLAT: uri}
+    if isinstance(flat, str) and uri is None and (nested is None or isinstance(nested, Mapping)):
+        return {**meta, UI: {**(nested or {}), UI_RESOURCE: flat}}
+    return meta
 
 
 def offers_output(schema: Mapping[str, Any], revision: str) -> bool:
@@ -95,7 +115,8 @@ TTL_MS = 300_000
 """How long a client may keep a list; lists change when the server reloads its configuration."""
 
 PAGE_SIZE = 500
-REMEMBERED_LISTS = 256
+REMEMBERED_SETS = 256
+"""Permission sets whose lists are kept."""
 PURPOSE = "cursor"
 
 Member = Literal["tools", "prompts", "resources", "resourceTemplates", "skills"]
@@ -113,11 +134,16 @@ class EncodedList(msgspec.Struct, frozen=True):
     """Digest of the list; a cursor is valid only for the list it was issued for."""
     whole: bytes
     """The whole result, if the list fits in one page."""
+    ttl_ms: int
+    """How long a client may keep it."""
 
 
 class OfferLists:
     """
     Lists what a permission set can reach, sorted by name or URI.
+
+    All pages are of one list: a cursor is refused once its list has changed, and the client begins
+    again.
 
     *tail* holds the encoded members at the end of every modern result. All cache hints are
     `private`, because the lists depend on the caller's scopes (C-06).
@@ -130,7 +156,10 @@ class OfferLists:
         self._keyring = keyring
         self._tail = tail
         self._page_size = page_size
-        self._encoded: dict[tuple[Visible, Member, str], EncodedList] = {}
+        # The lists of a snapshot that is gone go with it.
+        self._encoded: WeakKeyDictionary[Visible, dict[tuple[Member, str], EncodedList]] = (
+            WeakKeyDictionary()
+        )
 
     def page(self, member: Member, caller: TenantContext, params: Params, revision: str) -> bytes:
         """Return one page of a list; raises JsonRpcError for a cursor issued for another list."""
@@ -152,27 +181,32 @@ class OfferLists:
         # A fixed resource wins, as it does when the URI is read.
         found |= dict(zip(fixed.keys, fixed.definitions, strict=True))
         keys = tuple(sorted(found))
-        listed = EncodedList(keys, tuple(found[key] for key in keys), fixed.version, b"")
-        return self._paged("resources", caller, params, revision, listed, ttl_ms=0)
+        listed = EncodedList(keys, tuple(found[key] for key in keys), fixed.version, b"", 0)
+        return self._paged("resources", caller, params, revision, listed)
 
     def listed(self, member: Member, caller: TenantContext, revision: str) -> EncodedList:
         """Return the list; it is encoded at a permission set's first request."""
-        key = (self._registry.visible(caller), member, revision)
-        listed = self._encoded.get(key)
+        visible = self._registry.visible(caller)
+        lists = self._encoded.get(visible)
+        if lists is None:
+            if len(self._encoded) >= REMEMBERED_SETS:
+                del self._encoded[next(iter(self._encoded))]
+            lists = self._encoded[visible] = {}
+        listed = lists.get((member, revision))
         if listed is None:
-            listed = self._list(member, _offers(key[0], member), revision)
-            if len(self._encoded) >= REMEMBERED_LISTS:
-                self._encoded.pop(next(iter(self._encoded)))
-            self._encoded[key] = listed
+            listed = lists[member, revision] = self._list(visible, member, revision)
         return listed
 
-    def _list(self, member: Member, offers: Sequence[Offer], revision: str) -> EncodedList:
+    def _list(self, visible: Visible, member: Member, revision: str) -> EncodedList:
+        offers = _offers(visible, member)
+        ttl_ms = TTL_MS if visible.ttl_ms is None else min(visible.ttl_ms, TTL_MS)
         definitions = tuple(_encode(described(offer, revision)) for offer in offers)
         version = hashlib.sha256(b"\n".join(definitions)).digest()
         whole = b""
         if len(offers) <= self._page_size:
-            whole = self._result(member, definitions, None, revision, TTL_MS)
-        return EncodedList(tuple(offer.key for offer in offers), definitions, version, whole)
+            whole = self._result(member, definitions, None, revision, ttl_ms)
+        keys = tuple(offer.key for offer in offers)
+        return EncodedList(keys, definitions, version, whole, ttl_ms)
 
     def _paged(
         self,
@@ -181,8 +215,6 @@ class OfferLists:
         params: Params,
         revision: str,
         listed: EncodedList,
-        *,
-        ttl_ms: int = TTL_MS,
     ) -> bytes:
         context = _bound_to(caller, member, revision, listed.version)
         start = 0
@@ -197,7 +229,7 @@ class OfferLists:
         if end < len(listed.keys):
             last = listed.keys[end - 1].encode()
             cursor = self._keyring.seal(PURPOSE, last, context=context)
-        return self._result(member, listed.definitions[start:end], cursor, revision, ttl_ms)
+        return self._result(member, listed.definitions[start:end], cursor, revision, listed.ttl_ms)
 
     def _result(
         self,

@@ -34,6 +34,7 @@ async def ping(server: McpServer, ask: McpRequest) -> bytes:
 
 async def list_tools(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `tools/list`."""
+    await server.registry.ready(ask.caller)
     return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 

@@ -6,14 +6,17 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, JsonRpcError
 from gatepost.mcp.request import arguments_in, name_in
 from gatepost.mcp.responses import block, completed, failed
 from gatepost.mcp.server import McpRequest, McpServer, counted
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Unknown
+from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
 
 
 async def list_prompts(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `prompts/list`."""
+    await server.registry.ready(ask.caller)
     return server.listing.page("prompts", ask.caller, ask.params, ask.revision)
 
 
@@ -37,9 +40,16 @@ async def get_prompt(server: McpServer, ask: McpRequest) -> bytes:
     if outcome.failure is not None:
         raise failed(outcome.failure)
     messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]
-    description = server.registry.prompts[name].description
+    description = _description(server, ask.caller, name)
     body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
     return completed(body, ask.revision, server.tail)
+
+
+def _description(server: McpServer, caller: TenantContext, name: str) -> str:
+    try:
+        return server.registry.offer("prompt", name, caller).description
+    except (Unknown, StoreUnavailable):
+        return ""  # the tenant's offers have changed during the call
 
 
 def unknown_prompt(name: str) -> JsonRpcError:

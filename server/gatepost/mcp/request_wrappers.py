@@ -15,6 +15,7 @@ from gatepost.mcp.responses import ExchangeResponse
 from gatepost.mcp.revisions import SERVED
 from gatepost.telemetry.trace import TraceContext, Tracer, context_in, read_context
 from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
 
 Serve = Callable[
     [Exchange, IncomingMessage, bytes, Params, JsonRpcError | None],
@@ -154,14 +155,20 @@ class RequestTracing:
             attributes["jsonrpc.request.id"] = identity.decode()
         if self._names_tenant:
             attributes["gatepost.tenant"] = exchange.caller.tenant_id
-        return told + self._target(method, params, attributes), attributes
+        return told + self._target(exchange.caller, method, params, attributes), attributes
 
-    def _target(self, method: str | None, params: Params, attributes: dict[str, str | int]) -> str:
+    def _target(
+        self,
+        caller: TenantContext,
+        method: str | None,
+        params: Params,
+        attributes: dict[str, str | int],
+    ) -> str:
         """Return the second part of the span's name: the name of an offer."""
         name = params.name
         if method == "tools/call":
             attributes["gen_ai.operation.name"] = "execute_tool"
-            if name is not UNSET and name in self._registry.tools:
+            if name is not UNSET and self._registry.known(caller, name) is not None:
                 attributes["gen_ai.tool.name"] = name
                 return f" {name}"
         if method == "prompts/get" and name is not UNSET and name in self._registry.prompts:

@@ -12,6 +12,7 @@ from gatepost.mcp.responses import completed, failed, rate_limited
 from gatepost.mcp.revisions import MODERN
 from gatepost.mcp.round_trips import is_retry
 from gatepost.mcp.server import McpRequest, McpServer, counted
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Call
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.offers import Lister, ResourceOffer, Template
@@ -26,22 +27,26 @@ _encode = msgspec.json.encode
 @counted
 async def list_documents(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/list` with the fixed resources and those that listers return."""
+    await server.registry.ready(ask.caller)
     listers = server.registry.visible(ask.caller).listers
     # A lister that needs more scopes than the caller holds is skipped: a challenge would replace
     # the whole list. Reading one of its resources leads to the challenge.
     usable = [lister for lister in listers if lister.scopes <= ask.caller.scopes]
     if not usable:
         await server.count(ask.caller)
+        await server.registry.ready(ask.caller)
         return server.listing.page("resources", ask.caller, ask.params, ask.revision)
     entries: dict[str, Mapping[str, Any]] = {}
     for lister in usable:
         for entry in await _entries(server, ask, lister):
             entries.setdefault(entry["uri"], known(entry, ask.revision))
+    await server.registry.ready(ask.caller)
     return server.listing.merged(ask.caller, ask.params, ask.revision, entries)
 
 
 async def list_templates(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `resources/templates/list`."""
+    await server.registry.ready(ask.caller)
     return server.listing.page("resourceTemplates", ask.caller, ask.params, ask.revision)
 
 
@@ -112,5 +117,8 @@ def _ttl_ms(server: McpServer, ask: McpRequest, uri: str) -> int:
     """Return how long a client may cache the content: 0 after requests for input (C-04)."""
     if is_retry(ask.params):
         return 0
-    offer = server.registry.offer("document", uri, ask.caller)
+    try:
+        offer = server.registry.offer("document", uri, ask.caller)
+    except (Unknown, StoreUnavailable):
+        return 0  # the tenant's offers have changed during the call
     return int(offer.ttl_s * 1000) if isinstance(offer, ResourceOffer | Template) else 0

@@ -25,6 +25,7 @@ from gatepost.mcp.server import McpServer
 from gatepost.mcp.tasks.store import digest
 from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.client import (
+    MOST_KEPT_BYTES,
     PAGES,
     Capabilities,
     InputNeeded,
@@ -71,6 +72,8 @@ class RequestState(msgspec.Struct, frozen=True):
     given: dict[str, InputResponse]
     visits: int = 0
     """How often an approval page was shown; these do not count as rounds."""
+    kept: bytes = b""
+    """What the tool keeps for its next run."""
 
 
 _encode = msgspec.json.encode
@@ -99,6 +102,7 @@ class RoundTripClient(StreamClient):
     _visited: Mapping[str, Raw | None] = {}
     """The URL of the page that was shown last, and the answer to it."""
     _read: Capabilities | None = None
+    _kept = b""
 
     def __init__(
         self, server: McpServer, caller: TenantContext, method: str, params: Params, *, asks: bool
@@ -128,7 +132,7 @@ class RoundTripClient(StreamClient):
         asked = state.asked.keys() & responses.keys() - shown
         new = {key: InputResponse(state.asked[key], responses[key]) for key in asked}
         self._round, self._given = state.round, {**new, **state.given}
-        self._visits = state.visits
+        self._visits, self._kept = state.visits, state.kept
         self._visited = {state.asked[key]: responses.get(key) for key in shown}
 
     @property
@@ -140,8 +144,13 @@ class RoundTripClient(StreamClient):
             self._read = {name: _value(raw) for name, raw in declared.items()}
         return self._read
 
+    @property
+    def kept(self) -> bytes:
+        """What the run before kept, out of the sealed state."""
+        return self._kept
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """
         Return the answers in the request; raises InputNeeded for those that are missing.
@@ -155,7 +164,8 @@ class RoundTripClient(StreamClient):
         answers = {key: self._answer(key, request) for key, request in requests.items()}
         found = {key: answer for key, answer in answers.items() if answer is not None}
         if len(found) < len(requests):
-            raise InputNeeded({key: requests[key] for key in requests if key not in found})
+            missed = {key: requests[key] for key in requests if key not in found}
+            raise InputNeeded(missed, _bounded(state))
         return found
 
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
@@ -228,10 +238,12 @@ class RoundTripClient(StreamClient):
         shown = b'{"resultType":"input_required"'
         if needed.requests:
             shown += b',"inputRequests":' + _encode(_told(needed.requests))
-        state = self._seal(needed.requests, visit=visit)
+        # An approval page is shown between two runs of the tool, and the state is the tool's.
+        kept = self._kept if visit else needed.state
+        state = self._seal(needed.requests, kept, visit=visit)
         return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
-    def _seal(self, requests: Mapping[str, InputRequest], *, visit: bool) -> str:
+    def _seal(self, requests: Mapping[str, InputRequest], kept: bytes, *, visit: bool) -> str:
         tell = _mark if visit else digest
         state = RequestState(
             self._round + (not visit),
@@ -239,6 +251,7 @@ class RoundTripClient(StreamClient):
             {key: tell(request) for key, request in requests.items()},
             {key: given for key, given in self._given.items() if given.question is not None},
             self._visits + visit,
+            kept,
         )
         payload = _encode(state)
         if len(payload) > MOST_STATE_BYTES:
@@ -268,6 +281,12 @@ class RoundTripClient(StreamClient):
             hashlib.sha256(arguments).hexdigest(),
         ]
         return _encode(bound)
+
+
+def _bounded(state: bytes) -> bytes:
+    if len(state) > MOST_KEPT_BYTES:
+        raise ValueError(f"a tool keeps at most {MOST_KEPT_BYTES} bytes between two runs")
+    return state
 
 
 def _mark(page: InputRequest) -> str:

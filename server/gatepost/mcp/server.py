@@ -25,10 +25,12 @@ from gatepost.mcp.sessions.channel import SessionRegistry
 from gatepost.mcp.sessions.session import McpSession
 from gatepost.mcp.tasks.runner import TaskRunner
 from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import IdempotencyKey, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
+from gatepost.tools.search import CALL
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -76,6 +78,7 @@ class McpServer:
         running_requests: RunningRequests | None = None,
         page_size: int = PAGE_SIZE,
         asking: Collection[str] = (),
+        asks: Callable[[Tool], bool] = lambda tool: False,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -85,11 +88,13 @@ class McpServer:
         self.streams = streams
         self.stopping = streams.stopping
         """Set when the server is about to stop; waits then end early."""
-        self.asking = frozenset(asking)
-        """The tools whose calls may have to wait for an approval."""
+        # With `call_tool` an agent calls any tool.
+        self.asking = frozenset(asking) | ({CALL} if registry.source is not None else set())
+        """The tools whose calls may have to wait for an approval; see `may_ask` for the others."""
+        self._asks = asks
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         self.lengthy = lasting | self.asking
-        """The tools whose calls may become tasks."""
+        """The tools whose calls may become tasks; see `is_lengthy` for those of tenants."""
         self.tasks = task_runner
         self.register = register
         self.running_requests = RunningRequests() if running_requests is None else running_requests
@@ -107,6 +112,16 @@ class McpServer:
             "_meta": {SERVER_INFO: info},
         }
         self.discovery = _encode(shown)
+
+    def may_ask(self, caller: TenantContext, name: str) -> bool:
+        """Return whether calls of the tenant's own tool may have to wait for an approval."""
+        tool = self.registry.known(caller, name)
+        return tool is not None and self._asks(tool)
+
+    def is_lengthy(self, caller: TenantContext, name: str) -> bool:
+        """Return whether calls of the tenant's own tool may become tasks."""
+        tool = self.registry.known(caller, name)
+        return tool is not None and (may_last(tool) or self._asks(tool))
 
     async def count(self, caller: TenantContext) -> None:
         """Count a request against its caller's rate limit; raises JsonRpcError above it."""
@@ -145,21 +160,26 @@ class McpServer:
         """Return whether the caller may read this document, and so hear of its changes."""
         try:
             offer = self.registry.offer("document", uri, caller)
-        except Unknown:
+        except (Unknown, StoreUnavailable):
             return False
         return offer.scopes <= caller.scopes
 
 
 def capabilities(registry: Registry) -> dict[str, Any]:
-    """Return the capabilities of both eras: only those with a working handler (V-08)."""
+    """
+    Return the capabilities of both eras: only those with a working handler (V-08).
+
+    With a source, a tenant may get offers of every kind at any time.
+    """
     declared: dict[str, Any] = {"logging": {}}
-    if registry.tools:
+    has_source = registry.source is not None
+    if registry.tools or has_source:
         declared["tools"] = {"listChanged": True}
-    if registry.documents or registry.templates:
+    if registry.documents or registry.templates or has_source:
         declared["resources"] = {"subscribe": True, "listChanged": True}
-    if registry.prompts:
+    if registry.prompts or has_source:
         declared["prompts"] = {"listChanged": True}
-    if registry.completes:
+    if registry.completes or has_source:
         declared["completions"] = {}
     return declared
 

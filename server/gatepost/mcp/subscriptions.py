@@ -111,6 +111,7 @@ async def _honoured(server: McpServer, caller: TenantContext, asked: Filter) -> 
     for what, member in LISTS.items():
         if getattr(asked, member) and offered.get(what, {}).get("listChanged"):
             setattr(honoured, member, True)
+    await server.registry.ready(caller)
     if asked.resource_subscriptions is not UNSET and offered.get("resources", {}).get("subscribe"):
         uris = dict.fromkeys(asked.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]

@@ -47,7 +47,9 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
     )
     commit = NO_RECORD
     try:
-        if call.name in server.lengthy:
+        if call.name in server.lengthy or (
+            server.registry.source is not None and await _is_tenants_lengthy(server, call)
+        ):
             found = await run_detachable(server, ask, call)
             if isinstance(found, TaskRecord):
                 return created(server, found)
@@ -67,6 +69,12 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
     return body if commit.kept else UncommittedResult(body, commit)
 
 
+async def _is_tenants_lengthy(server: McpServer, call: Call) -> bool:
+    """Return whether it is a call of a tenant's own tool, which may become a task."""
+    await server.registry.ready(call.caller)
+    return server.is_lengthy(call.caller, call.name)
+
+
 async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outcome | TaskRecord:
     """
     Run a call that may become a task; return its outcome, or the task.
@@ -74,6 +82,7 @@ async def run_detachable(server: McpServer, ask: McpRequest, call: Call) -> Outc
     Raises the exceptions of `Runner.run`, and JsonRpcError or StoreUnavailable if the task cannot
     be stored.
     """
+    await server.registry.ready(call.caller)
     try:
         tool = server.registry.find(call.caller, call.name)
     except UnknownTool:

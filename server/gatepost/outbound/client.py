@@ -153,13 +153,13 @@ class Sender:
                             await options["before"](draft.url)
                         sent = await self._hop(draft, hop < most, timeout_s, max_bytes)
                     except httpx2.TransportError as error:
-                        at = httpx2.URL(draft.url).host
+                        at = draft.where.host
                         raise failure_of(error, at, draft.method, sent=hop > 0) from error
                     if isinstance(sent, OutboundReply):
                         return sent
                     draft = sent
         except TimeoutError:
-            raise too_late(httpx2.URL(draft.url).host, draft.method) from None
+            raise too_late(draft.where.host, draft.method) from None
         raise AssertionError("the last hop answers a Reply")
 
     def checked(self, method: str, url: str, options: Sending) -> OutboundRequest:
@@ -179,7 +179,7 @@ class Sender:
         self, draft: OutboundRequest, timeout_s: float
     ) -> AsyncIterator[httpx2.Response]:
         """Send a checked request, and yield its answer, whose body is not read yet."""
-        secure = httpx2.URL(draft.url).scheme == "https"
+        secure = draft.where.scheme == "https"
         key = PoolKey(self._tenant, secure, self._upstream)
         async with self._lines.of(key) as transport:
             answer = await transport.handle_async_request(
@@ -211,14 +211,14 @@ class Sender:
                 if onward is not None:
                     self._judge(onward)
                     return onward
-            host = httpx2.URL(draft.url).host
+            host = draft.where.host
             return await answers.read(answer, url=draft.url, host=host, max_bytes=max_bytes)
 
     def _judge(self, draft: OutboundRequest) -> None:
         """Raise ToolFailure unless *draft* may be sent to its URL."""
         if problem := self._reach.problem(draft.url):
             raise refused_url(problem)
-        url = httpx2.URL(draft.url)
+        url = draft.where
         if url.scheme == "https" or self._reach.allows_http(*place(url)):
             return
         # Anyone on the network path can read http and can answer in the server's place.

@@ -45,7 +45,7 @@ def following(
         return OutboundRequest("GET", str(after), headers)
     if moved and draft.confidential:
         return None
-    return msgspec.structs.replace(draft, url=str(after), headers=headers)
+    return msgspec.structs.replace(draft, url=str(after), parsed=None, headers=headers)
 
 
 def _becomes_get(method: str, status: int) -> bool:

@@ -55,12 +55,19 @@ class OutboundRequest(msgspec.Struct, frozen=True):
     """The headers that describe the body, and are sent only with it."""
     confidential: bool = False
     """Whether it contains a secret; a body always counts as one."""
+    parsed: httpx2.URL | None = None
+    """What *url* says, if it was parsed already: this takes a tenth of a small request."""
+
+    @property
+    def where(self) -> httpx2.URL:
+        """The parts of the URL."""
+        return self.parsed or httpx2.URL(self.url)
 
     def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
         """Build the transport's request, with the headers *ours* of every request."""
         request = httpx2.Request(
             self.method,
-            self.url,
+            self.where,
             headers={**ours, **self.body_headers, **self.headers},
             content=self.body or None,
         )
@@ -105,9 +112,11 @@ def drafted(method: str, url: str, options: Sending) -> OutboundRequest:
     if "uploads" not in options and "content-type" in headers:
         body_headers = {"content-type": headers["content-type"]} if body else {}
     kept = {name: value for name, value in headers.items() if name != "content-type"}
+    text = str(where)
     return OutboundRequest(
         method=method.upper(),
-        url=str(where),
+        url=text,
+        parsed=httpx2.URL(text),
         headers=kept,
         body=body,
         body_headers=body_headers,

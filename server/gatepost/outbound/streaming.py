@@ -80,9 +80,8 @@ async def streamed(
     for the network; the caller bounds the whole exchange.
     """
     draft = sender.checked(method, url, options)
-    host = httpx2.URL(draft.url).host
     try:
         async with sender.answered(draft, options.get("timeout_s", TIMEOUT_S)) as answer:
             yield StreamedReply(answer)
     except httpx2.TransportError as error:
-        raise failure_of(error, host, draft.method, sent=False) from error
+        raise failure_of(error, draft.where.host, draft.method, sent=False) from error

@@ -99,6 +99,8 @@ class Redactor:
 
     def spans(self, text: bytes) -> list[SecretSpan]:
         """Return the spans to redact: sorted and disjoint."""
+        if len(text) <= STEP_BYTES and not (UNREAD(text) or self._search(text, True)):
+            return []  # nearly always
         return self._spans(text, Automaton.finds)
 
     def values(self, text: bytes) -> list[SecretSpan]:
@@ -242,6 +244,17 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
                 start, end = ways[depth].source(span.start, span.end)
                 found.append(SecretSpan(start, end, span.name))
     return found
+
+
+def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
+    """
+    Return True only if `cleaned` would find nothing in any of these JSON documents.
+
+    It decides the usual case, short documents without escapes, at a fraction of the cost.
+    """
+    whole = SEPARATOR.join(documents)
+    # A secret that seems to be split over two documents is looked for again, one by one.
+    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)
 
 
 def cleaned_text(text: str, redactor: Redactor) -> str:

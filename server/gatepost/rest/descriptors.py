@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from gatepost.rest.responses import RestRefusal
 from gatepost.tools.api import Tool
 from gatepost.tools.registry import Registry
+from gatepost.tools.tenant_offers import capability_of
+from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
@@ -174,14 +177,15 @@ def _step(node: Any, kind: str, name: str) -> tuple[Any, str]:
 MOST_TOOLS = 100
 """The most tools that this protocol lists (O10); MCP has pages instead."""
 
-REMEMBERED_LISTS = 256
+REMEMBERED_LISTS = 16
+"""Lists of one permission set: a sign-in that is too old or too weak makes them shorter."""
 
 _encode = msgspec.json.encode
 
 
 class Descriptors:
     """
-    The lists of a registry, each tool described once and each list encoded once.
+    The lists of a registry, each enabled tool described once and each list encoded once.
 
     *may* returns whether a caller's token suffices for a tool. A list has only such tools, because
     this protocol cannot ask for another token.
@@ -191,23 +195,28 @@ class Descriptors:
         self._registry = registry
         self._may = may
         self._described: dict[str, bytes] = {}
-        self._lists: dict[tuple[str, ...], bytes] = {}
+        # The same names may be other tools of another tenant.
+        self._lists: WeakKeyDictionary[Visible, dict[tuple[str, ...], bytes]] = WeakKeyDictionary()
 
     def of(self, caller: TenantContext) -> bytes:
         """Return the JSON array of tools that the caller may call, by name; raises RestRefusal."""
-        tools = [tool for tool in self._registry.visible(caller).tools if self._may(caller, tool)]
+        visible = self._registry.visible(caller)
+        tools = [tool for tool in visible.tools if self._may(caller, tool)]
         names = tuple(tool.name for tool in tools)
-        encoded = self._lists.get(names)
+        lists = self._lists.setdefault(visible, {})
+        encoded = lists.get(names)
         if encoded is None:
             if len(tools) > MOST_TOOLS:
                 raise too_many(tools)
             encoded = b"[" + b",".join(self._one(tool) for tool in tools) + b"]"
-            if len(self._lists) >= REMEMBERED_LISTS:
-                self._lists.pop(next(iter(self._lists)))
-            self._lists[names] = encoded
+            if len(lists) >= REMEMBERED_LISTS:
+                lists.pop(next(iter(lists)))
+            lists[names] = encoded
         return encoded
 
     def _one(self, tool: Tool) -> bytes:
+        if self._registry.tools.get(tool.name) is not tool:
+            return _encode(described(tool))
         encoded = self._described.get(tool.name)
         if encoded is None:
             encoded = self._described[tool.name] = _encode(described(tool))
@@ -229,8 +238,8 @@ def described(tool: Tool) -> Mapping[str, Any]:
 
 def too_many(tools: Sequence[Tool]) -> RestRefusal:
     """Return the refusal of a list that is so long that clients would cut it."""
-    packs = Counter(tool.pack for tool in tools if tool.pack)
-    named = ", ".join(f"pack:{pack} ({count})" for pack, count in sorted(packs.items()))
+    counted = Counter(capability_of(tool) for tool in tools if tool.pack or tool.origin)
+    named = ", ".join(f"{one} ({count})" for one, count in sorted(counted.items()))
     return RestRefusal(
         409,
         "too_many_tools",

@@ -69,14 +69,15 @@ CALL_HEADERS = (
 )
 
 
-def document(resource: Resource, version: str) -> bytes:
-    """Return the encoded document for one configuration."""
+def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
+    """Return the encoded document for one configuration, with the routes of administrators."""
     base = Beside(resource).base
+    management = ManagementPaths(_refusals, [_tenant_header()]).paths(base, _tenant(resource))
     paths = {
         f"{base}/tools": {**_tenant(resource), "get": _listing()},
         f"{base}/tool/{{name}}/call": {**_tenant(resource), "post": _calling()},
         "/health": {"get": _health()},
-        **ManagementPaths(_refusals, [_tenant_header()]).paths(base, _tenant(resource)),
+        **(management if admin else {}),
     }
     shown = {
         "openapi": "3.1.0",
@@ -85,7 +86,12 @@ def document(resource: Resource, version: str) -> bytes:
         "security": [{"bearer": []}],
         "paths": paths,
         "components": {
-            "schemas": {"Tool": DESCRIPTOR, "Error": ERROR, "Health": HEALTH, **SCHEMAS},
+            "schemas": {
+                "Tool": DESCRIPTOR,
+                "Error": ERROR,
+                "Health": HEALTH,
+                **(SCHEMAS if admin else {}),
+            },
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }

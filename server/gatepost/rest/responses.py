@@ -25,7 +25,10 @@ TABLE: Mapping[FailureKind, tuple[int, str]] = {
     "timeout": (504, "timeout"),
     "internal": (500, "internal_error"),
 }
-"""The failure table of the design: the status and error code of each kind of failure."""
+"""
+The failure table of the design: the status and error code of each kind of failure, except the error
+of another server's tool, which is a result.
+"""
 
 RETRY_AFTER_S: Mapping[FailureKind, float] = {
     "rate_limit": 1,
@@ -78,6 +81,9 @@ def refused(refusal: RestRefusal) -> RestResponse:
 
 def failed(failure: Failure) -> RestResponse:
     """Return the answer to a failed call; its ``message`` reaches the agent."""
+    if failure.kind == "tool_error":
+        # Another server's tool has run, and this is what it says.
+        return RestResponse(200, _encode({RESULT: {"error": failure.message}}))
     status, word = TABLE[failure.kind]
     shown: dict[str, Any] = {"error": word, "message": failure.message}
     if failure.kind == "validation" and failure.field is not None:

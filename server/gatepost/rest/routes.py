@@ -22,8 +22,9 @@ from gatepost.rest.envelope import (
 from gatepost.rest.exchange import RestExchange, RestLimits, require_method, suspended
 from gatepost.rest.responses import RestRefusal, RestResponse
 from gatepost.storage.commit import CommitFailed
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.trace import Tracer, context_in
-from gatepost.tools.api import Call, Outcome
+from gatepost.tools.api import Call, Failure, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.cpu_thread import TooManyWaiting, in_cpu_thread
 from gatepost.tools.redaction import LONG_BYTES
@@ -37,6 +38,7 @@ from gatepost_authz.middleware import ResourceLookup, caller_of
 log = structlog.get_logger("gatepost.rest")
 
 SHOWN_CHARACTERS = 64
+TOO_LONG = "The call was carried out. Its answer is longer than what can be shown."
 # What `succeeded` writes around the blocks, at most.
 AROUND_BYTES = 64
 OWN = frozenset({b"content-type", b"content-length"})
@@ -93,6 +95,7 @@ class RestRoutes:
         require_method(scope, "GET", "HEAD")
         await self._exchange.count(caller_of(scope))
         caller, _ = self._exchange.admit(scope)
+        await self._registry.ready(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
     async def _called(self, scope: Scope, receive: Receive) -> RestResponse:
@@ -153,7 +156,11 @@ class RestRoutes:
                 return reply
             # The blocks fit, and what stands around them here no longer did.
             room = limit - AROUND_BYTES - len(outcome.content)
-            tool = self._registry.find(call.caller, call.name)
+            try:
+                tool = self._registry.find(call.caller, call.name)
+            except (UnknownTool, StoreUnavailable):
+                # The tenant's offers have changed during the call.
+                return responses.failed(Failure("internal", TOO_LONG))
             outcome = fit(outcome, tool, room)
         if outcome.failure is not None:
             return responses.failed(outcome.failure)
@@ -180,7 +187,7 @@ class CallTracing:
                 "gatepost.request_id": scope.get(REQUEST_ID, ""),
             }
             name = scope["path_params"]["name"]
-            if name in self._registry.tools:
+            if self._registry.known(caller_of(scope), name) is not None:
                 attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
             if self._names_tenant:
                 attributes["gatepost.tenant"] = caller_of(scope).tenant_id

@@ -12,8 +12,9 @@ from gatepost.policy.approvals.notifications import (
     ApprovalListener,
     ApprovalNotifier,
 )
-from gatepost.policy.approvals.request import Page, no_page, page_of
-from gatepost.policy.approvals.rules import IsRevoked, none_revoked, plan_of
+from gatepost.policy.approvals.policies import TenantTools
+from gatepost.policy.approvals.request import IsRevoked, Page, no_page, none_revoked, page_of
+from gatepost.policy.approvals.rules import plan_of
 from gatepost.policy.approvals.service import ApprovalService
 from gatepost.policy.approvals.stage import ApprovalStage, Denied
 from gatepost.policy.approvals.webhook import OutboxSender, Webhook, key_of
@@ -51,11 +52,17 @@ class ApprovalServices:
             records, keyring, redaction, self._notifier, is_revoked=is_revoked
         )
 
-    def apply(self, config: Config, tools: Iterable[Tool]) -> None:
-        """Take up the approval policies and the webhook of a configuration."""
+    def apply(
+        self, config: Config, tools: Iterable[Tool], beside: TenantTools | None = None
+    ) -> None:
+        """
+        Take up the approval policies and the webhook of a configuration.
+
+        *beside* are the tools of tenants; None if there are none.
+        """
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         settings = config.approvals
-        self.service.apply(settings, plan_of(settings, by_name.values()), by_name)
+        self.service.apply(settings, plan_of(settings, by_name.values()), by_name, beside)
         hook = settings.webhook
         key = key_of(resolve(hook.secret)) if hook.url else b""
         self.webhook.apply(hook.url, key, pages(config))
@@ -72,7 +79,7 @@ class ApprovalServices:
         denied: Denied,
     ) -> list[ApprovalStage]:
         """Return the approval stage; nothing if no tool ever needs approval."""
-        if not self.service.plan:
+        if not self.service.plan and not self.service.policies.has_others:
             return []
         return [
             ApprovalStage(

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+from gatepost.config.references import resolve
 from gatepost.config.settings import Config
 from gatepost.runtime.reload import known_tenants
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.confirmation import Confirmation
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
@@ -40,3 +42,9 @@ def verifiers_of(
     confirmation = Confirmation(asked)
     signed = JwtVerifier(issuers, keys, decisions, policy=policy, confirmation=confirmation)
     return signed, IntrospectionVerifier(issuers, asked, policy=policy)
+
+
+def introspection_secrets(config: Config) -> dict[str, str]:
+    """Return reference → secret for each issuer with introspection; read once, at the start."""
+    references = [reference_of(i.introspection) for i in config.issuers if i.introspection]
+    return {reference: resolve(reference) if reference else "" for reference in references}

@@ -1,7 +1,7 @@
 """The long-lived objects of a process, and the ones that a reload replaces."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,6 @@ import msgspec
 from gatepost.audit.retention import Retention
 from gatepost.audit.writer import AuditWriter
 from gatepost.check.pack_loading import Toolbox
-from gatepost.config.references import resolve
 from gatepost.config.server_secrets import own_secrets
 from gatepost.config.settings import Config
 from gatepost.http.body import RunningRequests
@@ -33,14 +32,14 @@ from gatepost.runtime import stores
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionMetrics
 from gatepost.runtime.exporter import exporter_of
-from gatepost.runtime.gate import policy_of, verifiers_of
+from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
 from gatepost.runtime.tool_services import TenantToolServices
-from gatepost.runtime.upstreams import UpstreamServices
+from gatepost.runtime.upstreams import ClientNotices, UpstreamServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
@@ -53,9 +52,9 @@ from gatepost.tools.api import Call, Outcome
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import CallContexts, Runner
+from gatepost.tools.tenant_offers import OfferSource
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.client_authentication import reference_of
 from gatepost_authz.config import TENANT
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
@@ -88,7 +87,7 @@ class Services:
     leaving = False
     """Whether a stop has begun and load balancers should use other servers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         config: Config,
         toolbox: Toolbox,
@@ -97,6 +96,7 @@ class Services:
         records: Records,
         relay: Relay,
         meter: Meter | None = None,
+        source_of: "SourceOf | None" = None,
     ) -> None:
         self.meter = meter or Meter.alone()
         self.call_batch, self.request_metrics = CallBatch(self.meter), RequestMetrics(self.meter)
@@ -110,7 +110,7 @@ class Services:
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
         )
         self.keys, self.decisions = IssuerKeySets(self.fetcher), VerdictCache()
-        self.workspaces = workspaces_of(config)
+        self.register, self.workspaces = SessionRegistry(records, relay), workspaces_of(config)
         self._of_tenant = cache(lambda tenant: (self.workspaces.of(tenant), self.feed.of(tenant)))
         """What the calls of a tenant share, for as many tenants as there are workspaces."""
         self.secrets = SecretCache(SecretStore(records, keyring))
@@ -127,7 +127,6 @@ class Services:
             clean=self.redaction.clean,
             counts=self.request_metrics,
         )
-        self.register = SessionRegistry(records, relay)
         shared = records, relay, keyring, self.redaction, self.audit_writer, self.outbound
         listeners = [DecisionMetrics(self.meter)]
         self.reviews = ApprovalServices(*shared, self.cutoffs.is_cut, listeners)
@@ -136,7 +135,8 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamServices(self, config)
+        self.upstreams = UpstreamServices(self, config, clients=ClientNotices(self.feed))
+        self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
     def _audit_writer_for(self, config: Config) -> AuditWriter:
@@ -161,7 +161,9 @@ class Services:
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         registry = Registry(
-            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
+            toolbox.offers,
+            obtainable=None if obtainable is None else frozenset(obtainable),
+            source=self._source_of(self, config),
         )
         verifier = self._verifier_for(config, issuers)
         runner = self._runner_for(config, registry)
@@ -218,7 +220,8 @@ class Services:
             run=self._run,
         )
         limits = config.limits
-        self.reviews.apply(config, registry.tools.values())
+        beside = None if registry.source is None else registry
+        self.reviews.apply(config, registry.tools.values(), beside)
         self.denials.apply(config.approvals)
         self.limits.apply(
             rules_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
@@ -318,20 +321,41 @@ class Services:
         await self.log.aclose()
 
 
+SourceOf = Callable[[Services, Config], OfferSource | None]
+
+
+def upstream_offers(services: Services, config: Config) -> OfferSource | None:
+    """Return the offers of upstreams, if the configuration lets any tenant have some."""
+    return services.upstreams.offers if config.has_upstreams else None
+
+
 @asynccontextmanager
 async def opened(
-    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+    config: Config,
+    toolbox: Toolbox,
+    keyring: KeyRing,
+    meter: Meter | None = None,
+    source_of: SourceOf | None = None,
 ) -> AsyncIterator[Services]:
     """
     Open the services of a valid configuration; nothing is fetched yet.
 
-    Raises StoreRefused and StoreUnavailable.
+    *source_of* returns the source of the offers of tenants; default: the upstreams. Raises
+    StoreRefused and StoreUnavailable.
     """
     records, relay = await stores.opened(config.storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
-        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
+        services = Services(
+            config,
+            toolbox,
+            keyring,
+            records=records,
+            relay=relay,
+            meter=meter,
+            source_of=source_of,
+        )
         keeping = Retention(records, keyring, services.audit_writer)
         # Closed after the services: calls that end while they close are recorded before the last
         # checkpoint and counted in the last sample.
@@ -347,6 +371,7 @@ async def opened(
         await closing.enter_async_context(sampling_metrics(sampler))
         await closing.enter_async_context(services.reviews.outbox.running())
         await closing.enter_async_context(services.approvals.expiring())
+        await closing.enter_async_context(services.upstreams.running())
         yield services
 
 
@@ -370,9 +395,3 @@ def workspaces_of(config: Config) -> Workspaces:
 def keyring_of(config: Config) -> KeyRing:
     """Return the configured key ring, or a temporary one; raises KeyRingError."""
     return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
-
-
-def introspection_secrets(config: Config) -> dict[str, str]:
-    """Return reference → secret for each issuer with introspection; read once, at the start."""
-    references = [reference_of(i.introspection) for i in config.issuers if i.introspection]
-    return {reference: resolve(reference) if reference else "" for reference in references}

@@ -1,20 +1,18 @@
-"""The objects that manage upstreams in one process, and what a reload changes of them."""
+"""The objects that manage and serve upstreams in one process, and reload them."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
-
-import structlog
 
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
 from gatepost.credentials.client import CredentialServices
 from gatepost.credentials.registry import CredentialRegistry
+from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.outbound.client import OutboundClient
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
-from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.tools.context import Listed as ListName
@@ -23,23 +21,24 @@ from gatepost.tools.registry import Registry
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
-from gatepost.upstreams.connection import ConnectionFailure, Connections
+from gatepost.upstreams.connection import Connections
+from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.management_audit import ManagementAudit
+from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.signing import UpstreamCredentials
+from gatepost.upstreams.source import UpstreamOffers
 from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
-from gatepost.upstreams.update import Announce, CatalogueUpdate
-
-MOST_FETCHES = 8
-"""The fetches that run at once beside requests of administrators."""
-
-log = structlog.get_logger("gatepost.upstreams")
+from gatepost.upstreams.update import CatalogueUpdate
+from gatepost.upstreams.watch import ChangeWatch
 
 
 class UpstreamParts(Protocol):
@@ -54,15 +53,29 @@ class UpstreamParts(Protocol):
     registry: Registry
 
 
-async def announced_to_none(tenant: str, lists: frozenset[ListName]) -> None:
-    """Tell no client of changed lists, because a command has none."""
+class ClientNotices:
+    """Tells the clients of a tenant, at all replicas, what changed; a command (None) has none."""
+
+    def __init__(self, feed: ChangeFeed | None = None) -> None:
+        self._feed = feed
+
+    async def relisted(self, tenant: str, lists: frozenset[ListName]) -> None:
+        """Tell of changed lists."""
+        if self._feed is not None:
+            for name in sorted(lists):
+                await self._feed.of(tenant).listed(name)
+
+    async def updated(self, tenant: str, uri: str) -> None:
+        """Tell of new content of a resource."""
+        if self._feed is not None:
+            await self._feed.of(tenant).updated(uri)
 
 
 class UpstreamServices:
     """
-    The registry of upstreams, their credentials, and what administrators do with them.
+    The registry of upstreams, their credentials and offers, and what administrators do with them.
 
-    *announce* tells the clients of a tenant that its lists have changed.
+    Nothing is fetched in the background unless the services are `running`.
     """
 
     def __init__(
@@ -70,7 +83,7 @@ class UpstreamServices:
         parts: UpstreamParts,
         config: Config,
         *,
-        announce: Announce = announced_to_none,
+        clients: ClientNotices | None = None,
     ) -> None:
         self._parts, self.keyring = parts, parts.keyring
         self._redaction = Redaction(parts.secrets)
@@ -92,9 +105,18 @@ class UpstreamServices:
         self.connections: Connections = UpstreamConnections(
             parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
         )
-        self.catalogues = FetchedCatalogues(
-            self.store, CatalogueUpdate(self.store, self.connections, announce)
+        self._watch = ChangeWatch(self.counter)
+        leases, clients = Leases(parts.records), clients or ClientNotices()
+        self.refresher = CatalogueRefresher(
+            self.store,
+            CatalogueUpdate(self.store, self.connections, clients.relisted),
+            self._watch,
+            leases,
+            UpstreamSubscription(self.store, self.connections, leases, clients.updated),
         )
+        self.calls = UpstreamCalls(self.connections, parts.relay, parts.keyring)
+        self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
+        self.catalogues = FetchedCatalogues(self.store, self.refresher)
         audit = ManagementAudit(parts.audit_writer)
         self.administration = UpstreamAdministration(
             self.store,
@@ -116,9 +138,17 @@ class UpstreamServices:
         names = sorted({tool.pack for tool in self._parts.registry.tools.values() if tool.pack})
         return {name: f"The tools of the pack {name}" for name in names}
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep the catalogues of served tenants fresh during the block."""
+        async with AsyncExitStack() as closing:
+            await closing.enter_async_context(self._watch.watching())
+            await closing.enter_async_context(self.refresher.running())
+            yield
+
     async def aclose(self) -> None:
-        """Close the connections, and end the renewals of tokens."""
-        await self.catalogues.aclose()
+        """End the calls, close the connections, and end the renewals of tokens."""
+        await self.calls.aclose()
         await self.connections.aclose()
         await self.registry.aclose()
 
@@ -154,28 +184,21 @@ class InForce:
 
 
 class FetchedCatalogues:
-    """
-    Implements `Catalogues`: fetches when an administrator asks, and beside the answer if nothing is
-    stored yet.
-    """
+    """Implements `Catalogues` with the store and the refresher."""
 
-    def __init__(self, store: UpstreamStore, update: CatalogueUpdate) -> None:
-        self._store, self._update = store, update
-        self._fetching: dict[str, asyncio.Task[None]] = {}
+    def __init__(self, store: UpstreamStore, refresher: CatalogueRefresher) -> None:
+        self._store, self._refresher = store, refresher
 
     async def ready(self, server: UpstreamServer) -> Catalogue | None:
-        """Return the stored catalogue; if there is none, begin to fetch it."""
+        """Return the stored catalogue; if there is none, it is fetched in the background."""
         found = await self._store.catalogues.get(server.tenant, server.id)
-        room = len(self._fetching) < MOST_FETCHES
-        if found is None and room and server.id not in self._fetching:
-            task = asyncio.create_task(self._fetch(server))
-            self._fetching[server.id] = task
-            task.add_done_callback(lambda _: self._fetching.pop(server.id, None))
+        if found is None:
+            self._refresher.want(server, None)
         return found
 
     async def refresh(self, server: UpstreamServer) -> Catalogue:
         """Fetch the catalogue now; raises ConnectionFailure."""
-        return await self._update.run(server, None)
+        return await self._refresher.refresh(server.tenant, server.id)
 
     async def accept(
         self, server: UpstreamServer, digests: Sequence[str] | None
@@ -183,16 +206,3 @@ class FetchedCatalogues:
         """Accept changes of the stored catalogue."""
         await self._store.catalogues.accept(server, digests)
         return await self._store.catalogues.get(server.tenant, server.id)
-
-    async def aclose(self) -> None:
-        """End what runs."""
-        tasks = list(self._fetching.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _fetch(self, server: UpstreamServer) -> None:
-        try:
-            await self._update.run(server, None)
-        except (ConnectionFailure, StoreUnavailable) as error:
-            log.debug("upstream_not_fetched", server=server.name, reason=str(error))

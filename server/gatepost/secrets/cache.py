@@ -54,7 +54,7 @@ class SecretCache:
 
     def __init__(self, vault: SecretStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._vault, self._clock = vault, clock
-        self._shelves: dict[str | None, _TenantCache] = {}
+        self._tenants: dict[str | None, _TenantCache] = {}
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
@@ -71,15 +71,15 @@ class SecretCache:
 
     def known(self, tenant: str | None) -> TenantSecrets:
         """Return the cached values of a tenant, or Gatepost's own without a tenant."""
-        shelf = self._shelves.get(tenant)
-        return self._nobody if shelf is None else shelf.known
+        cached = self._tenants.get(tenant)
+        return self._nobody if cached is None else cached.known
 
     def loaded(self, tenant: str) -> TenantSecrets | None:
         """Return the cached values if they are recent, otherwise None."""
-        shelf = self._shelves.get(tenant)
-        if shelf is None or shelf.fresh_until <= self._clock():
+        cached = self._tenants.get(tenant)
+        if cached is None or cached.fresh_until <= self._clock():
             return None
-        return shelf.known
+        return cached.known
 
     async def load(self, tenant: str) -> TenantSecrets:
         """
@@ -88,39 +88,39 @@ class SecretCache:
         While the database does not answer, what was known before still counts: a secret that came
         since cannot be handed out either.
         """
-        shelf = self._shelf(tenant)
-        async with shelf.lock:
+        cached = self._cache_of(tenant)
+        async with cached.lock:
             now = self._clock()
             if (known := self.loaded(tenant)) is not None:
                 return known  # another call loaded them while this one waited
-            change, shelf.used_at = self._change, now
+            change, cached.used_at = self._change, now
             try:
                 values = await self._vault.all(tenant)
             except StoreUnavailable:
-                if not shelf.read:
+                if not cached.read:
                     raise
-                shelf.fresh_until = now + RETRY_S if change == self._change else PAST
-                return shelf.known
+                cached.fresh_until = now + RETRY_S if change == self._change else PAST
+                return cached.known
             # A change that was seen meanwhile may be in this reading or not.
-            shelf.fresh_until = now + FRESH_S if change == self._change else PAST
-            shelf.read = True
-            if shelf.replace(values, now):
-                self._tell(shelf)
-            return shelf.known
+            cached.fresh_until = now + FRESH_S if change == self._change else PAST
+            cached.read = True
+            if cached.replace(values, now):
+                self._tell(cached)
+            return cached.known
 
     async def value(self, tenant: str, name: str) -> BoundSecret | None:
         """Read a secret and cache it for redaction; raise Unreadable or StoreUnavailable."""
-        shelf = self._shelf(tenant)
+        cached = self._cache_of(tenant)
         # In turn with `load`, which could otherwise put an older reading in the place of this one.
-        async with shelf.lock:
-            shelf.used_at = self._clock()
+        async with cached.lock:
+            cached.used_at = self._clock()
             try:
                 held = await self._vault.get(tenant, name)
             except SecretUnreadable as failure:
                 log.error("secret_unreadable", tenant=tenant, secret=name, reason=failure.reason)
                 raise
             hidden = held is not None and not held.username
-            self._shelve(shelf, name, held.value if held is not None and hidden else None)
+            self._put(cached, name, held.value if held is not None and hidden else None)
             return held
 
     async def names(self, tenant: str) -> list[str]:
@@ -143,18 +143,18 @@ class SecretCache:
         """
         if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
             raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
-        shelf = self._shelf(tenant)
-        async with shelf.lock:
+        cached = self._cache_of(tenant)
+        async with cached.lock:
             # Known before it is kept: no other process can hand it out sooner.
-            self._shelve(shelf, name, value if redacted else None)
+            self._put(cached, name, value if redacted else None)
             await self._vault.put(tenant, name, value, hosts, username=not redacted)
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Delete a secret of a pack; return whether it existed."""
-        shelf = self._shelf(tenant)
-        async with shelf.lock:
+        cached = self._cache_of(tenant)
+        async with cached.lock:
             there = await self._vault.delete(tenant, name)
-            self._shelve(shelf, name, None)
+            self._put(cached, name, None)
             return there
 
     @asynccontextmanager
@@ -166,15 +166,15 @@ class SecretCache:
     async def look(self) -> None:
         """Check whether any secret has changed, and mark cached values as outdated."""
         now = self._clock()
-        for tenant in [one for one, kept in self._shelves.items() if kept.used_at + IDLE_S <= now]:
-            if not self._shelves[tenant].lock.locked():
-                del self._shelves[tenant]
+        for tenant in [one for one, kept in self._tenants.items() if kept.used_at + IDLE_S <= now]:
+            if not self._tenants[tenant].lock.locked():
+                del self._tenants[tenant]
         if self._vault.keyring.keys is not self._keys:
             self._tell_all()
-        if self._shelves and (change := await self._vault.changes()) != self._change:
+        if self._tenants and (change := await self._vault.changes()) != self._change:
             self._change = change
-            for shelf in self._shelves.values():
-                shelf.fresh_until = PAST
+            for cached in self._tenants.values():
+                cached.fresh_until = PAST
 
     async def _watch(self) -> None:
         while True:
@@ -185,29 +185,29 @@ class SecretCache:
             except StoreUnavailable as outage:
                 log.debug("secrets_not_looked_at", reason=str(outage))
 
-    def _shelf(self, tenant: str) -> "_TenantCache":
-        shelf = self._shelves.get(tenant)
-        if shelf is None:
-            shelf = self._shelves[tenant] = _TenantCache(self._nobody, self._clock())
-        return shelf
+    def _cache_of(self, tenant: str) -> "_TenantCache":
+        cached = self._tenants.get(tenant)
+        if cached is None:
+            cached = self._tenants[tenant] = _TenantCache(self._nobody, self._clock())
+        return cached
 
-    def _shelve(self, shelf: "_TenantCache", name: str, value: str | None) -> None:
-        values = {**shelf.values, name: value} if value is not None else dict(shelf.values)
+    def _put(self, cached: "_TenantCache", name: str, value: str | None) -> None:
+        values = {**cached.values, name: value} if value is not None else dict(cached.values)
         if value is None:
             values.pop(name, None)
-        if shelf.replace(values, self._clock()):
-            self._tell(shelf)
+        if cached.replace(values, self._clock()):
+            self._tell(cached)
 
     def _tell_all(self) -> None:
         self._keys = self._vault.keyring.keys
         self._nobody = self._told({})
-        for shelf in self._shelves.values():
-            self._tell(shelf)
+        for cached in self._tenants.values():
+            self._tell(cached)
         self.version = next(self._versions)
 
-    def _tell(self, shelf: "_TenantCache") -> None:
+    def _tell(self, cached: "_TenantCache") -> None:
         # Who has none shares one version with all others who have none.
-        shelf.known = self._told(values) if (values := shelf.all()) else self._nobody
+        cached.known = self._told(values) if (values := cached.all()) else self._nobody
         # Last: a thread that sees this version must find what it stands for.
         self.version = next(self._versions)
 

@@ -91,6 +91,7 @@ OUTCOMES = (
     "conflict",
     "rate_limit",
     "upstream_unavailable",
+    "tool_error",
     "approval_pending",
     "timeout",
     "internal",

@@ -85,6 +85,18 @@ Ability = Literal["elicitation", "elicitation.url", "sampling", "sampling.tools"
 """What a client may be able to be asked; "elicitation" alone means forms."""
 
 
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """
+    How a client marks a call as the same one again.
+
+    An ``idempotency`` key is one call's for a day; a ``correlation`` id is an episode's, so it
+    counts only while the first call runs and shortly after (design, decision 16).
+    """
+
+    kind: Literal["idempotency", "correlation"]
+    key: str
+
+
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """
     The call as a tool sees it: who calls, for which tenant, and what it may use.
@@ -117,6 +129,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """How many calls of other tools led to this one."""
     lasting: bool = False
     """Whether it may go on for longer than its caller's token is good: it may become a task."""
+    idempotency_key: IdempotencyKey | None = None
+    """The caller's key for this call; another server gets one that is derived from it."""
 
     services: ToolServices | None = None
     """What the methods below lend; None only where a function is called by hand."""
@@ -323,6 +337,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     pack: str = ""
     secret_arguments: tuple[SecretPath, ...] = ()
     """Where its arguments hold secrets, whose values no message, log or record shows."""
+    forwards: bool = False
+    """Whether its arguments are another call's, whose secrets are unknown: no record shows them."""
     origin: Origin | None = None
     """The upstream that defines it; None: a pack of this server."""
     meta: Mapping[str, Any] = {}
@@ -355,18 +371,6 @@ class Tool(Offer, frozen=True, kw_only=True):
     """Whether every call of it needs a person, unless the configuration says otherwise."""
     writes: FileWrite | None = None
     """The file that a call writes, for approvers."""
-
-
-class IdempotencyKey(msgspec.Struct, frozen=True):
-    """
-    How a client marks a call as the same one again.
-
-    An ``idempotency`` key is one call's for a day; a ``correlation`` id is an episode's, so it
-    counts only while the first call runs and shortly after (design, decision 16).
-    """
-
-    kind: Literal["idempotency", "correlation"]
-    key: str
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

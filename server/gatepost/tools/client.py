@@ -1,7 +1,7 @@
 """The client of a call: its capabilities, and what a call can send to it and ask of it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
@@ -23,6 +23,9 @@ class InputRequest(msgspec.Struct, frozen=True):
     method: Literal["elicitation/create", "sampling/createMessage", "roots/list"]
     params: Mapping[str, Any]
 
+
+MOST_KEPT_BYTES = 65_536
+"""The largest state that a request for input keeps for the next run."""
 
 RESERVED = range(-32768, -31999)
 """JSON-RPC's error codes; MCP leaves none of them to tools (J-18, J-19)."""
@@ -61,11 +64,14 @@ class InputNeeded(BaseException):
     The client calls again with the answers, and the tool runs from its beginning (2026-07-28,
     multi round-trip requests). This is a BaseException like CancelledError, so that a tool's
     `except Exception` does not swallow it.
+
+    The next run finds *state* as `Client.kept`; the client of the caller cannot read it.
     """
 
-    def __init__(self, requests: Mapping[str, InputRequest]) -> None:
+    def __init__(self, requests: Mapping[str, InputRequest], state: bytes = b"") -> None:
         super().__init__()
         self.requests = requests
+        self.state = state
 
 
 class Unaccepted(BaseException):
@@ -77,11 +83,16 @@ class Unaccepted(BaseException):
 
 
 def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
-    """Merge the requests of the tasks of a group; return None if a task failed otherwise."""
+    """
+    Merge the requests of the tasks of a group; return None if a task failed otherwise.
+
+    Only one of the tasks may keep a state, so the result is also None if several do.
+    """
     needed, others = several.split(InputNeeded)
     if needed is None or others is not None:
         return None
     requests: dict[str, InputRequest] = {}
+    states: list[bytes] = []
     ahead: list[BaseException] = [needed]
     while ahead:
         raised = ahead.pop()
@@ -89,7 +100,8 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
             ahead.extend(reversed(raised.exceptions))
         elif isinstance(raised, InputNeeded):
             requests.update(raised.requests)
-    return InputNeeded(requests)
+            states += [raised.state] if raised.state else []
+    return InputNeeded(requests, *states) if len(states) <= 1 else None
 
 
 class Pending(Exception):
@@ -113,6 +125,8 @@ class Waiting(Protocol):
     """The text for the client: what waits, until when, and what repeating the call does."""
     url: str
     """The approval page, which requires a sign-in; empty if there is none."""
+    told: str
+    """The text with the URL, for a client that cannot be shown the page."""
     retry_after_s: float
     """The number of seconds after which to call again."""
 
@@ -120,14 +134,9 @@ class Waiting(Protocol):
         """Return when the request is decided or has expired; raises StoreUnavailable."""
 
 
-def told(waiting: Waiting) -> str:
-    """Return the message for the client, with the URL of the approval page if there is one."""
-    return f"{waiting.message} {waiting.url}" if waiting.url else waiting.message
-
-
 def pending(waiting: Waiting) -> Pending:
     """Return the exception for a client that stops waiting before the decision."""
-    return Pending(told(waiting), waiting.retry_after_s)
+    return Pending(waiting.told, waiting.retry_after_s)
 
 
 class ToolClock(Protocol):
@@ -135,16 +144,6 @@ class ToolClock(Protocol):
 
     def held(self) -> AbstractContextManager[None]:
         """Stop the clock for the duration of a block."""
-
-
-@contextmanager
-def held(*clocks: ToolClock | None) -> Iterator[None]:
-    """Stop the given clocks for the duration of a block; skip those that are None."""
-    with ExitStack() as stack:
-        for clock in clocks:
-            if clock is not None:
-                stack.enter_context(clock.held())
-        yield
 
 
 class Client(Protocol):
@@ -163,11 +162,18 @@ class Client(Protocol):
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send a log message, if the client asked for its level."""
 
+    @property
+    def kept(self) -> bytes:
+        """The *state* of the `request` that ended the run before; empty in a first run."""
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """
         Send all requests at once and return the client's answers by the same keys.
+
+        If the request ends this run, the next run gets *state* as `kept`. It has at most
+        `MOST_KEPT_BYTES`.
 
         Raises MissingCapability if the client did not declare what a request needs. It may raise
         InputNeeded, which must not be caught.
@@ -210,8 +216,13 @@ class SilentClient:
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Drop the message."""
 
+    @property
+    def kept(self) -> bytes:
+        """Nothing, because no run of this client follows another."""
+        return b""
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Raise MissingCapability, because this client cannot answer."""
         raise MissingCapability(required_by(requests))

@@ -11,6 +11,7 @@ FailureKind = Literal[
     "conflict",
     "rate_limit",
     "upstream_unavailable",
+    "tool_error",
     "approval_pending",
     "timeout",
     "internal",

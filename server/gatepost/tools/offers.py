@@ -1,6 +1,6 @@
 """The offers other than tools: resources, templates, prompts, skills, completers and listers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ def inherited(owner: Offer) -> dict[str, Any]:
         "max_age_s": owner.max_age_s,
         "timeout_s": owner.timeout_s,
         "pack": owner.pack,
+        "origin": owner.origin,
     }
 
 
@@ -118,3 +119,11 @@ class Skill(Offer, frozen=True, kw_only=True):
     def key(self) -> str:
         """What finds it among its kind."""
         return self.uri
+
+
+def derived_of(owner: Offer) -> Iterator[Offer]:
+    """Yield the lister and the completer of a template or prompt; they need its scopes."""
+    if isinstance(owner, Template) and owner.lister:
+        yield owner.lister
+    if isinstance(owner, Template | Prompt) and owner.completer:
+        yield owner.completer

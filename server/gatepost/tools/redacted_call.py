@@ -1,7 +1,7 @@
 """Redact the tenant's secrets from everything that one call sends."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +19,6 @@ from gatepost.tools.client import (
     ProtocolError,
     ToolClock,
     Waiting,
-    held,
 )
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.redaction import (
@@ -208,16 +207,21 @@ class RedactedCall(msgspec.Struct):
             logger = self.now().clean(logger)
         await self.call.client.log(level, data, logger)
 
+    @property
+    def kept(self) -> bytes:
+        """The state that the run before kept."""
+        return self.call.client.kept
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Ask the client, with requests without secrets."""
+        """Ask the client, with requests without secrets; it never sees the state."""
         clean = {
             key: await self._search(_sent(request), question_without, request)
             for key, request in requests.items()
         }
         with held(self.clock, self.admitted):
-            return await self.call.client.request(clean)
+            return await self.call.client.request(clean, state=state)
 
     async def _search(self, text: bytes, clean: Callable[[T, Redactor], T], message: T) -> T:
         """Redact a message; *text* is what is searched, and a long one is searched in a thread."""
@@ -243,6 +247,16 @@ class RedactedCall(msgspec.Struct):
         if self.said is None:
             self.said = {}
         return self.said.setdefault(kind, RedactedStream())
+
+
+@contextmanager
+def held(*clocks: ToolClock | None) -> Iterator[None]:
+    """Stop the given clocks for the duration of a block; skip those that are None."""
+    with ExitStack() as stack:
+        for clock in clocks:
+            if clock is not None:
+                stack.enter_context(clock.held())
+        yield
 
 
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:

@@ -1,13 +1,26 @@
 """The registry of offers, and which of them a caller can see."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import TypeVar, cast
+from weakref import WeakKeyDictionary
 
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
 from gatepost.tools.function import NAME
-from gatepost.tools.offers import Completer, Lister, Prompt, ResourceOffer, Skill, Template
+from gatepost.tools.offers import (
+    Completer,
+    Prompt,
+    ResourceOffer,
+    Skill,
+    Template,
+    derived_of,
+)
+from gatepost.tools.search import search_tools
+from gatepost.tools.tenant_offers import OfferSource, TenantOffers, entries_of
+from gatepost.tools.tenant_reach import OfferIndex, TenantReach
 from gatepost.tools.uri_template import is_uri
+from gatepost.tools.visible import Visible, of_kind
 from gatepost_authz.caller import TenantContext
 
 # A permission set is a set of scopes. The cache is bounded, because an issuer might put a new scope
@@ -30,49 +43,38 @@ class UnknownTool(Unknown):
     """The caller cannot reach a tool of this name."""
 
 
-class Visible:
-    """
-    The offers that one permission set can reach, each kind sorted by key.
-
-    There is one object per permission set, so it can be the key of a cache.
-    """
-
-    __slots__ = ("documents", "listers", "prompts", "skills", "templates", "tools")
-
-    def __init__(self, offers: Iterable[Offer]) -> None:
-        reached = list(offers)
-        self.tools = _of(Tool, reached)
-        self.documents = _of(ResourceOffer, reached)
-        self.templates = _of(Template, reached)
-        self.prompts = _of(Prompt, reached)
-        self.listers = _of(Lister, reached)
-        self.skills = _of(Skill, reached)
-
-
 class Registry:
     """
-    All enabled offers, as an immutable snapshot.
+    All enabled offers, as an immutable snapshot, and those of tenants that *source* knows.
 
     A caller can reach an offer if its token has all the offer's scopes, or lacks only scopes that
     it can step up to (*obtainable*; None means all scopes of the offers). To the caller, every
-    other offer does not exist. Raises ValueError for invalid and duplicate names.
+    other offer does not exist. A tenant's offer never takes the name of an enabled one. If the
+    tenant has an agent for the caller's client, the caller reaches only the offers of the agent's
+    capabilities. Raises ValueError for invalid and duplicate names.
     """
 
     def __init__(
-        self, offers: Iterable[Offer], *, obtainable: frozenset[str] | None = None
+        self,
+        offers: Iterable[Offer],
+        *,
+        obtainable: frozenset[str] | None = None,
+        source: OfferSource | None = None,
     ) -> None:
         listed = sorted(offers, key=lambda offer: offer.key)
-        self.tools = _checked(_of(Tool, listed))
-        self.documents = _checked(_of(ResourceOffer, listed))
-        self.templates = _checked(_of(Template, listed))
-        self.prompts = _checked(_of(Prompt, listed))
-        self.skills = _checked(_of(Skill, listed))
+        self.source = source
+        self.tools = _checked(of_kind(Tool, listed))
+        self.documents = _checked(of_kind(ResourceOffer, listed))
+        self.templates = _checked(of_kind(Template, listed))
+        self.prompts = _checked(of_kind(Prompt, listed))
+        self.skills = _checked(of_kind(Skill, listed))
         self.declared = frozenset[str]().union(*(offer.scopes for offer in listed))
         """All scopes that an offer needs."""
         self.obtainable = self.declared if obtainable is None else obtainable
         # The scopes that a caller must already have to reach each offer.
         self._offers: dict[Kind, dict[str, tuple[Offer, Required]]] = {kind: {} for kind in WORDS}
-        self._all = [(one, one.scopes - self.obtainable) for one in (*listed, *_derived(listed))]
+        derived = [one for owner in listed for one in derived_of(owner)]
+        self._all = [(one, one.scopes - self.obtainable) for one in (*listed, *derived)]
         for offer, required in self._all:
             if not isinstance(offer, Template):
                 self._offers[offer.kind][offer.key] = offer, required
@@ -82,14 +84,30 @@ class Registry:
         self._templates = [(one, one.scopes - self.obtainable) for one in by_weight]
         self._deciding = frozenset[str]().union(*(required for _, required in self._all))
         self._visible: dict[frozenset[str], Visible] = {}
+        self._limited = obtainable
+        self._search = {} if source is None else search_tools(self.searchable)
+        self._enabled = OfferIndex(entries_of(tuple(listed)) if source is not None else ())
+        # By snapshot, so that what was made of one goes with it.
+        self._reaches: WeakKeyDictionary[TenantOffers, TenantReach] = WeakKeyDictionary()
 
     @property
     def offers(self) -> list[Offer]:
-        """All offers that can be called, including completers and listers."""
-        return [one for one, _ in self._all]
+        """All offers that can be called, including completers and listers; no tenant's own."""
+        return [*(one for one, _ in self._all), *self._search.values()]
+
+    async def ready(self, caller: TenantContext) -> None:
+        """
+        Load the offers of the caller's tenant, unless they are at hand; raises StoreUnavailable.
+
+        Await this before you ask for offers. Without it, the other methods raise StoreUnavailable.
+        """
+        if self.source is not None and self.source.at_hand(caller) is None:
+            await self.source.load(caller)
 
     def offer(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
         """Return the offer of that name or URI if the caller can reach it; raises Unknown."""
+        if self.source is not None:
+            return self._of_tenant(kind, key, caller)
         found = self._offers[kind].get(key)
         if found is not None and found[1] <= caller.scopes:
             return found[0]
@@ -102,17 +120,41 @@ class Registry:
 
     def find(self, caller: TenantContext, name: str) -> Tool:
         """Return the tool of that name if the caller can reach it; raises UnknownTool."""
+        if self.source is not None:
+            return cast("Tool", self._of_tenant("tool", name, caller))
         found = self._offers["tool"].get(name)
         if found is None or not found[1] <= caller.scopes:
             raise UnknownTool(name)
         return self.tools[name]
 
+    def known(self, caller: TenantContext, name: str) -> Tool | None:
+        """
+        Return the tool of that name if the caller's tenant has it, whoever can reach it.
+
+        None also if the tenant's offers are not at hand.
+        """
+        tool = self.tools.get(name)
+        if tool is None and self.source is not None:
+            beside = self.source.at_hand(caller)
+            return None if beside is None else self._reach(beside).tool(name)
+        return tool
+
+    def known_tools(self, caller: TenantContext) -> list[Tool]:
+        """Return the tools that the caller's tenant has, whoever can reach them."""
+        if self.source is None:
+            return [*self.tools.values()]
+        return [*self.tools.values(), *self._reach(self._at_hand(caller)).tools()]
+
     def withheld(self, tool: Tool, caller: TenantContext) -> frozenset[str]:
         """Return the missing scopes that hide a tool from the caller; empty if it is not hidden."""
-        return self._offers["tool"][tool.name][1] - caller.scopes
+        if self._limited is None:
+            return frozenset()
+        return tool.scopes - self._limited - caller.scopes
 
     def visible(self, caller: TenantContext) -> Visible:
         """Return what this caller can see; the same object for the same permissions."""
+        if self.source is not None:
+            return self._reach(self._at_hand(caller)).visible(caller)
         held = caller.scopes & self._deciding
         visible = self._visible.get(held)
         if visible is None:
@@ -122,18 +164,30 @@ class Registry:
             self._visible[held] = visible
         return visible
 
+    def searchable(self, caller: TenantContext) -> Visible:
+        """Return what this caller can see, with all tools of agents with the mode `search`."""
+        return self._reach(self._at_hand(caller)).visible(caller, whole=True)
 
-def _of(kind: type[AnyOffer], offers: Iterable[Offer]) -> tuple[AnyOffer, ...]:
-    return tuple(offer for offer in offers if isinstance(offer, kind))
+    def _of_tenant(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
+        found = self._reach(self._at_hand(caller)).offer(kind, key, caller)
+        if found is None:
+            raise UnknownTool(key) if kind == "tool" else Unknown(key)
+        return found
 
+    def _at_hand(self, caller: TenantContext) -> TenantOffers:
+        beside = None if self.source is None else self.source.at_hand(caller)
+        if beside is None:
+            # Without the tenant's agents, the caller could see what it must not.
+            raise StoreUnavailable("the tenant's offers are not loaded")
+        return beside
 
-def _derived(offers: Iterable[Offer]) -> Iterator[Offer]:
-    """Yield the completers and listers of templates and prompts; they need their owner's scopes."""
-    for owner in offers:
-        if isinstance(owner, Template) and owner.lister:
-            yield owner.lister
-        if isinstance(owner, Template | Prompt) and owner.completer:
-            yield owner.completer
+    def _reach(self, beside: TenantOffers) -> TenantReach:
+        reach = self._reaches.get(beside)
+        if reach is None:
+            reach = self._reaches[beside] = TenantReach(
+                self._enabled, beside, search=self._search, obtainable=self._limited
+            )
+        return reach
 
 
 def _checked(offers: tuple[AnyOffer, ...]) -> dict[str, AnyOffer]:

@@ -106,6 +106,7 @@ class CallContexts:
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,
+            idempotency_key=call.idempotency_key,
             services=self._services,
         )
 
@@ -144,14 +145,28 @@ class Runner:
         self.max_result_bytes = max_result_bytes
         self.clock = clock
         self._short = min(fitting_bytes(max_result_bytes), LONG_BYTES)
+        self._stages = tuple(stages)
         # By their offers' identity: these live as long as the registry, and have no other.
         self._ways: dict[int, Next] = {}
         self._ways_again: dict[int, Next] = {}
+        # By the stages that concern an offer, for the offers of tenants, which come and go.
+        self._composed: dict[tuple[Stage | StageFunction, ...], Next] = {}
         for offer in registry.offers:
-            concerned = [s for s in stages if not isinstance(s, Stage) or s.concerns(offer)]
-            usual = [s for s in concerned if not (isinstance(s, Stage) and s.for_retries)]
-            self._ways[id(offer)] = checking(usual, self._invoke)
-            self._ways_again[id(offer)] = checking(concerned, self._invoke)
+            self._ways[id(offer)] = self._way_of(offer, is_retry=False)
+            self._ways_again[id(offer)] = self._way_of(offer, is_retry=True)
+
+    def _way_of(self, offer: Offer, *, is_retry: bool) -> Next:
+        """Return the invocation of an offer with the stages around it that concern it."""
+        concerned = tuple(
+            one
+            for one in self._stages
+            if not isinstance(one, Stage)
+            or (one.concerns(offer) and (is_retry or not one.for_retries))
+        )
+        way = self._composed.get(concerned)
+        if way is None:
+            way = self._composed[concerned] = checking(concerned, self._invoke)
+        return way
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -175,6 +190,8 @@ class Runner:
         The commit must be awaited before the outcome leaves the server. What is not a success is
         durable already.
         """
+        if self.registry.source is not None:
+            await self.registry.ready(call.caller)
         recorder = self.recorder
         if recorder is None or call.kind in OFF_RECORD:
             return await self._proceed(call, []), NO_RECORD
@@ -227,7 +244,8 @@ class Runner:
             call = replace(call, client=redacted)
         try:
             ways = self._ways if call.idempotency_key is None else self._ways_again
-            outcome = await ways[id(offer)](call, offer, None)
+            way = ways.get(id(offer)) or self._way_of(offer, is_retry=ways is self._ways_again)
+            outcome = await way(call, offer, None)
             if not redacted.checked:
                 return outcome  # refused before anything was read that could hold a secret
             # In here, as these may be the first to find that an outcome cannot be told at all.

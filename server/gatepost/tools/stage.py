@@ -80,10 +80,10 @@ class Stage(ABC):
     A step around a call: limits, approvals, the audit record.
 
     It returns ``await proceed(call, offer, arguments)`` or its own Outcome, or raises ToolFailure.
-    The stages are composed once, when the runner is built. A stage sees every kind of offer;
-    ``call.kind`` says which. A stage with ``for_retries = True`` sees only calls with an
-    idempotency key. A stage with ``concerns(offer)`` sees only calls of offers for which that
-    returned true at composition.
+    The stages around an enabled offer are composed once, when the runner is built; those around a
+    tenant's own offer at each call. A stage sees every kind of offer; ``call.kind`` says which. A
+    stage with ``for_retries = True`` sees only calls with an idempotency key. A stage with
+    ``concerns(offer)`` sees only calls of offers for which that returns true at composition.
 
     The arguments are checked right before the first stage that needs them. A stage with
     ``before_check = True`` needs none; before the check, *arguments* is None. There it must refuse
@@ -94,7 +94,7 @@ class Stage(ABC):
     before_check: ClassVar[bool] = False
 
     def concerns(self, offer: Offer) -> bool:
-        """Return whether the stage takes part in calls of this offer; asked once."""
+        """Return whether the stage takes part in calls of this offer; asked at composition."""
         return True
 
     @abstractmethod

@@ -5,8 +5,21 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gatepost.tools.api import Offer
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.function import NAME
+from gatepost.tools.offers import Prompt, Template, derived_of
 from gatepost_authz.caller import TenantContext
+
+UPSTREAM_PREFIX = "mcp_"
+"""
+The names of upstreams' tools, and of their packs, begin with it; a configuration may name them
+although it enables none of them.
+"""
+
+
+def capability_of(offer: Offer) -> str:
+    """Return the capability that an agent needs to reach an offer."""
+    return f"pack:{offer.pack}" if offer.origin is None else f"mcp:{offer.origin.server_id}"
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -18,10 +31,38 @@ class Agent(msgspec.Struct, frozen=True):
     """`search`: the caller sees `find_tools` and `call_tool` instead of all tools."""
 
 
-class TenantOffers:
-    """An immutable snapshot; a change makes a new one, so that it can be the key of a cache."""
+class OwnedOffer(msgspec.Struct, frozen=True):
+    """An offer, and the offer that it belongs to: itself, or the owner of a completer or lister."""
 
-    __slots__ = ("agents", "offers", "ttl_ms")
+    offer: Offer
+    owner: Offer
+    capability: str
+    """The capability of the owner."""
+
+
+def entries_of(offers: tuple[Offer, ...]) -> tuple[OwnedOffer, ...]:
+    """Return the entries of offers and of their completers and listers."""
+    return tuple(
+        OwnedOffer(one, owner, capability_of(owner))
+        for owner in offers
+        for one in (owner, *derived_of(owner))
+    )
+
+
+def by_weight(entry: OwnedOffer) -> int:
+    """Sort the most specific templates first."""
+    return -entry.offer.template.weight if isinstance(entry.offer, Template) else 0
+
+
+class TenantOffers:
+    """
+    An immutable snapshot; a change makes a new one, so that it can be the key of a cache.
+
+    Of several offers of one kind and name, the first one counts. A tool or a prompt whose name is
+    not in the grammar of names is left out.
+    """
+
+    __slots__ = ("__weakref__", "agents", "entries", "offers", "ttl_ms")
 
     def __init__(
         self,
@@ -30,7 +71,13 @@ class TenantOffers:
         agents: Mapping[str, Agent] | None = None,
         ttl_ms: int | None = None,
     ) -> None:
-        self.offers = offers
+        first: dict[tuple[str, str], Offer] = {}
+        for offer in offers:
+            if isinstance(offer, Tool | Prompt) and not NAME.fullmatch(offer.name):
+                continue
+            first.setdefault((offer.kind, offer.key), offer)
+        self.offers = tuple(first.values())
+        self.entries = entries_of(self.offers)
         self.agents = agents or {}
         """By client id; other clients see everything that their scopes reach."""
         self.ttl_ms = ttl_ms
@@ -38,10 +85,19 @@ class TenantOffers:
 
 
 class OfferSource(Protocol):
-    """Knows the offers of tenants; the registry asks it beside its own."""
+    """
+    Knows the offers of tenants; the registry asks it beside its own.
+
+    A change replaces the snapshot at hand. If a snapshot is dropped instead, a request that is
+    about to use it is answered with 503.
+    """
 
     def at_hand(self, caller: TenantContext) -> TenantOffers | None:
         """Return what the caller's tenant has, or None if it has to be loaded first."""
 
     async def load(self, caller: TenantContext) -> TenantOffers:
-        """Load it from the store, never from an upstream; raises StoreUnavailable."""
+        """
+        Load it from the store, never from an upstream; raises StoreUnavailable.
+
+        Many requests may await this at once. When it returns, the snapshot is at hand.
+        """

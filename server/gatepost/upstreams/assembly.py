@@ -31,6 +31,7 @@ MOST_ARGUMENTS = 64
 MOST_REASONS = 200
 """The most definitions that are listed with a reason each; the others are counted."""
 _PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "webp", "gif"))
+NO_DEFINITIONS: Mapping[tuple[Section, str], Definition] = {}
 _HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 _encode = msgspec.json.encode
@@ -58,7 +59,8 @@ def assembled(
     reviewed = review(server.pin, pins, listed.found, whole)
     text = listed.description.instructions
     instructions, waiting, kept = review_instructions(server.pin, reviewed.pins, text)
-    definitions, unusable = _definitions(server, reviewed.offered)
+    known = {} if before is None else {(one.section, one.key): one for one in before.definitions}
+    definitions, unusable = _definitions(server, reviewed.offered, known)
     changes = [*reviewed.changes, *([waiting] if waiting else [])]
     left_out = [*listed.left_out, *unusable]
     failing_since = None
@@ -133,20 +135,17 @@ def definition_of(server: UpstreamServer, found: Found) -> Definition:
         check_exact(value.get(member), f"its {member}")
     _keep_icons(value, report)
     _keep_meta(value, report)
-    name = found.key
     if found.section == "tools":
         _clean_tool(value, report)
-        name = offered_name(server.name, server.renames.get(found.key, found.key))
     elif found.section == "prompts":
         _clean_prompt(value, report)
-        name = offered_name(server.name, found.key)
     else:
         value["name"] = cleaned(str(value.get("name", "")), MOST_TITLE)[0] or shown(found.key)
         _keep_relevance(value, report)
     return Definition(
         section=found.section,
         key=found.key,
-        name=name,
+        name=_name(server, found),
         value=value,
         digest=found.digest,
         cleaned=tuple(dict.fromkeys(report)),
@@ -154,17 +153,37 @@ def definition_of(server: UpstreamServer, found: Found) -> Definition:
 
 
 def _definitions(
-    server: UpstreamServer, offered: Iterable[Found]
+    server: UpstreamServer,
+    offered: Iterable[Found],
+    known: Mapping[tuple[Section, str], Definition] = NO_DEFINITIONS,
 ) -> tuple[list[Definition], list[LeftOut]]:
     definitions: list[Definition] = []
     left_out: list[LeftOut] = []
     for one in offered:
+        before = known.get((one.section, one.key))
+        if before is not None and _is_same(server, one, before):
+            definitions.append(before)  # cleaning and checking thousands takes seconds
+            continue
         try:
             definitions.append(definition_of(server, one))
         except Unusable as problem:
             entry = LeftOut(section=one.section, key=shown(one.key), reason=f"{problem}")
             left_out.append(entry)
     return definitions, left_out
+
+
+def _is_same(server: UpstreamServer, found: Found, before: Definition) -> bool:
+    """Return whether a definition was cleaned before, with all that its digest does not cover."""
+    if before.digest != found.digest or before.name != _name(server, found):
+        return False
+    members = ("icons",) if found.section == "tools" else ("icons", "size", "annotations")
+    return all(found.value.get(one) == before.value.get(one) for one in members)
+
+
+def _name(server: UpstreamServer, found: Found) -> str:
+    if found.section == "tools":
+        return offered_name(server.name, server.renames.get(found.key, found.key))
+    return offered_name(server.name, found.key) if found.section == "prompts" else found.key
 
 
 def _counted(left_out: list[LeftOut]) -> tuple[LeftOut, ...]:

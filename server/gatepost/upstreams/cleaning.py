@@ -22,15 +22,13 @@ NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "d
 """Keywords whose value is an object of schemas by names that the tool's author chose."""
 
 # Default-ignorable characters that are no format characters, and blanks that look like nothing.
-_BLANK = frozenset(
-    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
-    + "".join(map(chr, range(0xFE00, 0xFE10)))
-    + "".join(map(chr, range(0xE0000, 0xE1000)))
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f"
+    "\U000e0000-\U000e0fff]"
 )
 _HIDDEN = frozenset({"Cf", "Cc", "Cs", "Co", "Cn"})
 _JOINER, _EMOJI_STYLE = "\u200d", "\ufe0f"
 _LINES = re.compile("\r\n|[\r\u2028\u2029\x85]")
-_PLAIN = re.compile(r"[\n\t -~]*")
 
 
 class Unusable(ValueError):
@@ -45,7 +43,7 @@ def cleaned(text: str, most: int) -> tuple[str, tuple[str, ...]]:
         text = text[: most * 4]
         report.append("shortened")
     text = _LINES.sub("\n", text)
-    if not _PLAIN.fullmatch(text):
+    if not _is_plain(text):
         visible = "".join(one for at, one in enumerate(text) if not _is_hidden(text, at))
         if visible != text:
             report.append("invisible characters removed")
@@ -155,6 +153,12 @@ def _inside(node: Any) -> list[Any]:
     return list(node) if isinstance(node, list | tuple) else []
 
 
+def _is_plain(text: str) -> bool:
+    """Return whether a text has no character that has to be looked at alone."""
+    line = text.replace("\n", " ").replace("\t", " ")
+    return line.isprintable() and not _BLANK.search(line)
+
+
 def _is_hidden(text: str, at: int) -> bool:
     one = text[at]
     if one in "\n\t" or " " <= one <= "~":
@@ -163,7 +167,7 @@ def _is_hidden(text: str, at: int) -> bool:
         return not (at and unicodedata.category(text[at - 1]) in {"So", "Sm", "Po", "Nd"})
     if one == _JOINER:
         return not (_is_emoji(text, at - 1) and _is_emoji(text, at + 1))
-    return one in _BLANK or unicodedata.category(one) in _HIDDEN
+    return bool(_BLANK.match(one)) or unicodedata.category(one) in _HIDDEN
 
 
 def _is_emoji(text: str, at: int) -> bool:

@@ -67,7 +67,7 @@ class ServerOffers(msgspec.Struct, frozen=True):
 
 def server_offers(server: UpstreamServer, catalogue: Catalogue, calls: OfferCalls) -> ServerOffers:
     """Return the offers of a server; it takes time, so call it in a thread."""
-    builder = _Builder(server, catalogue, calls)
+    builder = _ServerOfferBuilder(server, catalogue, calls)
     offers: list[Offer] = []
     left_out: list[LeftOut] = []
     for definition in catalogue.definitions:
@@ -123,7 +123,7 @@ def task_support(definition: Definition, capabilities: Mapping[str, Any]) -> Tas
     return "optional" if declared and support == "optional" else "forbidden"
 
 
-class _Builder:
+class _ServerOfferBuilder:
     def __init__(self, server: UpstreamServer, catalogue: Catalogue, calls: OfferCalls) -> None:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities

@@ -47,7 +47,7 @@ class Planned:
         self.is_polled = False
         """Whether the server's changes cannot be followed."""
         self.told = False
-        """Whether the server said that a list changed."""
+        """Whether the server said that a list changed, since the last fetch began."""
         self.fetched_at = 0.0
         self._ttl_s = MOST_S
 
@@ -65,18 +65,14 @@ class Planned:
         stale_at = catalogue.fetched_at + self._ttl_s * DICE.uniform(0.9, 1.0)
         self.due_at = 0.0 if is_changed else stale_at
 
-    def tell(self) -> None:
-        """Hear from the server that a list changed."""
-        self.told = True
-        # A server that says so all the time is not asked all the time.
-        self.due_at = self.fetched_at + TOLD_S
-
     def is_due(self, now: float) -> bool:
         """Return whether the catalogue is to be fetched."""
         age = now - self.fetched_at
         is_early = self.calls >= BUSY_CALLS and age >= max(LEAST_S, self._ttl_s / 2)
         is_polled = self.is_polled and age >= min(POLLED_S, self._ttl_s)
-        return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled))
+        # A server that tells of changes all the time is not asked all the time.
+        is_told = self.told and age >= TOLD_S
+        return self.due_at <= now or (self.attempts == 0 and (is_early or is_polled or is_told))
 
 
 def retry_in(attempts: int) -> float:

@@ -3,13 +3,12 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import structlog
 
-from gatepost.background import during
+from gatepost.background import during, reason_of
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.catalogue_store import catalogue_key
@@ -74,8 +73,7 @@ class CatalogueRefresher(Wanted):
         self._plans: dict[str, dict[str, Planned]] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Catalogue]] = {}
         self._following: dict[tuple[str, str], tuple[UpstreamServer, asyncio.Task[None]]] = {}
-        self._refreshing: set[tuple[str, str]] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._refreshing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         watch.tell(self._replan)
 
@@ -128,7 +126,7 @@ class CatalogueRefresher(Wanted):
                 yield
             finally:
                 following = [task for _, task in self._following.values()]
-                tasks = [*following, *self._tasks.values(), *self._background]
+                tasks = [*following, *self._tasks.values(), *self._refreshing.values()]
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -150,6 +148,11 @@ class CatalogueRefresher(Wanted):
             for key, planned in list(plan.items()):
                 if planned.is_due(now):
                     self._start(key, planned)
+
+    async def settled(self) -> None:
+        """Return once the fetches that were started in the background have ended."""
+        if self._refreshing:
+            await asyncio.wait(self._refreshing.values())
 
     async def _run(self) -> None:
         while True:
@@ -202,13 +205,13 @@ class CatalogueRefresher(Wanted):
             key = (tenant, server_id)
             if key not in self._following and len(self._following) < MOST_FOLLOWED:
                 work = self._subscription.follow(server, self._relisted, self._unfollowed)
-                self._following[key] = (server, self._spawn(work))
+                self._following[key] = (server, asyncio.create_task(work))
 
     def _relisted(self, server: UpstreamServer) -> None:
         """Fetch a server's catalogue again, because it says that a list changed."""
         plan = self._plans.get(server.tenant, {})
         if (planned := plan.get(server.id)) is not None:
-            planned.tell()
+            planned.told = True
             self._wake.set()
 
     def _unfollowed(self, server: UpstreamServer, *, is_polled: bool) -> None:
@@ -223,8 +226,20 @@ class CatalogueRefresher(Wanted):
             return
         if len(self._refreshing) >= MOST_FETCHES or of_tenant >= MOST_TENANT_FETCHES:
             return
-        self._refreshing.add((tenant, key))
-        self._spawn(self._refreshed(key, planned))
+        task = asyncio.create_task(self._refreshed(key, planned))
+        self._refreshing[tenant, key] = task
+        task.add_done_callback(lambda done: self._refreshed_once(key, planned, done))
+
+    def _refreshed_once(self, key: str, planned: Planned, task: "asyncio.Task[None]") -> None:
+        self._refreshing.pop((planned.server.tenant, key), None)
+        if not task.cancelled() and task.exception() is not None:
+            # Without a pause, an error that nothing foresaw would come again each second.
+            self._pause(planned)
+            log.error("catalogue_refresh_failed", server=planned.server.name, **reason_of(task))
+
+    def _pause(self, planned: Planned) -> None:
+        planned.attempts += 1
+        planned.due_at = self._clock() + retry_in(planned.attempts)
 
     async def _refreshed(self, key: str, planned: Planned) -> None:
         tenant, lease = planned.server.tenant, f"fetch/{key}"
@@ -237,10 +252,7 @@ class CatalogueRefresher(Wanted):
             finally:
                 await self._leases.release(tenant, lease)
         except (ConnectionFailure, StoreUnavailable):
-            planned.attempts += 1
-            planned.due_at = self._clock() + retry_in(planned.attempts)
-        finally:
-            self._refreshing.discard((tenant, key))
+            self._pause(planned)
 
     async def _fetch_if_due(self, planned: Planned) -> None:
         server = planned.server
@@ -252,8 +264,7 @@ class CatalogueRefresher(Wanted):
         planned.told = False
         catalogue = await self._fetch(planned)
         if catalogue.failure:
-            planned.attempts += 1
-            planned.due_at = self._clock() + retry_in(planned.attempts)
+            self._pause(planned)
 
     def _fetch(self, planned: Planned) -> "asyncio.Task[Catalogue]":
         server = planned.server
@@ -277,9 +288,3 @@ class CatalogueRefresher(Wanted):
         self._tasks.pop(key, None)
         if not task.cancelled():
             task.exception()  # a failed fetch that no caller waits for is no error of ours
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task

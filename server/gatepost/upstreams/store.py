@@ -129,8 +129,10 @@ class UpstreamStore:
         """
         Register a server and return it with its id, times and revision.
 
-        Raises NameTaken, TooManyRegistrations and SecretRefused; then nothing of it stays.
+        Raises NameTaken, TooManyRegistrations and SecretRefused; then nothing of it stays. A
+        program raises ValueError: only the configuration may name one.
         """
+        _check_no_program(server)
         now, tenant = self._clock(), server.tenant
         entries = self._entries(tenant, SERVERS)
         if len(await entries.all()) >= MOST_SERVERS:
@@ -164,8 +166,9 @@ class UpstreamStore:
 
         Raises NameTaken, SecretRefused, RegistrationChanged, and CredentialsBound if the host
         changes and the stored secrets do not. A server of the configuration raises
-        RegistrationChanged.
+        RegistrationChanged, and a program ValueError.
         """
+        _check_no_program(server)
         now, tenant = self._clock(), server.tenant
         entries = self._entries(tenant, SERVERS)
         entry = await entries.get(server.id)
@@ -310,6 +313,12 @@ class UpstreamStore:
 
     def _entries(self, tenant: str, subject: str) -> Entries:
         return self._records.of(tenant).entries(subject)
+
+
+def _check_no_program(server: UpstreamServer) -> None:
+    # To run a program of an administrator's choice would be remote code execution.
+    if server.transport != "http" or server.program is not None:
+        raise ValueError("a server that is a program comes from the configuration alone")
 
 
 def _with(server: UpstreamServer, secrets: ServerSecrets) -> UpstreamServer:

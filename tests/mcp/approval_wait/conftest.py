@@ -62,6 +62,7 @@ class Request:
 
     def __init__(self, url: str) -> None:
         self.message, self.url, self.retry_after_s = MESSAGE, url, RETRY_AFTER_S
+        self.told = f"{MESSAGE} {url}" if url else MESSAGE
         self.verdict: Verdict | None = None
         self.watchers = 0
         """Calls that wait for it at this moment."""

@@ -153,7 +153,7 @@ async def settle(turns: int = 10) -> None:
 class Decision:
     """What `stand_by` waits for."""
 
-    message, url, retry_after_s = "A person decides.", "", 5.0
+    message, told, url, retry_after_s = "A person decides.", "A person decides.", "", 5.0
 
     async def over(self) -> None:
         """Not asked by the clients of these tests."""

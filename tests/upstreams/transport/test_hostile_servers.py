@@ -154,8 +154,9 @@ async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
     app.answers["tools/call"] = answer
     await process.http(bad).describe()
     tracemalloc.start()
+    idle_s = 2 if reason == "timeout" else 50  # a busy machine reads slowly
     failing = asyncio.create_task(
-        failure_of(process.http(bad), idle_s=2, timeout_s=30, max_bytes=1_000_000)
+        failure_of(process.http(bad), idle_s=idle_s, timeout_s=50, max_bytes=1_000_000)
     )
     answered = 0
     while not failing.done():

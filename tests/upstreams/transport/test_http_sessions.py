@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -267,3 +268,38 @@ async def test_idle_connections_are_kept_within_a_limit(
     ended = {one.headers["mcp-session-id"] for one in app.of("DELETE")}
     assert ended == {"s1", "s2", "s3"}
     await process.aclose()
+
+
+async def test_a_question_on_the_stream_of_the_session_reaches_the_only_request(crm: Crm) -> None:
+    """Servers of the TypeScript SDK ask there; with several requests it is refused."""
+    app, connect = crm
+    app.has_sessions("s1")
+    ask: Any = {"jsonrpc": "2.0", "id": 4, "method": "elicitation/create", "params": {}}
+
+    async def stream(posted: Posted, send: Send) -> None:
+        await begin(send, kind=EVENTS)
+        for number in (1, 2):
+            await until(lambda number=number: len(app.of("tools/call")) >= number)  # type: ignore[misc]
+            await more(send, event(ask | {"id": number}))
+            await until(lambda number=number: len(app.of("response")) >= number)  # type: ignore[misc]
+        await stall(posted)
+
+    async def call(posted: Posted, send: Send) -> None:
+        await until(lambda: len(app.of("response")) == 2)
+        await result(DONE)(posted, send)
+
+    app.answers |= {"GET": stream, "tools/call": call}
+    connection = connect()
+    options = RequestOptions(capabilities={"elicitation": {}})
+    async with connection.exchange("tools/call", {"name": "act"}, options) as exchange:
+        messages = exchange.messages()
+        question = await anext(messages)
+        assert question == UpstreamRequest(1, "elicitation/create", {})
+        other = asyncio.create_task(result_of(connection, capabilities={"elicitation": {}}))
+        await until(lambda: len(app.of("tools/call")) == 2)
+        await exchange.respond(1, {"result": {"action": "accept"}})
+        assert await anext(messages) == UpstreamResult(DONE)
+        assert await other == DONE
+    replies = {one.body["id"]: one.body for one in app.of("response")}
+    assert replies[1]["result"] == {"action": "accept"}
+    assert replies[2]["error"]["code"] == -32601

@@ -20,7 +20,7 @@ class ApprovalUrl:
         self, waiting: Waiting, page: InputRequest, asking: Awaitable[Mapping[str, Any]]
     ) -> None:
         self.message, self.url = waiting.message, waiting.url
-        self.retry_after_s = waiting.retry_after_s
+        self.told, self.retry_after_s = waiting.told, waiting.retry_after_s
         self._waiting, self._page = waiting, page
         self._asking = asyncio.ensure_future(asking)
 

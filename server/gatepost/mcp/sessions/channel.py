@@ -123,7 +123,7 @@ class MessageChannel:
         """Remove and return a stored value."""
         return await self._relay.take(f"{self._topic}/{kind}/{about}")
 
-    def shelf(self, stream: str) -> "StreamEvents":
+    def stored_events(self, stream: str) -> "StreamEvents":
         """Return the place where the events of one stream are kept."""
         return StreamEvents(self._relay, f"{self._topic}/stream/{stream}")
 

@@ -32,13 +32,13 @@ from gatepost.tools.client import (
     LogLevel,
     MissingCapability,
     Waiting,
-    held,
     lacking,
     pending,
     required_by,
 )
 from gatepost.tools.elicitation import UrlElicitation
 from gatepost.tools.json_shape import decoder_of
+from gatepost.tools.redacted_call import held
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "question"
@@ -184,7 +184,7 @@ class SessionClient(StreamClient):
             await self._resumable.pause(retry_after_s)
 
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client; raises ToolFailure if it fails, refuses, or takes too long."""
         if missing := lacking(self.capabilities, required_by(requests)):

@@ -156,7 +156,7 @@ class Replay(OpenSessionStream):
     only makes this stream read the log before the next beat.
     """
 
-    __slots__ = ("_after", "_events", "_last", "_shelf", "_stirred", "me", "stream")
+    __slots__ = ("_after", "_events", "_last", "_stirred", "_stored", "me", "stream")
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Replay(OpenSessionStream):
         self.stream = stream
         self.me = secrets.token_hex(8)
         self._after = after
-        self._shelf = channel.shelf(stream)
+        self._stored = channel.stored_events(stream)
         self._events: deque[LogEvent] = deque()
         self._stirred = True
         self._last = False
@@ -236,7 +236,7 @@ class Replay(OpenSessionStream):
             self.end()
 
     async def _read(self, after: int) -> list[LogEvent] | None:
-        return await self._shelf.relay.read(self._shelf.name, after)
+        return await self._stored.relay.read(self._stored.name, after)
 
 
 def _ends_before(event: LogEvent, after: int) -> bool:

@@ -69,7 +69,7 @@ class EventLog:
         """The bytes counted against the owner while the stream runs."""
         self._is_over = False
         self.name = secrets.token_urlsafe(12)
-        self._shelf = channel.shelf(self.name)
+        self._stored = channel.stored_events(self.name)
         self._identity = identity
         self._sizes: deque[int] = deque()
         self._total = 0
@@ -87,7 +87,7 @@ class EventLog:
     async def forget(self) -> None:
         """Remove the log from the relay."""
         with contextlib.suppress(StoreUnavailable):
-            await self._shelf.relay.forget(self._shelf.name)
+            await self._stored.relay.forget(self._stored.name)
 
     def end(self) -> None:
         """Stop counting the log against its owner; the stream is over, even during a write."""
@@ -108,8 +108,8 @@ class EventLog:
             self._event_logs.charge(self, self.size)
         ttl_s = OVER_S if kind in ENDS else RUNNING_S
         try:
-            number = await self._shelf.relay.append(
-                self._shelf.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
+            number = await self._stored.relay.append(
+                self._stored.name, kind + data, ttl_s=ttl_s, most=len(self._sizes)
             )
         except StoreUnavailable:
             return ""

@@ -46,6 +46,7 @@ async def subscribe(server: McpServer, ask: McpRequest) -> bytes:
     learn that the document exists and when it changes.
     """
     uri = _uri(ask)
+    await server.registry.ready(ask.caller)
     try:
         offer = server.registry.offer("document", uri, ask.caller)
     except Unknown:

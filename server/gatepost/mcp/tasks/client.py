@@ -17,13 +17,12 @@ from gatepost.tools.client import (
     ToolClock,
     Unaccepted,
     Waiting,
-    held,
     lacking,
     pending,
     required_by,
-    told,
 )
 from gatepost.tools.elicitation import UrlElicitation
+from gatepost.tools.redacted_call import held
 
 VISIT = "gatepost:visit"
 """The key of the approval page; a tool cannot ask with this key."""
@@ -115,12 +114,17 @@ class TaskClient:
         """Send a log message to the request's client, if there still is one."""
         await self._client.log(level, data, logger)
 
+    @property
+    def kept(self) -> bytes:
+        """The state that the run before kept, until the call is a task."""
+        return self._client.kept
+
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         """Ask the client, or put the requests for input into the task's record."""
         if self._job is None:
-            answers = await self._client.request(requests)
+            answers = await self._client.request(requests, state=state)
             self.heard.append((requests, answers))
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
@@ -144,7 +148,7 @@ class TaskClient:
             await self._client.stand_by(waiting)
             return
         page = self._page(waiting)
-        await self._job.wait(told(waiting), untouched=untouched)
+        await self._job.wait(waiting.told, untouched=untouched)
         with held(self._clock):
             if page is None:
                 async with watched(waiting) as over:

@@ -1,6 +1,7 @@
 """Run tasks in this process, and take over tasks whose process is gone."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections import Counter
@@ -232,11 +233,20 @@ class TaskRunner:
             until = now + self.task_store.limits.lease_s
             return _replace(record, call=_encode(again), runner=run[1], leased_until=until)
 
+        await self._ready(tenant, task_id)
         record = await self.task_store.change(tenant, task_id, claim)
         if record is None or run is None or record.runner != run[1]:
             return
         _log.warning("a task of a server that is gone runs again")
         self._run(tenant, record, run[0])
+
+    async def _ready(self, tenant: str, task_id: str) -> None:
+        """Load the offers of the task's tenant."""
+        if self._runner().registry.source is None:
+            return
+        if (record := await self.task_store.get(tenant, task_id)) is not None:
+            with contextlib.suppress(msgspec.DecodeError):
+                await self._runner().registry.ready(_decode_call(record.call).caller)
 
     def _run(self, tenant: str, record: TaskRecord, stored: StoredCall) -> None:
         task_client = TaskClient(NOBODY, stored.capabilities)

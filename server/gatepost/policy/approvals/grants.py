@@ -12,18 +12,20 @@ from gatepost.policy.approvals.request import (
     Approver,
     DisplayedParty,
     GrantScope,
+    IsRevoked,
     Operator,
     StoredApproval,
     Undecidable,
+    is_valid_grant,
+    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
 from gatepost.policy.approvals.rules import (
+    ApprovalNeed,
     ApprovalPolicy,
-    IsRevoked,
+    definition_of,
     is_same_person,
-    is_valid_grant,
-    none_revoked,
 )
 from gatepost.storage.approvals import GrantRecord
 from gatepost.storage.records import Records
@@ -46,6 +48,8 @@ class GrantFields(msgspec.Struct, frozen=True):
     """Digest of the arguments of the approved request."""
     by: tuple[tuple[str, ...], ...] = ()
     """The requirements that the approver of the grant met, as in a request."""
+    definition: str = ""
+    """The digest of the tool's definition at its upstream, as in a request."""
 
 
 _decode = msgspec.msgpack.Decoder(GrantFields).decode
@@ -113,7 +117,13 @@ class GrantService:
             created_at=now,
             expires_at=grant.until,
             details=msgspec.msgpack.encode(
-                GrantFields(grant, approval.details.policy, approval.details.digest, request.by)
+                GrantFields(
+                    grant,
+                    approval.details.policy,
+                    approval.details.digest,
+                    request.by,
+                    "" if request.facts is None else request.facts.definition,
+                )
             ),
         )
         await self._records.of(request.tenant).grants.add(record)
@@ -125,16 +135,23 @@ class GrantService:
         return [one for one in found if is_valid_grant(one, self._is_revoked)]
 
     async def use(
-        self, call: Call, tool: Tool, subject: ConditionVariables, policy: ApprovalPolicy
+        self,
+        call: Call,
+        tool: Tool,
+        subject: ConditionVariables,
+        policy: ApprovalPolicy,
+        need: ApprovalNeed,
     ) -> str | None:
         """
         Use up one call of a grant, durably; return its id, or None if no grant covers the call.
 
+        *need* is what the policy asks for this call.
+
         A grant covers only calls that its approver could have approved alone. It covers none once
         the approver or the grant's caller is revoked.
         """
-        caller, now, need = call.caller, self._clock(), policy.need(subject)
-        if need is None or need.approvals > 1:
+        caller, now = call.caller, self._clock()
+        if need.approvals > 1:
             return None
         grants = self._records.of(caller.tenant_id).grants
         digest = None
@@ -144,6 +161,7 @@ class GrantService:
             if (
                 whom != (caller.subject_kind, caller.client_id, caller.actor)
                 or given.policy != policy.version
+                or given.definition != definition_of(tool)
                 or not is_valid_grant(given.grant, self._is_revoked)
             ):
                 continue

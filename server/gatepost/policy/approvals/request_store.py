@@ -2,7 +2,7 @@
 
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -10,24 +10,26 @@ import msgspec
 from gatepost.config.approvals import ApprovalsSettings
 from gatepost.policy.approvals.arguments import ArgumentSealer, shown_arguments
 from gatepost.policy.approvals.notifications import ApprovalNotifier, What
+from gatepost.policy.approvals.policies import ToolPolicies
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
     ApprovalRequest,
     Approver,
+    IsRevoked,
     SealedArguments,
     StoredApproval,
     StoredRequest,
     approval_of,
+    caller_is_revoked,
     party_of,
+    revoked_approvals,
+    token_claims,
 )
 from gatepost.policy.approvals.rules import (
     ApprovalNeed,
     ApprovalPolicy,
-    IsRevoked,
-    caller_is_revoked,
     caller_variables,
-    revoked_approvals,
-    token_claims,
+    definition_of,
 )
 from gatepost.policy.idempotency.record import may_repeat
 from gatepost.secrets.keyring import KeyRing
@@ -71,11 +73,12 @@ class RequestStore:
         self._records, self._redaction = records, redaction
         self.arguments = ArgumentSealer(keyring)
         self._notifier, self.is_revoked, self.clock = notifier, is_revoked, clock
-        self.apply(ApprovalsSettings(), {})
+        settings = ApprovalsSettings()
+        self.apply(settings, ToolPolicies(settings, {}, {}))
 
-    def apply(self, settings: ApprovalsSettings, tools: Mapping[str, Tool]) -> None:
-        """Take up the settings and the tools of a configuration."""
-        self._settings, self._tools = settings, tools
+    def apply(self, settings: ApprovalsSettings, policies: ToolPolicies) -> None:
+        """Take up the settings and the policies of a configuration."""
+        self._settings, self._policies = settings, policies
 
     # A call finds its request, or makes one.
 
@@ -152,6 +155,7 @@ class RequestStore:
             needed=need.approvals,
             by=need.of(party),
             policy=policy,
+            facts=self._policies.facts_of(tool),
             request_id=call.request_id,
             correlation=call.correlation,
             read_only=tool.effects.read_only,
@@ -310,9 +314,10 @@ class RequestStore:
         """
         if approval.request.until <= self.clock():
             return False
-        tool, opened = self._tools.get(approval.request.tool), self.arguments.open(approval.record)
+        request, opened = approval.request, self.arguments.open(approval.record)
+        tool = self._policies.tool_of(request)
         if tool is None or opened is None:
-            return True
+            return not self._policies.has_changed(request)
         try:
             arguments = tool.check(opened.edited or opened.arguments)
         except ToolFailure:
@@ -357,11 +362,13 @@ class RequestStore:
 
 
 def _binding(call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-    """Return a digest of caller, client, actor, tool, arguments and policy."""
+    """Return a digest of caller, client, actor, tool with its definition, arguments and policy."""
     caller = call.caller
     # As JSON, so that no choice of ids makes two different calls the same.
     who = (*caller.principal_key, caller.client_id, caller.actor)
-    named = (*who, tool.name, digest.hex(), policy)
+    definition = definition_of(tool)
+    # Without one, the digest is the one of earlier releases.
+    named = (*who, tool.name, digest.hex(), policy, *([definition] if definition else []))
     return hashlib.sha256(msgspec.json.encode(named)).digest()
 
 

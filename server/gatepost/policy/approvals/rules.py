@@ -1,11 +1,9 @@
-"""
-Rules of approvals: which calls need one, who may decide, and whose decisions still count; pure.
-"""
+"""Rules of approvals: which calls need one, and who may decide; pure."""
 
 import fnmatch
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import asdict
@@ -13,12 +11,11 @@ from msgspec.structs import asdict
 from gatepost.config.approvals import ApprovalRule, ApprovalsSettings
 from gatepost.policy.approvals.conditions import Condition, ConditionVariables
 from gatepost.policy.approvals.request import (
-    ApprovalDecision,
-    ApprovalGrant,
     ApprovalRequest,
     Approver,
     DisplayedParty,
     Operator,
+    ToolFacts,
 )
 from gatepost.policy.idempotency.record import only_reads
 from gatepost.tools.api import Offer, Tool
@@ -153,32 +150,62 @@ Plan = Mapping[str, ApprovalPolicy]
 
 def plan_of(settings: ApprovalsSettings, offers: Iterable[Offer]) -> Plan:
     """Return the policies of all tools; raises BadCondition."""
+    conditions = conditions_of(settings)
+    policies = {
+        tool.name: policy_of(settings, facts_of(tool), conditions)
+        for tool in offers
+        if isinstance(tool, Tool)
+    }
+    return {name: policy for name, policy in policies.items() if policy is not None}
+
+
+def conditions_of(settings: ApprovalsSettings) -> Mapping[str | None, Condition]:
+    """Return the compiled conditions of the rules; raises BadCondition."""
+    return {rule.when: Condition(rule.when) for rule in settings.rules if rule.when}
+
+
+def facts_of(tool: Tool) -> ToolFacts:
+    """Return what decides the policy of a tool."""
+    return ToolFacts(
+        name=tool.name,
+        pack=tool.pack,
+        approval=tool.approval,
+        destructive=tool.effects.destructive,
+        reading_form=tool.read_only_form is not None,
+        definition=definition_of(tool),
+    )
+
+
+def definition_of(tool: Tool) -> str:
+    """Return the digest of the tool's definition at its upstream; empty if it has none."""
+    return "" if tool.origin is None else tool.origin.digest
+
+
+def policy_of(
+    settings: ApprovalsSettings, tool: ToolFacts, conditions: Mapping[str | None, Condition]
+) -> ApprovalPolicy | None:
+    """Return the policy of a tool; None if its calls never need approval."""
+    if matches_any(settings.auto_approve, tool):
+        return None
     machines_wait = settings.machines == "wait"
-    conditions = {rule.when: Condition(rule.when) for rule in settings.rules if rule.when}
-    plan: dict[str, ApprovalPolicy] = {}
-    for tool in offers:
-        if not isinstance(tool, Tool) or matches_any(settings.auto_approve, tool):
-            continue
-        clauses = tuple(
-            PolicyRule(rule, conditions.get(rule.when))
-            for rule in settings.rules
-            if matches_any(rule.tools, tool)
-        )
-        always = tool.approval or matches_any(settings.require, tool)
-        writes = not always and asks_as_destructive(settings, tool)
-        if writes and tool.read_only_form is None:
-            always, writes = True, False
-        if always or writes or clauses:
-            deciding: list[Any] = [always, *(clause.rule for clause in clauses)]
-            if writes:
-                deciding.append("writes")
-            if not machines_wait:
-                deciding.append(settings.machines)
-            digest = hashlib.sha256(msgspec.json.encode(deciding)).hexdigest()
-            plan[tool.name] = ApprovalPolicy(
-                always, clauses, settings.timeout_s, digest[:16], machines_wait, writes
-            )
-    return plan
+    clauses = tuple(
+        PolicyRule(rule, conditions.get(rule.when))
+        for rule in settings.rules
+        if matches_any(rule.tools, tool)
+    )
+    always = tool.approval or matches_any(settings.require, tool)
+    writes = not always and settings.destructive != "run" and tool.destructive
+    if writes and not tool.reading_form:
+        always, writes = True, False
+    if not (always or writes or clauses):
+        return None
+    deciding: list[Any] = [always, *(clause.rule for clause in clauses)]
+    if writes:
+        deciding.append("writes")
+    if not machines_wait:
+        deciding.append(settings.machines)
+    digest = hashlib.sha256(msgspec.json.encode(deciding)).hexdigest()
+    return ApprovalPolicy(always, clauses, settings.timeout_s, digest[:16], machines_wait, writes)
 
 
 def asks_as_destructive(settings: ApprovalsSettings, tool: Tool) -> bool:
@@ -186,18 +213,37 @@ def asks_as_destructive(settings: ApprovalsSettings, tool: Tool) -> bool:
     return settings.destructive != "run" and tool.effects.destructive
 
 
-def matches_any(patterns: Iterable[str], tool: Tool) -> bool:
+class Named(Protocol):
+    """A tool by the names that patterns match."""
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+
+    @property
+    def pack(self) -> str:
+        """The name of its pack."""
+
+
+def matches_any(patterns: Iterable[str], tool: Named) -> bool:
     """Return whether one of the patterns matches this tool."""
     return any(matches(pattern, tool) for pattern in patterns)
 
 
-def matches(pattern: str, tool: Tool) -> bool:
+def matches(pattern: str, tool: Named) -> bool:
     """Return whether a pattern matches this tool; only `*` is a wildcard."""
     name = tool.name
     if pattern.startswith(PACK):
         pattern, name = pattern.removeprefix(PACK), tool.pack
     literal = pattern.replace("[", "[[]").replace("?", "[?]")
     return fnmatch.fnmatchcase(name, literal)
+
+
+class RequestPolicies(Protocol):
+    """The current policies of the tools of requests."""
+
+    def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
+        """Return the policy of the request's tool; None if no approval is needed any more."""
 
 
 def satisfies(who: Approver, by: Iterable[tuple[str, ...]]) -> bool:
@@ -228,7 +274,7 @@ def objection(
     who: Approver,
     *,
     now: float,
-    plan: Plan | None = None,
+    policies: "RequestPolicies | None" = None,
     policy: str = "",
 ) -> str | None:
     """Return a sentence why *who* cannot decide about the request, or None."""
@@ -236,10 +282,10 @@ def objection(
         return f"This request {WORDS[request.state]}."
     if request.kind == "call" and request.until <= now:
         return f"This request {WORDS['expired']}."
-    if plan is not None and (current := plan.get(request.tool)) is not None:
+    if policies is not None and (current := policies.of_request(request)) is not None:
         if current.version != policy:
             return "The rules for this tool have changed. The call has to be made again."
-    elif plan is not None:
+    elif policies is not None:
         return "This tool no longer needs approval or is not served. The call has to be made again."
     return ineligibility(request, who)
 
@@ -302,66 +348,3 @@ def required_approvers(by: tuple[tuple[str, ...], ...]) -> str:
 def _approver_phrase(entry: str) -> str:
     kind, _, rest = entry.partition(":")
     return f"the role {rest}" if kind == "role" else f"the person {rest.rpartition(' ')[2]}"
-
-
-CLOCKS_S = 60.0
-"""
-If the issue time of a token is unknown, it counts as issued this long before it was used. Clocks
-differ, and a revoked token must not be taken for one that was issued later.
-"""
-
-IsRevoked = Callable[[TenantContext], bool]
-"""Returns whether a caller is revoked; the same rule as for tokens, applied to stored data."""
-
-
-def none_revoked(caller: TenantContext) -> bool:
-    """Return False: no caller is revoked."""
-    return False
-
-
-def token_claims(party: DisplayedParty, tenant: str, at: float) -> TenantContext | None:
-    """
-    Rebuild the claims of the token that a party used *at* that time, for the check of revocations.
-
-    Return None for an operator on the command line, who used no token.
-    """
-    if party.kind == "operator":
-        return None
-    return TenantContext(
-        tenant_id=tenant,
-        issuer=party.issuer,
-        subject=party.subject,
-        subject_kind=party.kind,
-        client_id=party.client_id,
-        actor=party.actor,
-        issued_at=int(at - CLOCKS_S) if party.issued_at is None else party.issued_at,
-        resource="",
-        expires_at=0,
-    )
-
-
-def caller_is_revoked(request: ApprovalRequest, is_revoked: IsRevoked) -> bool:
-    """Return whether the caller of the request is revoked."""
-    return _revoked(request.caller, request.tenant, request.created_at, is_revoked)
-
-
-def revoked_approvals(
-    request: ApprovalRequest, is_revoked: IsRevoked
-) -> tuple[ApprovalDecision, ...]:
-    """Return the approvals by revoked approvers; their rejections stay valid."""
-    return tuple(
-        one
-        for one in request.decisions
-        if one.verdict == "approved" and _revoked(one.by, request.tenant, one.at, is_revoked)
-    )
-
-
-def is_valid_grant(grant: ApprovalGrant, is_revoked: IsRevoked) -> bool:
-    """Return whether neither the grant's caller nor its approver is revoked."""
-    people = (grant.caller, grant.by)
-    return not any(_revoked(one, grant.tenant, grant.created_at, is_revoked) for one in people)
-
-
-def _revoked(party: DisplayedParty, tenant: str, at: float, is_revoked: IsRevoked) -> bool:
-    token = token_claims(party, tenant, at)
-    return token is not None and is_revoked(token)

@@ -12,10 +12,12 @@ from gatepost.policy.approvals.request import (
     ApprovalRequest,
     Approver,
     DisplayedParty,
+    IsRevoked,
     Undecidable,
+    caller_is_revoked,
+    none_revoked,
     party_of,
 )
-from gatepost.policy.approvals.rules import IsRevoked, caller_is_revoked, none_revoked
 from gatepost.policy.approvals.scripts import (
     SUBJECT,
     Rejection,

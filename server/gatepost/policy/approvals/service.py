@@ -17,27 +17,24 @@ from gatepost.policy.approvals import script_reviews
 from gatepost.policy.approvals.arguments import merged, shown_arguments
 from gatepost.policy.approvals.grants import GrantService
 from gatepost.policy.approvals.notifications import ApprovalNotifier
+from gatepost.policy.approvals.policies import TenantTools, ToolPolicies
 from gatepost.policy.approvals.request import (
     ApprovalDecision,
     ApprovalGrant,
     ApprovalRequest,
     Approver,
     GrantScope,
+    IsRevoked,
     Operator,
     SealedArguments,
     StoredApproval,
     Undecidable,
     approval_of,
+    none_revoked,
     party_of,
 )
 from gatepost.policy.approvals.request_store import RequestStore
-from gatepost.policy.approvals.rules import (
-    IsRevoked,
-    Plan,
-    none_revoked,
-    objection,
-    variables_of,
-)
+from gatepost.policy.approvals.rules import Plan, objection, variables_of
 from gatepost.policy.approvals.script_reviews import ScriptReviews
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.approvals import ApprovalStore
@@ -55,6 +52,7 @@ DICE = random.SystemRandom()
 
 DECIDED = "Another person approved the original arguments. Approve them too, or reject the call."
 UNKNOWN = "There is no such request (any more)."
+CHANGED = "The definition of this tool has changed. The call has to be made again."
 
 log = structlog.get_logger("gatepost.approvals")
 
@@ -68,6 +66,7 @@ class ApprovalService:
     """
 
     plan: Plan
+    policies: ToolPolicies
     settings: ApprovalsSettings
 
     def __init__(
@@ -90,10 +89,21 @@ class ApprovalService:
         self.scripts = ScriptReviews(records, notifier, clock, is_revoked=is_revoked)
         self.apply(ApprovalsSettings(), {}, {})
 
-    def apply(self, settings: ApprovalsSettings, plan: Plan, tools: Mapping[str, Tool]) -> None:
-        """Take up a configuration: its settings, its policies, and its tools by name."""
-        self.settings, self.plan, self._tools = settings, plan, tools
-        self.requests.apply(settings, tools)
+    def apply(
+        self,
+        settings: ApprovalsSettings,
+        plan: Plan,
+        tools: Mapping[str, Tool],
+        beside: TenantTools | None = None,
+    ) -> None:
+        """
+        Take up a configuration: its settings, its policies, and its tools by name.
+
+        *beside* are the tools of tenants; None if there are none.
+        """
+        self.settings, self.plan = settings, plan
+        self.policies = ToolPolicies(settings, plan, tools, beside)
+        self.requests.apply(settings, self.policies)
 
     async def waiting(self, tenant: str) -> list[ApprovalRequest]:
         """Return calls and scripts that wait for approval, the oldest first."""
@@ -139,10 +149,13 @@ class ApprovalService:
 
     def objection(self, request: ApprovalRequest, who: Approver) -> str | None:
         """Return a sentence why *who* cannot approve the request, or None."""
-        now = self.clock()
         if request.kind == "script":
-            return script_reviews.objection(request, who, now=now)
-        return objection(request, who, now=now, plan=self.plan, policy=request.policy)
+            return script_reviews.objection(request, who, now=self.clock())
+        return self._objection(request, who, request.policy)
+
+    def _objection(self, request: ApprovalRequest, who: Approver, policy: str) -> str | None:
+        why = objection(request, who, now=self.clock(), policies=self.policies, policy=policy)
+        return CHANGED if why is None and self.policies.has_changed(request) else why
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -262,8 +275,8 @@ class ApprovalService:
         approval = await self.requests.get(tenant, request_id)
         if approval is None:
             raise Undecidable(UNKNOWN)
-        policy = approval.details.policy
-        why = objection(approval.request, by, now=self.clock(), plan=self.plan, policy=policy)
+        await self.policies.ready(approval.request)
+        why = self._objection(approval.request, by, approval.details.policy)
         if why is not None:
             raise Undecidable(why)
         return approval
@@ -287,7 +300,7 @@ class ApprovalService:
         request = approval.request
         if request.given:
             raise Undecidable(DECIDED)
-        sealer, tool = self.requests.arguments, self._tools.get(request.tool)
+        sealer, tool = self.requests.arguments, self.policies.tool_of(request)
         sealed = sealer.open(approval.record)
         if sealed is None or tool is None:
             raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
@@ -301,7 +314,8 @@ class ApprovalService:
             message = self._redaction.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {message}") from None
         subject = variables_of(approval.details.caller, tool, arguments, checked)
-        need = self.plan[request.tool].need(subject)
+        policy = self.policies.of(tool)
+        need = None if policy is None else policy.need(subject)
         if need is not None and not need.within(request.caller, request.needed, request.by):
             raise Undecidable("These arguments need other approvers. Reject, and call again.")
         both = sealer.seal(request.id, SealedArguments(sealed.arguments, arguments))

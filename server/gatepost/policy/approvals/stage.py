@@ -100,19 +100,21 @@ class ApprovalStage(Stage):
         self._redaction = redaction
         self._timeout_s, self._max_result_bytes = timeout_s, max_result_bytes
         self._page, self._count_denial = page, denied
-        # The plan of this moment; a reload creates another stage.
-        self._policy_of = service.plan.get
+        # Those of this moment; a reload creates another stage.
+        self._policy_of, self._policies = service.plan.get, service.policies
 
     def concerns(self, offer: Offer) -> bool:
         """Return whether a call of the tool may need approval."""
-        return isinstance(offer, Tool) and self._policy_of(offer.name) is not None
+        return isinstance(offer, Tool) and self._policies.of(offer) is not None
 
     def __call__(
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
     ) -> Awaitable[Outcome]:
         """Handle the call; implements `Stage`."""
-        policy = self._policy_of(call.name)
-        if policy is None or not isinstance(offer, Tool):
+        if not isinstance(offer, Tool):
+            return proceed(call, offer, arguments)
+        policy = self._policy_of(call.name) or self._policies.of(offer)
+        if policy is None:
             return proceed(call, offer, arguments)
         return self._gate(policy, call, offer, arguments, proceed)
 
@@ -125,7 +127,7 @@ class ApprovalStage(Stage):
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._service.granting.use(call, tool, subject, policy)
+        granted = await self._service.granting.use(call, tool, subject, policy, need)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
@@ -272,6 +274,7 @@ class WaitingCall:
         self._until = request.until
         self.url = url
         self.message = pending(request)
+        self.told = f"{self.message} {url}" if url else self.message
 
     async def over(self) -> None:
         """Return once the request is decided or the caller is gone; implements `Waiting`."""

@@ -42,6 +42,8 @@ CLOSING_S = 5.0
 # Renewed twice before it expires, so that one renewal may fail.
 LEASE_S = 15.0
 RENEW_S = 5.0
+RESERVED_BYTES = weight(NO_ROOM)
+"""What a new record takes of the quota: there is then room to say how its call ended."""
 # Notifications may be lost, so a waiting process polls this often.
 POLL_S = 1.0
 # Pauses between retries of storing an outcome while the database does not answer.
@@ -122,7 +124,7 @@ class IdempotentExecution:
         """Call `IdempotencyStore.begin`; ToolFailure if the quota has no room for the key."""
         now = self._clock()
         try:
-            async with self._room(weight(NO_ROOM)):
+            async with self._room(RESERVED_BYTES):
                 return await self._store.begin(record, now=now)
         except QuotaExceeded as full:
             # Outcomes that are stored already are still returned.

@@ -293,7 +293,7 @@ def template_of(
     another call.
     """
     digest = digest_of(arguments)
-    if tool.secret_arguments:
+    if tool.secret_arguments or tool.forwards:
         # It is stored for a day, and a reader of the database must not be able to test passwords
         # against it. The idempotency key, which only the client has, is not stored.
         digest = hmac.digest(idempotency_key.key.encode(errors="surrogatepass"), digest, "sha256")

@@ -10,7 +10,7 @@ from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.idempotency import IdempotencyRecord
 from gatepost.storage.sql.database import Database
 from gatepost.storage.sql.tables import IDEMPOTENCY_RECORDS, insert_into
-from gatepost.storage.stored_bytes import weight
+from gatepost.storage.stored_bytes import ROW_BYTES, weight
 
 ATTEMPTS = 10
 """How often a record may slip away between being met and being read."""
@@ -104,4 +104,4 @@ class SqlIdempotency:
 
 
 def _columns(record: IdempotencyRecord) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(record), "bytes": weight(record.outcome)}
+    return {**msgspec.structs.asdict(record), "bytes": ROW_BYTES + len(record.outcome or b"")}

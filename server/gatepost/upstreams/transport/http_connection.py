@@ -32,6 +32,7 @@ from gatepost.upstreams.transport.negotiation import (
     open_session,
 )
 from gatepost.upstreams.transport.outgoing import PreparedRequest
+from gatepost.upstreams.transport.session_stream import SessionStream
 
 MOST_SESSIONS = 8
 """Sessions of one connection, because each declares the capabilities of some callers' clients."""
@@ -70,6 +71,7 @@ class HttpConnection:
         self._sessions: dict[bytes, UpstreamPeer] = {}
         self._opening: dict[bytes, asyncio.Task[UpstreamPeer]] = {}
         self._asides: set[asyncio.Task[None]] = set()
+        self._streams: dict[str, SessionStream] = {}
         self._ids = count(1)
 
     async def describe(self) -> ServerDescription:
@@ -95,7 +97,8 @@ class HttpConnection:
                 peer = await self.peer(options.capabilities)
                 await self._level(peer, method, options)
                 peer.users += 1
-                exchange = HttpExchange(self, peer, self._prepared(peer, method, params, options))
+                request = self._prepared(peer, method, params, options)
+                exchange = HttpExchange(self, peer, request, self._stream_of(peer))
                 try:
                     yield exchange
                 finally:
@@ -203,11 +206,31 @@ class HttpConnection:
         peer = await open_session(self.requester, next(self._ids), capabilities)
         self._discovery.era = "session"
         self._sessions[key] = peer
+        if peer.session_id is not None and capabilities:
+            # A server that may ask does so on this stream, unless it knows better.
+            stream = self._streams[peer.session_id] = SessionStream()
+            await stream.follow(self, peer)
         idle = [one for one in self._sessions.items() if not one[1].users and one[1] is not peer]
         for unused, one in idle[: max(len(self._sessions) - MOST_SESSIONS, 0)]:
             del self._sessions[unused]
             self._end(one)
         return peer
+
+    def _stream_of(self, peer: UpstreamPeer) -> SessionStream | None:
+        """Return the stream on which a session may ask, if it has one."""
+        return None if peer.session_id is None else self._streams.get(peer.session_id)
+
+    def follows(self, peer: UpstreamPeer) -> bool:
+        """Return whether the changes that a session announces arrive already."""
+        stream = self._stream_of(peer)
+        return stream is not None and stream.is_open
+
+    def _close_stream(self, peer: UpstreamPeer) -> None:
+        stream = self._streams.pop(peer.session_id or "", None)
+        if stream is not None and stream.task is not None:
+            stream.task.cancel()
+            self._asides.add(stream.task)
+            stream.task.add_done_callback(self._asides.discard)
 
     async def _level(self, peer: UpstreamPeer, method: str, options: RequestOptions) -> None:
         """Set the log level of a session, which the modern era says with each request."""
@@ -238,6 +261,7 @@ class HttpConnection:
     def lose(self, peer: UpstreamPeer, *, era_too: bool) -> None:
         """Forget a session that the server ended, or everything if it speaks another revision."""
         peer.lost = True
+        self._close_stream(peer)
         self._sessions = {key: one for key, one in self._sessions.items() if one is not peer}
         if era_too:
             self._modern, self._discovery.era = None, None
@@ -251,6 +275,7 @@ class HttpConnection:
         self._background("POST", peer, body)
 
     def _end(self, peer: UpstreamPeer) -> None:
+        self._close_stream(peer)
         if peer.session_id is not None and not peer.lost:
             self._background("DELETE", peer, b"")
 

@@ -34,14 +34,18 @@ from gatepost.upstreams.transport.failures import (
 )
 from gatepost.upstreams.transport.http_requester import HttpRequester
 from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.merging import merged
 from gatepost.upstreams.transport.negotiation import UpstreamPeer
 from gatepost.upstreams.transport.outgoing import PreparedRequest
 from gatepost.upstreams.transport.reader import Announce, AnswerItself, Deliver, MessageReader
+from gatepost.upstreams.transport.session_stream import SessionStream
 
 ASIDE_S = 10.0
 """How long an answer or a cancellation may take to send."""
 RESUMPTIONS = 3
 """How many times in a row a broken stream is continued without a new message."""
+MOST_ASIDE = 64
+"""Messages of a session's own stream that wait for one request; it misses those beyond."""
 RETRY_MS, MOST_RETRY_MS = 500, 10_000
 
 
@@ -69,7 +73,15 @@ class HttpExchange:
     continued with a GET, which sends nothing again.
     """
 
-    def __init__(self, host: ExchangeHost, peer: UpstreamPeer, request: PreparedRequest) -> None:
+    def __init__(
+        self,
+        host: ExchangeHost,
+        peer: UpstreamPeer,
+        request: PreparedRequest,
+        stream: SessionStream | None = None,
+    ) -> None:
+        self._stream = stream
+        self._side: asyncio.Queue[Received] = asyncio.Queue(MOST_ASIDE)
         self._host, self._peer, self._request = host, peer, request
         self._server = host.requester.server.name
         self._options = request.options
@@ -121,14 +133,25 @@ class HttpExchange:
     async def aclose(self) -> None:
         """End the exchange; an unfinished request is cancelled."""
         await self._messages.aclose()
+        if self._stream is not None:
+            self._stream.running.pop(self._request.id, None)
         if self._sent and not self._ended:
             await self.cancel("the request was given up")
         for _ in self._open:
             self._host.concurrency.resume()
         self._open.clear()
 
+    def receive_aside(self, message: Received) -> None:
+        """Take a message from the stream of the session (`SideReceiver`)."""
+        if not self._side.full():
+            self._side.put_nowait(message)
+
     async def _run(self) -> AsyncGenerator[UpstreamMessage, None]:
-        async with aclosing(self._received()) as incoming:
+        received = self._received()
+        if self._stream is not None:
+            self._stream.running[self._request.id] = self
+            received = merged(received, self._side)
+        async with aclosing(received) as incoming:
             while not self._ended:
                 try:
                     async with self._clock.waiting():

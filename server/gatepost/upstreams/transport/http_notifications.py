@@ -39,6 +39,9 @@ class NotificationHost(Protocol):
     async def peer(self, capabilities: Mapping[str, Any]) -> UpstreamPeer:
         """Return the server with a session that may be used."""
 
+    def follows(self, peer: UpstreamPeer) -> bool:
+        """Return whether the changes that a session announces arrive already."""
+
     def next_id(self) -> int:
         """Return an id that no other request of this connection has."""
 
@@ -82,8 +85,11 @@ async def _pumped(
     try:
         peer = await host.peer({})
         is_modern = peer.description.era == "modern"
+        if host.follows(peer):
+            opened.set_result(None)
+            await asyncio.Event().wait()
         identity = host.next_id()
-        read = _listened(host, peer, uris, identity) if is_modern else _got(host, peer)
+        read = _listened(host, peer, uris, identity) if is_modern else got(host, peer)
         async with aclosing(read) as messages:
             async with asyncio.timeout(WITHIN_S):
                 await anext(messages)
@@ -142,7 +148,7 @@ async def _listened(
             yield one
 
 
-async def _got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[Received, None]:
+async def got(host: NotificationHost, peer: UpstreamPeer) -> AsyncGenerator[Received, None]:
     """Yield an empty notification once the GET stream of a session is open, and what follows."""
     name = host.requester.server.name
     headers = peer.headers() | {"accept": EVENTS}

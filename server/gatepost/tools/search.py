@@ -1,0 +1,214 @@
+"""The tools `find_tools` and `call_tool`, which agents with the mode `search` see."""
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from gatepost.redaction.redactor import HERE
+from gatepost.tools.api import Annotations, CallContext, Effects, Outcome, Tool, ToolFailure
+from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.raw_schema import checker
+from gatepost.tools.redacted_call import RedactedCall
+from gatepost.tools.results import structured
+from gatepost.tools.visible import Visible
+from gatepost_authz.caller import TenantContext
+
+FIND, CALL = "find_tools", "call_tool"
+SEARCH_TOOLS = frozenset({FIND, CALL})
+"""Exist only for agents with the mode `search`."""
+
+MOST_FOUND, USUAL = 50, 10
+MOST_QUERY = 500
+DESCRIPTION_CHARACTERS = 500
+"""The first characters of a description, in which words are searched."""
+LEAST_PREFIX = 3
+LONG_S = 86_400.0
+"""The called tool has a time limit of its own."""
+
+WORD = re.compile(r"[^\W_]+")
+
+Reachable = Callable[[TenantContext], Visible]
+"""Returns all tools that a caller reaches."""
+
+
+class ToolIndex:
+    """An index of the words of tools: of names most, then of titles, then of descriptions."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.tools = tools
+        self._found: dict[str, dict[int, float]] = {}
+        for number, tool in enumerate(tools):
+            for text, weight in _texts(tool):
+                for word in WORD.findall(text.lower()):
+                    places = self._found.setdefault(word, {})
+                    places[number] = max(weight, places.get(number, 0))
+        self._words = sorted(self._found)
+
+    def best(self, query: str, limit: int) -> tuple[list[Tool], int]:
+        """Return the best matches, the best first, and the number of all matches."""
+        terms = dict.fromkeys(WORD.findall(query.lower()))
+        if not terms:
+            return [*self.tools[:limit]], len(self.tools)
+        scores: dict[int, float] = {}
+        for term in terms:
+            for number, score in self._scores(term).items():
+                scores[number] = scores.get(number, 0) + score
+        ranked = sorted(scores, key=lambda number: (-scores[number], number))
+        return [self.tools[number] for number in ranked[:limit]], len(ranked)
+
+    def _scores(self, term: str) -> Mapping[int, float]:
+        found: dict[int, float] = {}
+        for word in self._beginning(term):
+            for number, weight in self._found[word].items():
+                score = weight if word == term else weight / 2
+                found[number] = max(score, found.get(number, 0))
+        rare = math.log(1 + len(self.tools) / max(len(found), 1))
+        return {number: score * rare for number, score in found.items()}
+
+    def _beginning(self, term: str) -> Iterator[str]:
+        """Yield the words that are *term*, or begin with it if it is long enough."""
+        if len(term) < LEAST_PREFIX:
+            return iter([term] if term in self._found else [])
+        after = self._words[bisect_left(self._words, term) :]
+        return takewhile(lambda word: word.startswith(term), after)
+
+
+def _texts(tool: Tool) -> Iterator[tuple[str, float]]:
+    yield tool.name, 4.0
+    yield tool.title or "", 3.0
+    yield tool.description[:DESCRIPTION_CHARACTERS], 1.0
+    properties = tool.input_schema.get("properties")
+    if isinstance(properties, Mapping):
+        yield " ".join(map(str, properties)), 1.0
+
+
+def search_tools(reachable: Reachable) -> Mapping[str, Tool]:
+    """Return both tools, by name."""
+    return {CALL: _call_tool(reachable), FIND: _find_tool(reachable)}
+
+
+FIND_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "query": {
+            "type": "string",
+            "maxLength": MOST_QUERY,
+            "description": "What the tool should do, in a few words; empty lists all tools.",
+        },
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": USUAL},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+FOUND_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "tools": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "description": {"type": "string"},
+                    "inputSchema": {"type": "object"},
+                },
+                "required": ["name", "description", "inputSchema"],
+            },
+        },
+        "total": {"type": "integer", "description": "The number of all matching tools."},
+    },
+    "required": ["tools", "total"],
+}
+
+
+def _find_tool(reachable: Reachable) -> Tool:
+    async def find(ctx: CallContext, arguments: Mapping[str, Any]) -> Outcome:
+        visible = reachable(ctx.caller)
+        if visible.index is None:
+            # It takes milliseconds for hundreds of tools.
+            visible.index = await in_cpu_thread(ctx.caller, ToolIndex, visible.tools)
+        index: ToolIndex = visible.index
+        found, total = index.best(arguments["query"], arguments.get("limit", USUAL))
+        shown = [
+            {"name": one.name, "description": one.description, "inputSchema": one.input_schema}
+            for one in found
+        ]
+        return structured(msgspec.json.encode({"tools": shown, "total": total}))
+
+    return Tool(
+        name=FIND,
+        title="Find tools",
+        description="Search the available tools. Returns the names, descriptions and input "
+        f"schemas of the best matches. Call a tool that you found with `{CALL}`.",
+        input_schema=FIND_SCHEMA,
+        output_schema=FOUND_SCHEMA,
+        annotations=Annotations(read_only_hint=True, open_world_hint=False),
+        effects=Effects(read_only=True, idempotent=True, open_world=False),
+        check=checker(FIND_SCHEMA),
+        invoke=find,
+    )
+
+
+CALL_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": f"The tool's name, as `{FIND}` returns it."},
+        "arguments": {
+            "type": "object",
+            "description": "The tool's arguments, as its input schema describes them.",
+        },
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+class CallToolArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """The arguments of `call_tool`; those of the called tool stay as they are written."""
+
+    name: str
+    arguments: dict[str, msgspec.Raw] = {}
+
+
+_decode = msgspec.json.Decoder(CallToolArguments).decode
+
+
+def _checked(arguments: bytes) -> CallToolArguments:
+    try:
+        return _decode(arguments)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # It quotes nothing, because the arguments may hold secrets of the called tool.
+        message = "Give the tool's `name` as a text and its `arguments` as an object."
+        raise ToolFailure("validation", message) from None
+
+
+def _call_tool(reachable: Reachable) -> Tool:
+    async def call(ctx: CallContext, arguments: CallToolArguments) -> Outcome:
+        return await ctx.call(arguments.name, arguments.arguments)
+
+    def reads(arguments: CallToolArguments) -> bool:
+        """Return whether the called tool only reads, so that no answer is stored for retries."""
+        here = HERE.get()
+        if not isinstance(here, RedactedCall):
+            return False
+        tools = reachable(here.call.caller).tools
+        return any(one.effects.read_only for one in tools if one.name == arguments.name)
+
+    return Tool(
+        name=CALL,
+        title="Call a tool",
+        description=f"Call a tool that `{FIND}` found, by its name, with its own arguments.",
+        input_schema=CALL_SCHEMA,
+        annotations=Annotations(read_only_hint=False),
+        effects=Effects(),
+        read_only_form=reads,
+        forwards=True,
+        timeout_s=LONG_S,
+        check=_checked,
+        invoke=call,
+    )

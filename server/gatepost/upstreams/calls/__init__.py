@@ -1,0 +1,1 @@
+"""Calls of upstreams: their tools, resources, prompts and completions, for callers of both eras."""

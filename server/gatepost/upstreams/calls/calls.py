@@ -1,0 +1,353 @@
+"""Call what upstreams offer: the functions behind the offers that catalogues become."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.relay import Relay
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.client import Capabilities, InputNeeded
+from gatepost.tools.cpu_thread import in_cpu_thread
+from gatepost.tools.header_arguments import routed_arguments
+from gatepost.tools.prompt import CompletionRequest
+from gatepost.tools.raw_schema import checker
+from gatepost.tools.redaction import LONG_BYTES
+from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
+from gatepost.upstreams.calls.health import UpstreamHealth
+from gatepost.upstreams.calls.machine import (
+    METHOD_NOT_FOUND,
+    AskCaller,
+    Concluded,
+    Ended,
+    Errored,
+    LastStep,
+    ModernCall,
+    Refuse,
+    Send,
+)
+from gatepost.upstreams.calls.notifications import passed_on
+from gatepost.upstreams.calls.outcome import (
+    Malformed,
+    completion_outcome,
+    prompt_outcome,
+    resource_outcome,
+    tool_outcome,
+)
+from gatepost.upstreams.calls.parked import DEFAULT_PARKING, ParkedCalls, ParkingLimits
+from gatepost.upstreams.calls.questions import mirrored
+from gatepost.upstreams.calls.request import (
+    UpstreamCall,
+    header_arguments,
+    idempotency_key,
+    options_of,
+    principal_of,
+)
+from gatepost.upstreams.calls.session_calls import SessionCalls
+from gatepost.upstreams.calls.state import (
+    ParkedState,
+    RoundState,
+    Stale,
+    UpstreamTarget,
+    kept_for,
+    target_of,
+)
+from gatepost.upstreams.calls.tasks import UpstreamTask, is_task
+from gatepost.upstreams.catalogue import Definition
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    Connections,
+    RequestOptions,
+    UpstreamConnection,
+    UpstreamError,
+    UpstreamExchange,
+    UpstreamRequest,
+    UpstreamResult,
+)
+from gatepost.upstreams.server import UpstreamServer
+
+Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
+Prepare = Callable[[Any], UpstreamCall]
+Read = Callable[[UpstreamResult, Any], Outcome]
+
+CANCEL_S = 2.0
+UNSUPPORTED = {"error": {"code": METHOD_NOT_FOUND, "message": "The client has no such method."}}
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """How the calls of one definition are made and read."""
+
+    server: UpstreamServer
+    definition: Definition
+    prepare: Prepare
+    read: Read
+    reads: bool = True
+    """Whether a call has no effect, so that it can be made again."""
+
+
+class UpstreamCalls:
+    """
+    Makes the functions behind the offers of upstreams.
+
+    Each factory returns a coroutine function that takes a call's context and its checked
+    arguments. The functions of one definition may be made once and kept as long as it is offered.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        relay: Relay,
+        keyring: KeyRing,
+        *,
+        parking: ParkingLimits = DEFAULT_PARKING,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._connections = connections
+        self.health = UpstreamHealth(clock)
+        self.parked = ParkedCalls(relay, keyring, limits=parking, clock=clock)
+        self._sessions = SessionCalls(self.parked)
+
+    async def aclose(self) -> None:
+        """Cancel the calls that are open; must be called before the connections are closed."""
+        await self._sessions.aclose()
+
+    def tool(self, server: UpstreamServer, definition: Definition) -> Invoke:
+        """
+        Return the function of a tool; it takes the arguments as an object.
+
+        Raises ValueError if a schema of the definition cannot be used.
+        """
+        schema = definition.value.get("outputSchema")
+        check = checker(schema) if isinstance(schema, Mapping) else None
+        routed = routed_arguments(definition.value.get("inputSchema") or {})
+
+        def prepare(arguments: Any) -> UpstreamCall:
+            params = {"name": definition.key, "arguments": arguments}
+            return UpstreamCall("tools/call", params, header_arguments(routed, arguments))
+
+        def read(result: UpstreamResult, _: Any) -> Outcome:
+            return tool_outcome(server, result, check)
+
+        return self._invoke(_Way(server, definition, prepare, read, reads=False))
+
+    def resource(self, server: UpstreamServer, definition: Definition) -> Invoke:
+        """Return the function of a resource; it needs no arguments."""
+
+        def prepare(_: Any) -> UpstreamCall:
+            return UpstreamCall("resources/read", {"uri": definition.key})
+
+        def read(result: UpstreamResult, _: Any) -> Outcome:
+            return resource_outcome(server, result, {definition.key: definition.name})
+
+        return self._invoke(_Way(server, definition, prepare, read))
+
+    def template(self, server: UpstreamServer, definition: Definition) -> Invoke:
+        """Return the function of a template; it takes a URI that matches."""
+
+        def prepare(uri: Any) -> UpstreamCall:
+            return UpstreamCall("resources/read", {"uri": str(uri)})
+
+        def read(result: UpstreamResult, uri: Any) -> Outcome:
+            return resource_outcome(server, result, {str(uri): str(uri)})
+
+        return self._invoke(_Way(server, definition, prepare, read))
+
+    def prompt(self, server: UpstreamServer, definition: Definition) -> Invoke:
+        """Return the function of a prompt; it takes texts by the names of its arguments."""
+
+        def prepare(arguments: Any) -> UpstreamCall:
+            return UpstreamCall(
+                "prompts/get", {"name": definition.key, "arguments": dict(arguments)}
+            )
+
+        def read(result: UpstreamResult, _: Any) -> Outcome:
+            return prompt_outcome(server, result)
+
+        return self._invoke(_Way(server, definition, prepare, read))
+
+    def completion(self, server: UpstreamServer, definition: Definition) -> Invoke:
+        """Return the completer of a prompt or template; it takes a CompletionRequest."""
+        is_prompt = definition.section == "prompts"
+        kind, member = ("ref/prompt", "name") if is_prompt else ("ref/resource", "uri")
+
+        def prepare(asked: CompletionRequest) -> UpstreamCall:
+            params: dict[str, Any] = {
+                "ref": {"type": kind, member: definition.key},
+                "argument": {"name": asked.argument, "value": asked.value},
+            }
+            if asked.given:
+                params["context"] = {"arguments": asked.given}
+            return UpstreamCall("completion/complete", params)
+
+        def read(result: UpstreamResult, _: Any) -> Outcome:
+            return completion_outcome(server, result)
+
+        return self._invoke(_Way(server, definition, prepare, read))
+
+    def _invoke(self, way: _Way) -> Invoke:
+        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+            return await _OneCall(self, way, ctx, arguments).outcome()
+
+        return invoke
+
+
+class _OneCall:
+    """One run of one call."""
+
+    def __init__(self, calls: UpstreamCalls, way: _Way, ctx: CallContext, arguments: Any) -> None:
+        self._calls, self._way, self._ctx, self._arguments = calls, way, ctx, arguments
+        self._server = way.server
+        self._connection: UpstreamConnection = calls._connections.of(
+            way.server, principal_of(ctx, way.server)
+        )
+        self._call = way.prepare(arguments)
+        self._declared: Capabilities = mirrored(way.server, ctx.client.capabilities)
+
+    async def outcome(self) -> Outcome:
+        """Return the outcome; raises what the protocol answers."""
+        server, way = self._server, self._way
+        last = await self._made()
+        if isinstance(last, Ended):
+            raise ended(server, last, reads=way.reads)
+        if isinstance(last, Errored):
+            raise errored(server, last, document=self._call.method == "resources/read")
+        result = UpstreamResult(last.value)
+        structured = last.value.get("structuredContent")
+        try:
+            if structured is not None and len(msgspec.json.encode(structured)) > LONG_BYTES:
+                # Checking takes milliseconds; other calls are served meanwhile.
+                args = (way.read, result, self._arguments)
+                return await in_cpu_thread(self._ctx.caller, *args, bounded=False)
+            return way.read(result, self._arguments)
+        except Malformed as mistake:
+            raise malformed(server, mistake, reads=way.reads) from None
+
+    async def _made(self) -> LastStep:
+        ctx, server = self._ctx, self._server
+        target = target_of(ctx, server, self._way.definition, self._arguments)
+        try:
+            kept = kept_for(ctx.client.kept, target, server, nested=ctx.depth > 0)
+        except Stale as stale:
+            raise ToolFailure("conflict", str(stale)) from None
+        if isinstance(kept, ParkedState):
+            # It was sent before: whether the upstream is well makes no difference.
+            return await self._calls._sessions.resume(ctx, server, kept)
+        health = self._calls.health
+        breaker = health.of(server.tenant, server.id)
+        wait_s = breaker.admit(health.clock())
+        if wait_s is not None:
+            sentence = breaker.sentence(server.name, health.clock())
+            raise ToolFailure("upstream_unavailable", sentence, retry_after=wait_s)
+        about = (ctx.caller.principal_digest, self._way.definition.key)
+        last: LastStep | None = None
+        try:
+            last = await self._sent(target, kept)
+        except ConnectionFailure as failure:
+            last = ended_by(failure)
+        except InputNeeded:
+            breaker.succeeded(health.clock())  # it has answered, with a question
+            raise
+        finally:
+            if last is None:
+                breaker.released()
+        if isinstance(last, Ended):
+            breaker.failed(last.reason, last.message, health.clock(), about)
+        else:
+            breaker.succeeded(health.clock())
+        return last
+
+    async def _sent(self, target: UpstreamTarget, kept: RoundState | None) -> LastStep:
+        description = await self._connection.describe()
+        if description.era == "session":
+            if not self._declared:
+                return _step(await self._exchanged(self._call, self._options(waits=False)))
+            return await self._calls._sessions.begin(
+                self._ctx,
+                self._server,
+                self._declared,
+                target,
+                self._open,
+                tie=idempotency_key(self._ctx, self._server, self._way.definition.key),
+            )
+        return await self._in_rounds(target, kept)
+
+    async def _in_rounds(self, target: UpstreamTarget, kept: Any) -> LastStep:
+        machine = ModernCall(self._server, self._declared, target, kept)
+        options, action = self._options(waits=False), machine.begin()
+        while True:
+            if isinstance(action, Send):
+                sent = msgspec.structs.replace(
+                    options, input_responses=action.responses, request_state=action.state
+                )
+                message = await self._exchanged(self._call, sent)
+                if is_task(message):
+                    return _step(await self._task(message))
+                action = machine.received(message)
+            elif isinstance(action, AskCaller):
+                answers = await self._ctx.client.request(action.requests, state=action.state)
+                action = machine.answered(answers)
+            elif isinstance(action, Refuse):
+                raise ToolFailure("internal", action.sentence)
+            else:
+                return _step(action.message)
+
+    async def _task(self, message: UpstreamResult | UpstreamError) -> Any:
+        if isinstance(message, UpstreamError):
+            return message
+
+        async def ask(method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+            return await self._exchanged(UpstreamCall(method, params), self._options(waits=False))
+
+        task = UpstreamTask(self._ctx, self._server, self._declared, ask)
+        return await task.outcome(message.value)
+
+    async def _exchanged(
+        self, call: UpstreamCall, options: RequestOptions
+    ) -> UpstreamResult | UpstreamError:
+        """Send one request and return its final message."""
+        opened = self._connection.exchange(call.method, call.params, options)
+        async with opened as exchange, _cancelling(exchange):
+            async for message in exchange.messages():
+                if isinstance(message, UpstreamResult | UpstreamError):
+                    return message
+                if isinstance(message, UpstreamRequest):
+                    await exchange.respond(message.id, UNSUPPORTED)
+                else:
+                    await passed_on(self._ctx, self._server, message)
+        raise ConnectionFailure("outcome_unknown", f"{self._server.name} gave no answer.")
+
+    def _options(self, *, waits: bool) -> RequestOptions:
+        return options_of(
+            self._ctx,
+            self._server,
+            self._call,
+            self._declared,
+            key=self._way.definition.key,
+            waits=waits,
+        )
+
+    def _open(self) -> AbstractAsyncContextManager[UpstreamExchange]:
+        call = self._call
+        return self._connection.exchange(call.method, call.params, self._options(waits=True))
+
+
+@asynccontextmanager
+async def _cancelling(exchange: UpstreamExchange) -> Any:
+    """Tell the upstream if the call is cancelled during the block."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                await exchange.cancel("The caller cancelled the call")
+        raise
+
+
+def _step(message: UpstreamResult | UpstreamError) -> LastStep:
+    if isinstance(message, UpstreamError):
+        return Errored(message.code, message.message, message.data)
+    return Concluded(dict(message.value))

@@ -1,0 +1,107 @@
+"""Turn the failures and errors of upstreams into what callers hear."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.api import FailureKind, ToolFailure
+from gatepost.tools.client import RESERVED, ProtocolError
+from gatepost.upstreams.calls.machine import Ended, Errored
+from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
+from gatepost.upstreams.calls.questions import clean
+from gatepost.upstreams.connection import ConnectionFailure
+from gatepost.upstreams.server import UpstreamServer
+
+INVALID_PARAMS, INTERNAL_ERROR = -32602, -32603
+NOT_FOUND = -32002
+"""The older revisions' code for an unknown resource; later ones use invalid parameters."""
+URL_NEEDED = -32042
+"""2025-11-25: the user must visit a page before the call can be made."""
+MOST_DATA_BYTES = 4_096
+CHECK_FIRST = "It may have been carried out: check before you call again."
+
+KINDS: Mapping[str, FailureKind] = {
+    "unreachable": "upstream_unavailable",
+    "denied": "denied",
+    "unauthorized": "upstream_unavailable",
+    "overloaded": "upstream_unavailable",
+    "session_lost": "upstream_unavailable",
+    "timeout": "timeout",
+    "expired": "timeout",
+    "invalid": "internal",
+    "outcome_unknown": "internal",
+    "cancelled": "internal",
+    "gone": "internal",
+}
+"""The kind of failure for each way in which a call ends without an answer."""
+UNSURE = frozenset({"invalid", "outcome_unknown", "timeout", "gone", "cancelled", "expired"})
+"""The ends after which the upstream may have done its work."""
+
+
+def ended(server: UpstreamServer, end: Ended, *, reads: bool = False) -> ToolFailure:
+    """
+    Return the failure of a call that ended without an answer.
+
+    If the call only *reads*, it can be made again, and the caller is told so.
+    """
+    kind, message = KINDS[end.reason], end.message
+    if end.reason == "unauthorized":
+        # The caller's own token is good, so the caller must not be told to sign in again.
+        message = f"{server.name} does not accept the credential that this server has for it."
+    elif end.reason == "expired":
+        message = f"{server.name} asked a question that was not answered in time."
+    elif end.reason in ("gone", "outcome_unknown"):
+        message = f"It is unknown whether {server.name} carried out the call."
+    message = message or f"{server.name} did not answer."
+    if reads:
+        kind = "upstream_unavailable" if kind == "internal" else kind
+    elif end.reason in UNSURE:
+        message = f"{message} {CHECK_FIRST}"
+    wait = end.retry_after_s if kind == "upstream_unavailable" else None
+    return ToolFailure(kind, message, retry_after=wait)
+
+
+def ended_by(failure: ConnectionFailure) -> Ended:
+    """Return the end of a call whose connection failed."""
+    return Ended(failure.reason, failure.message, failure.retry_after_s)
+
+
+def malformed(server: UpstreamServer, mistake: Malformed, *, reads: bool = False) -> ToolFailure:
+    """Return the failure of a call whose answer cannot be used; the call itself was made."""
+    message = f"{server.name} broke the protocol: {mistake}."
+    if reads:
+        return ToolFailure("upstream_unavailable", message)
+    return ToolFailure("internal", f"{message} The call was carried out; its answer is withheld.")
+
+
+def errored(server: UpstreamServer, error: Errored, *, document: bool = False) -> Exception:
+    """Return the exception for an upstream's JSON-RPC error (E2)."""
+    message = clean(error.message, MOST_MESSAGE) or f"{server.name} answered with an error."
+    if error.code == URL_NEEDED:
+        return ToolFailure("denied", _pages(server, error.data), untrusted=untrusted(server))
+    if document and error.code == NOT_FOUND:
+        return ToolFailure("not_found", "There is no such resource.")
+    code = error.code
+    if code in RESERVED and code not in (INVALID_PARAMS, INTERNAL_ERROR):
+        # These codes would say something of this server: that it lacks the method, for instance.
+        code, message = INTERNAL_ERROR, f"{server.name}: {message} (code {error.code})"
+    data = error.data
+    try:
+        is_small = len(msgspec.json.encode(data)) <= MOST_DATA_BYTES
+    except (TypeError, ValueError, RecursionError):
+        is_small = False
+    return ProtocolError(code, message, data if is_small else None)
+
+
+def _pages(server: UpstreamServer, data: Any) -> str:
+    asked = data.get("elicitations") if isinstance(data, Mapping) else None
+    urls = [
+        str(one["url"])[:2_048]
+        for one in (asked if isinstance(asked, list) else ())[:4]
+        if isinstance(one, Mapping) and str(one.get("url", "")).startswith("https://")
+    ]
+    if not urls:
+        return f"{server.name} wants its user to visit a page first, but names none."
+    shown = " and ".join(clean(url, 2_048) for url in urls)
+    return f"The user must visit a page of {server.name} first: {shown} Then call again."

@@ -1,0 +1,159 @@
+"""The health of an upstream, and the circuit breaker that spares a dead one further requests."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from gatepost.upstreams.connection import FailureReason
+
+Circuit = Literal["closed", "open", "half-open"]
+
+FAILURES = 5
+"""Failures in a row after which the circuit opens."""
+OPEN_S, LONGEST_OPEN_S = 10.0, 300.0
+"""How long it stays open: at first, and after many probes that failed too."""
+PROBE_S = 120.0
+"""A probe that has not ended by then counts as lost, and the next call is one."""
+
+SURE: frozenset[FailureReason] = frozenset({"unreachable", "session_lost"})
+"""Failures that no argument of a caller can cause."""
+UNSURE: frozenset[FailureReason] = frozenset({"timeout", "invalid", "outcome_unknown"})
+"""
+Failures that arguments can cause, such as those that make a tool take too long. In a row they
+count once for each caller and definition, so that no caller opens the circuit for all others.
+"""
+
+
+class HealthNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """The health of one upstream, for the dashboard and the metrics."""
+
+    circuit: Circuit
+    calls: int
+    failures: int
+    refused: int
+    """Calls that were answered at once because the circuit was open."""
+    last_success: float | None
+    failing_since: float | None
+    failure: str
+    """Why the last call failed, as a sentence; empty if it did not."""
+
+
+class CircuitBreaker:
+    """
+    Counts the failures of one upstream in a row; times are given by the caller.
+
+    Errors that the upstream answers, such as those of a tool, prove that it is alive.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[object] = set()
+        self._sure = 0
+        self._open_until: float | None = None
+        self._open_s = OPEN_S
+        self._probe_since: float | None = None
+        self._calls = self._failures = self._refused = 0
+        self._last_success: float | None = None
+        self._failing_since: float | None = None
+        self._failure = ""
+
+    def circuit(self, now: float) -> Circuit:
+        """Return the state of the circuit."""
+        if self._open_until is None:
+            return "closed"
+        return "open" if now < self._open_until else "half-open"
+
+    def admit(self, now: float) -> float | None:
+        """Return None if a call may be made, else the seconds after which to try again."""
+        if self._open_until is None:
+            return None
+        if now < self._open_until:
+            self._refused += 1
+            return self._open_until - now
+        if self._probe_since is not None and now < self._probe_since + PROBE_S:
+            self._refused += 1
+            return OPEN_S
+        self._probe_since = now
+        return None
+
+    def succeeded(self, now: float) -> None:
+        """The upstream has answered, with a result or an error."""
+        self._calls += 1
+        self._last_success, self._failing_since, self._failure = now, None, ""
+        self._seen.clear()
+        self._sure = 0
+        self._open_until = self._probe_since = None
+        self._open_s = OPEN_S
+
+    def failed(self, reason: str, message: str, now: float, about: object = None) -> None:
+        """
+        A call got no answer; *about* is the caller and the definition.
+
+        A *reason* that says nothing of the upstream, such as a refused credential, does not count.
+        """
+        self._calls += 1
+        if reason not in SURE | UNSURE:
+            self.released()
+            return
+        self._failures += 1
+        self._failure = message
+        if self._failing_since is None:
+            self._failing_since = now
+        if reason in SURE:
+            self._sure += 1
+        elif len(self._seen) < FAILURES:
+            self._seen.add(about)
+        probed, self._probe_since = self._probe_since is not None, None
+        if self._open_until is not None:
+            if probed:
+                self._open_s = min(self._open_s * 2, LONGEST_OPEN_S)
+                self._open_until = now + self._open_s
+        elif self._sure + len(self._seen) >= FAILURES:
+            self._open_until = now + self._open_s
+
+    def released(self) -> None:
+        """A call ended without saying anything of the upstream, such as a cancelled one."""
+        self._probe_since = None
+
+    def sentence(self, name: str, now: float) -> str:
+        """Return what is wrong and since when, for the answer of a call that is not made."""
+        since = 0.0 if self._failing_since is None else max(now - self._failing_since, 0.0)
+        return f"{name} has not answered for {_duration(since)}. {self._failure}".rstrip()
+
+    def numbers(self, now: float) -> HealthNumbers:
+        """Return the health at this time."""
+        return HealthNumbers(
+            circuit=self.circuit(now),
+            calls=self._calls,
+            failures=self._failures,
+            refused=self._refused,
+            last_success=self._last_success,
+            failing_since=self._failing_since,
+            failure=self._failure,
+        )
+
+
+class UpstreamHealth:
+    """The circuit breakers of all upstreams in this process."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self._breakers: dict[tuple[str, str], CircuitBreaker] = {}
+
+    def of(self, tenant: str, server_id: str) -> CircuitBreaker:
+        """Return the circuit breaker of a tenant's upstream."""
+        return self._breakers.setdefault((tenant, server_id), CircuitBreaker())
+
+    def numbers(self, tenant: str, server_id: str) -> HealthNumbers:
+        """Return the health of a tenant's upstream."""
+        return self.of(tenant, server_id).numbers(self.clock())
+
+    def forget(self, tenant: str, server_id: str) -> None:
+        """Forget an upstream that was changed or removed."""
+        self._breakers.pop((tenant, server_id), None)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7_200 else f"{seconds / 3_600:.0f} hours"

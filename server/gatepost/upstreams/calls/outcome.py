@@ -1,0 +1,233 @@
+"""Turn the results of upstreams into outcomes; nothing in them is believed."""
+
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from gatepost.tools.api import Failure, Outcome, ToolFailure
+from gatepost.tools.content import MIME_TYPE
+from gatepost.tools.results import text_of
+from gatepost.upstreams.calls.questions import clean
+from gatepost.upstreams.connection import UpstreamResult
+from gatepost.upstreams.server import UpstreamServer
+
+Block = Mapping[str, Any]
+Check = Callable[[bytes], Any]
+"""A function of `raw_schema.checker`, which bounds the time that a hostile schema can cost."""
+
+MOST_BLOCKS = 1_000
+MOST_MESSAGE = 4_000
+"""The longest sentence of an upstream's failure, in characters."""
+MOST_ANNOTATION_BYTES = 1_000
+MOST_META_BYTES = 16_384
+MOST_VALUES = 100
+"""The most completions that the protocol allows (CompleteResult)."""
+UI_KEYS = ("ui", "ui/resourceUri")
+"""The members of `_meta` that MCP Apps need; all others are dropped."""
+
+MISMATCH = "its answer does not match the output schema that it declares"
+
+_encode = msgspec.json.encode
+
+
+class Malformed(Exception):
+    """A result does not have the form that the protocol requires; the message says what."""
+
+
+def untrusted(server: UpstreamServer) -> str:
+    """Return the label of text that an upstream wrote."""
+    return f"upstream {server.name}"
+
+
+def tool_outcome(
+    server: UpstreamServer, result: UpstreamResult, check: Check | None = None
+) -> Outcome:
+    """
+    Return the outcome of a tool; *check* is that of the definition's output schema.
+
+    Raises Malformed. An error result becomes a failure of the kind "tool_error".
+    """
+    value, label = result.value, untrusted(server)
+    content = blocks(value.get("content", ()))
+    if value.get("isError") is True:
+        message = clean(text_of(content), MOST_MESSAGE) or f"{server.name} reported an error."
+        return Outcome(failure=Failure("tool_error", message), untrusted=label)
+    structured = value.get("structuredContent", UNSET)
+    if structured is UNSET:
+        if check is not None:
+            raise Malformed(MISMATCH)
+        return Outcome(content, untrusted=label)
+    encoded = _encode(structured)
+    if check is not None:
+        try:
+            check(encoded)
+        except ToolFailure:
+            raise Malformed(MISMATCH) from None
+    # Encoded once, and without a reference to the decoded result.
+    content = content or ({"type": "text", "text": encoded.decode()},)
+    return Outcome(content, Raw(encoded), untrusted=label)
+
+
+def blocks(content: Any) -> tuple[Block, ...]:
+    """Return the content blocks of a result: empty texts are left out, unknown types named."""
+    if not isinstance(content, list | tuple) or len(content) > MOST_BLOCKS:
+        raise Malformed(f"`content` is not a list of at most {MOST_BLOCKS} blocks")
+    shown = (block_of(one) for one in content)
+    return tuple(one for one in shown if one is not None)
+
+
+def block_of(block: Any) -> Block | None:
+    """Return one content block in MCP's form; None for an empty text."""
+    if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
+        raise Malformed("a content block has no type")
+    kind = block["type"]
+    if kind == "text" and block.get("text") == "":
+        return None
+    converted = KNOWN[kind](block) if kind in KNOWN else None
+    if converted is None:
+        note = f"[A block of the type {clean(kind, 40)!r} was left out: it cannot be shown.]"
+        return {"type": "text", "text": note}
+    return {**converted, **_annotated(block)}
+
+
+def _text(block: Block) -> Block | None:
+    text = block.get("text")
+    return {"type": "text", "text": text} if isinstance(text, str) else None
+
+
+def _media(block: Block) -> Block | None:
+    # Some servers write the member as the REST protocol does.
+    kind = block.get("mimeType", block.get("mime_type"))
+    data = block.get("data")
+    if not _is_mime(kind) or not _is_base64(data):
+        return None
+    return {"type": block["type"], "data": data, "mimeType": kind}
+
+
+def _resource(block: Block) -> Block | None:
+    inner = block.get("resource")
+    shown = contents_of(inner) if isinstance(inner, Mapping) else None
+    return None if shown is None else {"type": "resource", "resource": shown}
+
+
+def _link(block: Block) -> Block | None:
+    uri, name = block.get("uri"), block.get("name")
+    if not isinstance(uri, str) or not isinstance(name, str):
+        return None
+    shown: dict[str, Any] = {"type": "resource_link", "uri": uri, "name": clean(name, 500)}
+    for member in ("title", "description"):
+        if isinstance(text := block.get(member), str):
+            shown[member] = clean(text, MOST_MESSAGE)
+    if _is_mime(block.get("mimeType")):
+        shown["mimeType"] = block["mimeType"]
+    if type(block.get("size")) is int:
+        shown["size"] = block["size"]
+    return shown
+
+
+KNOWN: Mapping[str, Callable[[Block], Block | None]] = {
+    "text": _text,
+    "image": _media,
+    "audio": _media,
+    "resource": _resource,
+    "resource_link": _link,
+}
+
+
+def contents_of(one: Any) -> Block | None:
+    """Return one part of a resource's content; None if it has neither text nor bytes."""
+    if not isinstance(one, Mapping) or not isinstance(one.get("uri"), str):
+        return None
+    shown: dict[str, Any] = {"uri": one["uri"]}
+    if _is_mime(one.get("mimeType")):
+        shown["mimeType"] = one["mimeType"]
+    if isinstance(one.get("text"), str):
+        shown["text"] = one["text"]
+    elif _is_base64(one.get("blob")):
+        shown["blob"] = one["blob"]
+    else:
+        return None
+    if meta := app_meta(one.get("_meta")):
+        shown["_meta"] = meta
+    return shown
+
+
+def app_meta(meta: Any) -> dict[str, Any]:
+    """Return the members of a `_meta` that MCP Apps need, if they are small."""
+    if not isinstance(meta, Mapping):
+        return {}
+    kept = {name: meta[name] for name in UI_KEYS if name in meta}
+    return kept if len(_encode(kept)) <= MOST_META_BYTES else {}
+
+
+def resource_outcome(
+    server: UpstreamServer, result: UpstreamResult, names: Mapping[str, str] | None = None
+) -> Outcome:
+    """Return the outcome of a read; *names* has our URI of each URI of the upstream's."""
+    contents = result.value.get("contents")
+    if not isinstance(contents, list | tuple) or len(contents) > MOST_BLOCKS:
+        raise Malformed(f"`contents` is not a list of at most {MOST_BLOCKS} parts")
+    shown = []
+    for one in contents:
+        part = contents_of(one)
+        if part is None:
+            raise Malformed("a part of the resource has neither text nor bytes")
+        shown.append({**part, "uri": (names or {}).get(part["uri"], part["uri"])})
+    return Outcome(tuple(shown), untrusted=untrusted(server))
+
+
+def prompt_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
+    """Return the outcome of a prompt: its messages."""
+    messages = result.value.get("messages")
+    if not isinstance(messages, list | tuple) or len(messages) > MOST_BLOCKS:
+        raise Malformed(f"`messages` is not a list of at most {MOST_BLOCKS} messages")
+    shown = []
+    for one in messages:
+        if not isinstance(one, Mapping) or one.get("role") not in ("user", "assistant"):
+            raise Malformed("a message of the prompt has no role")
+        block = block_of(one.get("content"))
+        if block is not None:
+            shown.append({"role": one["role"], "content": block})
+    return Outcome(tuple(shown), untrusted=untrusted(server))
+
+
+def completion_outcome(server: UpstreamServer, result: UpstreamResult) -> Outcome:
+    """Return the outcome of a completion: its values, at most as many as the protocol allows."""
+    given = result.value.get("completion")
+    values = given.get("values") if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping) or not isinstance(values, list | tuple):
+        raise Malformed("the completion has no values")
+    texts = [clean(one, MOST_MESSAGE) for one in values[:MOST_VALUES] if isinstance(one, str)]
+    total = given.get("total")
+    more = given.get("hasMore") is True or len(values) > len(texts)
+    answer: dict[str, Any] = {"values": texts, "hasMore": more}
+    if type(total) is int and total >= len(texts):
+        answer["total"] = total
+    return Outcome(structured=Raw(_encode(answer)), untrusted=untrusted(server))
+
+
+def _annotated(block: Block) -> Block:
+    annotations = block.get("annotations")
+    shown: dict[str, Any] = {}
+    if isinstance(annotations, Mapping) and len(_encode(annotations)) <= MOST_ANNOTATION_BYTES:
+        shown["annotations"] = annotations
+    if meta := app_meta(block.get("_meta")):
+        shown["_meta"] = meta
+    return shown
+
+
+def _is_mime(kind: Any) -> bool:
+    return isinstance(kind, str) and len(kind) <= 200 and bool(MIME_TYPE.fullmatch(kind))
+
+
+def _is_base64(data: Any) -> bool:
+    if not isinstance(data, str) or len(data) % 4:
+        return False
+    try:
+        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except (UnicodeEncodeError, binascii.Error):
+        return False
+    return True

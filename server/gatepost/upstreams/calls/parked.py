@@ -1,0 +1,251 @@
+"""The calls that wait in this process for a caller's answers, and how other replicas reach them."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay, Subscription, TenantRelay
+from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, Step
+from gatepost.upstreams.calls.parked_messages import (
+    ALIVE,
+    BEAT_S,
+    NOTE_S,
+    READY,
+    SILENT_S,
+    ParkedRequest,
+    Sealing,
+    asked_note,
+    replica_topic,
+    reply_topic,
+    step_note,
+)
+from gatepost.upstreams.calls.running import NoSuchStep, RunningExchange
+from gatepost.upstreams.connection import UpstreamNotification
+from gatepost.upstreams.server import UpstreamServer
+from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.upstreams")
+
+GONE = Ended("gone")
+STOPPED = "The server stops"
+
+
+class ParkingLimits(msgspec.Struct, frozen=True):
+    """How many calls may be parked at once."""
+
+    caller: int = 8
+    tenant: int = 64
+    process: int = 512
+    kept_s: float = PARKED_S
+    """How long the last step of a call is kept for a caller that repeats its round."""
+    silent_s: float = SILENT_S
+    """Without a sign of life of a replica for so long, its parked calls count as lost."""
+    kept_bytes: int = 64_000_000
+    """The size of all last steps that are kept; the oldest are dropped."""
+
+
+DEFAULT_PARKING = ParkingLimits()
+
+
+class ParkedCall(msgspec.Struct, eq=False):
+    """One call that is parked here, or has ended and is kept for a while."""
+
+    id: str
+    caller: TenantContext
+    server: UpstreamServer
+    call: str
+    """The digest of caller and arguments that a request for it must repeat."""
+    running: RunningExchange
+    ended_at: float | None = None
+    size: int = 0
+
+
+class ParkedCalls:
+    """
+    The parked calls of this process, which is one replica.
+
+    A parked call holds its exchange with the upstream. Any replica can send the caller's answers
+    here over the relay: the message names the call by an id that cannot be guessed, and it is
+    sealed for the tenant and this replica.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        keyring: KeyRing,
+        *,
+        limits: ParkingLimits = DEFAULT_PARKING,
+        clock: Callable[[], float],
+    ) -> None:
+        self.replica = secrets.token_urlsafe(12)
+        self.relay, self.keyring = relay, keyring
+        self.limits, self._clock = limits, clock
+        self._calls: dict[str, ParkedCall] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._subscribing = asyncio.Lock()
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return sum(one.ended_at is None for one in self._calls.values())
+
+    def waiting(self) -> int:
+        """Return the number of requests in this process that wait for a parked call."""
+        return sum(one.running.waiting for one in self._calls.values())
+
+    async def park(self, call: ParkedCall) -> bool:
+        """
+        Keep a call after its request has ended; return False if there is no room.
+
+        Raises StoreUnavailable if other replicas could not reach it.
+        """
+        self._sweep()
+        if call.id not in self._calls:
+            if self._closed or not self._has_room(call):
+                return False
+            await self._subscribe(call.caller.tenant_id)
+            self._calls[call.id] = call
+        return True
+
+    def find(self, tenant: str, identity: str, call: str) -> RunningExchange | None:
+        """Return the exchange of a parked call; None if it is unknown or another caller's."""
+        self._sweep()
+        found = self._calls.get(identity)
+        if found is None or found.caller.tenant_id != tenant or found.call != call:
+            return None
+        return found.running
+
+    def ended(self, identity: str, size: int) -> None:
+        """Note that a call has ended, with a last step of this size."""
+        if (call := self._calls.get(identity)) is not None:
+            call.ended_at, call.size = self._clock(), size
+            call.running.listener = None
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Cancel the parked calls of these callers, whose access has ended."""
+        for one in self._calls.values():
+            if which(one.caller):
+                one.running.cancel("The caller may not call any more")
+
+    async def aclose(self) -> None:
+        """Cancel all parked calls: their callers hear that the outcome is unknown."""
+        self._closed = True
+        running = [one.running for one in self._calls.values() if not one.running.over]
+        self._calls.clear()
+        await asyncio.gather(*(one.aclose(STOPPED) for one in running))
+        if serving := tuple(self._serving.values()):
+            for task in serving:
+                task.cancel()
+            await asyncio.wait(serving)
+        for subscription in self._subscriptions.values():
+            with suppress(StoreUnavailable):
+                await subscription.aclose()
+        self._subscriptions.clear()
+
+    def _has_room(self, call: ParkedCall) -> bool:
+        waiting = [one for one in self._calls.values() if one.ended_at is None]
+        tenant = [one for one in waiting if one.caller.tenant_id == call.caller.tenant_id]
+        caller = [one for one in tenant if one.caller.principal_key == call.caller.principal_key]
+        # Each holds a request at its server, and others must not find all of them taken.
+        server = [one for one in tenant if one.server.id == call.server.id]
+        limits = self.limits
+        return (
+            len(waiting) < limits.process
+            and len(tenant) < limits.tenant
+            and len(caller) < limits.caller
+            and len(server) < max(call.server.concurrency // 2, 1)
+        )
+
+    def _sweep(self) -> None:
+        now, limits = self._clock(), self.limits
+        ended = [one for one in self._calls.values() if one.ended_at is not None]
+        size = sum(one.size for one in ended)
+        for one in sorted(ended, key=lambda one: one.ended_at or 0.0):
+            if now - (one.ended_at or 0.0) > limits.kept_s or size > limits.kept_bytes:
+                size -= one.size
+                del self._calls[one.id]
+
+    async def _subscribe(self, tenant: str) -> None:
+        async with self._subscribing:
+            if tenant not in self._subscriptions:
+                topic = replica_topic(self.replica)
+                self._subscriptions[tenant] = await self.relay.of(tenant).follow(
+                    topic, lambda message: self._heard(tenant, message)
+                )
+
+    def _heard(self, tenant: str, message: bytes) -> None:
+        if self._closed:
+            return
+        reply = message.decode(errors="replace")
+        if reply in self._serving:
+            return  # the same request once more: its first message was late
+        task = self._serving[reply] = asyncio.create_task(self._serve(tenant, reply))
+        task.add_done_callback(lambda _: self._serving.pop(reply, None))
+
+    async def _serve(self, tenant: str, reply: str) -> None:
+        """Answer the request of another replica."""
+        relay, sealing = self.relay.of(tenant), Sealing(self.keyring, tenant, reply)
+        try:
+            note = await relay.take(asked_note(reply))
+            asked = None if note is None else sealing.open(note, ParkedRequest)
+            if asked is None:
+                return  # another message of the same request, or one that is not ours
+            running = self.find(tenant, asked.parked, asked.call)
+            if asked.cancels:
+                await self._give_up(asked.cancels, running)
+                return
+            if running is not None:
+                running.listener = _Publisher(relay, sealing, reply)
+            step = await self._next(relay, reply, running, asked.step, asked.answer)
+            await relay.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)
+            await relay.publish(reply_topic(reply), READY)
+        except StoreUnavailable:
+            # The other replica hears nothing more, and its caller repeats the round.
+            log.warning("parked_call_not_answered")
+
+    async def _give_up(self, reply: str, running: RunningExchange | None) -> None:
+        serving = self._serving.get(reply)
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+        if running is not None:
+            running.leave("The caller cancelled the call")
+
+    async def _next(
+        self,
+        relay: TenantRelay,
+        reply: str,
+        running: RunningExchange | None,
+        step: int,
+        answer: Answer | None,
+    ) -> Step:
+        if running is None:
+            return GONE
+        waiting = asyncio.create_task(running.after(step, answer))
+        try:
+            while not waiting.done():
+                await relay.publish(reply_topic(reply), ALIVE)
+                await asyncio.wait({waiting}, timeout=BEAT_S)
+            return waiting.result()
+        except NoSuchStep:
+            return GONE
+        finally:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+
+
+class _Publisher:
+    """Sends a call's notifications to the replica that has the caller's request."""
+
+    def __init__(self, relay: TenantRelay, sealing: Sealing, reply: str) -> None:
+        self._relay, self._sealing, self._topic = relay, sealing, reply_topic(reply)
+
+    async def __call__(self, notification: UpstreamNotification) -> None:
+        """Send one notification; raises StoreUnavailable."""
+        await self._relay.publish(self._topic, self._sealing.seal(notification))

@@ -1,0 +1,131 @@
+"""The requests of an upstream to the caller's client: which may pass, and in which words."""
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost.tools.client import Capabilities, InputRequest, lacking, required_by
+from gatepost.tools.elicitation import Elicitation, UrlElicitation
+from gatepost.tools.sampling import Sampling
+from gatepost.upstreams.server import Allowed, UpstreamServer
+
+MOST_TOGETHER = 8
+"""The most requests that an upstream may have open at once."""
+MOST_MESSAGE = 2_000
+MOST_QUESTION_BYTES = 32_768
+MOST_URL = 2_048
+CAPABILITIES: tuple[Allowed, ...] = ("elicitation", "sampling", "roots")
+"""What a client can be asked for; each has its word in `UpstreamServer.allow`."""
+HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+"""The categories of characters that a reader does not see, or that reorder what a reader sees."""
+
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What reading a request of any shape may raise."""
+SAMPLING = {
+    "systemPrompt": "system",
+    "temperature": "temperature",
+    "stopSequences": "stop",
+    "tools": "tools",
+    "toolChoice": "tool_choice",
+}
+
+
+class Unsupported(Exception):
+    """The upstream's request cannot be passed on; the message is a sentence for the upstream."""
+
+
+def mirrored(server: UpstreamServer, declared: Capabilities) -> dict[str, Any]:
+    """Return the capabilities to declare to an upstream: the client's, as far as allowed."""
+    allowed: dict[str, Any] = {
+        name: declared[name] for name in CAPABILITIES if name in server.allow and name in declared
+    }
+    if "roots" in allowed:
+        # Changes of the client's folders are not passed on.
+        allowed["roots"] = {}
+    extensions = declared.get("extensions")
+    if isinstance(extensions, Mapping) and TASKS in extensions:
+        allowed["extensions"] = {TASKS: {}}
+    return {name: value for name, value in allowed.items() if isinstance(value, Mapping)}
+
+
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+def question(
+    server: UpstreamServer, declared: Capabilities, method: str, params: Mapping[str, Any]
+) -> InputRequest:
+    """
+    Return an upstream's request in the form in which the caller's client gets it.
+
+    *declared* is what the upstream was told. Raises Unsupported.
+    """
+    try:
+        if len(msgspec.json.encode(params)) > MOST_QUESTION_BYTES:
+            raise ValueError(f"it has more than {MOST_QUESTION_BYTES} bytes")
+        asked = _converted(server, method, params)
+    except UNREADABLE as mistake:
+        raise Unsupported(f"The request cannot be shown to the client: {mistake}") from None
+    if lacking(declared, required_by({"": asked})):
+        raise Unsupported("The client does not support this request.")
+    return asked
+
+
+def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -> InputRequest:
+    if method == "elicitation/create":
+        if params.get("mode", "form") == "url":
+            return _page(server, params)
+        message = f"{server.name}: {clean(str(params['message']), MOST_MESSAGE)}"
+        return Elicitation(message, cleaned(params["requestedSchema"])).request
+    if method == "sampling/createMessage":
+        return _sampling(params)
+    if method == "roots/list":
+        return InputRequest("roots/list", {})
+    raise Unsupported(f"The client has no method {method[:64]!r}.")
+
+
+def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
+    url = str(params["url"])
+    parts = urlsplit(url)
+    if parts.scheme != "https" or len(url) > MOST_URL:
+        raise ValueError("the page to visit has an https URL")
+    said = clean(str(params["message"]), MOST_MESSAGE)
+    message = f"{server.name}: {said} (The page is at {parts.hostname}, a server of others.)"
+    return UrlElicitation(message, url).request
+
+
+def _sampling(params: Mapping[str, Any]) -> InputRequest:
+    options = {ours: params[name] for name, ours in SAMPLING.items() if params.get(name)}
+    hints = (params.get("modelPreferences") or {}).get("hints") or ()
+    models = [str(hint["name"]) for hint in hints if hint.get("name")]
+    most = params["maxTokens"]
+    if not isinstance(most, int) or isinstance(most, bool):
+        raise ValueError("maxTokens is a number")
+    made: Any = Sampling(
+        [{"role": one["role"], "content": one["content"]} for one in params["messages"]],
+        most,
+        **options,
+        models=models,
+    )
+    return InputRequest("sampling/createMessage", made.request.params)
+
+
+def clean(text: str, most: int) -> str:
+    """Return a text without characters that hide or reorder others, cut to *most* characters."""
+    shown = "".join(
+        one for one in text[: most + 1] if one in "\n\t" or unicodedata.category(one) not in HIDDEN
+    )
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
+def cleaned(value: Any) -> Any:
+    """Return a decoded document with all of its texts cleaned."""
+    if isinstance(value, str):
+        return clean(value, MOST_MESSAGE)
+    if isinstance(value, Mapping):
+        return {clean(str(name), 200): cleaned(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(one) for one in value]
+    return value

@@ -1,0 +1,102 @@
+"""Reach a parked call on the replica that holds it."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay
+from gatepost.upstreams.calls.machine import Answer, Ended, Step
+from gatepost.upstreams.calls.parked_messages import (
+    ALIVE,
+    BEAT_S,
+    NOTE_S,
+    READY,
+    ParkedRequest,
+    Sealing,
+    asked_note,
+    replica_topic,
+    reply_topic,
+    step_note,
+)
+from gatepost.upstreams.calls.running import Listener
+from gatepost.upstreams.calls.state import ParkedState
+from gatepost.upstreams.connection import UpstreamNotification
+
+MOST_HEARD = 256
+"""Messages that wait here to be passed on."""
+
+
+class RelayedExchange:
+    """A call that is parked on another replica, seen from this one."""
+
+    def __init__(
+        self, relay: Relay, keyring: KeyRing, kept: ParkedState, *, silent_s: float
+    ) -> None:
+        self._silent_s = silent_s
+        self.listener: Listener | None = None
+        self._reply = ""
+        self._tenant = kept.target.tenant
+        self._relay, self._keyring, self._kept = relay.of(self._tenant), keyring, kept
+
+    async def after(self, step: int, answer: Answer | None = None) -> Step:
+        """
+        Answer the question of *step* there and return the next step.
+
+        The step is an end of the kind "gone" if the other replica is dead or does not know the
+        call. Raises StoreUnavailable; then the round can be repeated.
+        """
+        kept, reply = self._kept, secrets.token_urlsafe(16)
+        self._reply = reply
+        sealing = Sealing(self._keyring, self._tenant, reply)
+        heard: asyncio.Queue[bytes] = asyncio.Queue(MOST_HEARD)
+
+        def hear(message: bytes) -> None:
+            if heard.full():
+                heard.get_nowait()  # of many notifications the newest count
+            heard.put_nowait(message)
+
+        subscription = await self._relay.follow(reply_topic(reply), hear)
+        try:
+            request = ParkedRequest(kept.parked, kept.target.call, step, answer)
+            await self._relay.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
+            await self._wait(reply, sealing, heard)
+            note = await self._relay.take(step_note(reply))
+        finally:
+            with suppress(StoreUnavailable):
+                await subscription.aclose()
+        found: Step | None = None if note is None else sealing.open(note, Step)  # type: ignore[arg-type]
+        return Ended("gone") if found is None else found
+
+    async def _wait(self, reply: str, sealing: Sealing, heard: asyncio.Queue[bytes]) -> None:
+        """Wait for the step, or until the other replica is silent for too long."""
+        loop = asyncio.get_running_loop()
+        last, answers = loop.time(), False
+        while loop.time() - last <= self._silent_s:
+            if not answers:
+                # A message may be lost. The note is taken once, so a second one does nothing.
+                await self._relay.publish(replica_topic(self._kept.replica), reply.encode())
+            message = b""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    message = await heard.get()
+            if message == READY:
+                return
+            if message:
+                last, answers = loop.time(), True
+            if message not in (b"", ALIVE) and self.listener is not None:
+                notification = sealing.open(message, UpstreamNotification)
+                if notification is not None:
+                    await self.listener(notification)
+
+    async def cancel(self) -> None:
+        """Cancel the call there, if that replica can be reached."""
+        if not self._reply:
+            return
+        reply, kept = secrets.token_urlsafe(16), self._kept
+        request = ParkedRequest(kept.parked, kept.target.call, cancels=self._reply)
+        sealed = Sealing(self._keyring, self._tenant, reply).seal(request)
+        with suppress(StoreUnavailable):
+            await self._relay.put(asked_note(reply), sealed, ttl_s=NOTE_S)
+            await self._relay.publish(replica_topic(self._kept.replica), reply.encode())

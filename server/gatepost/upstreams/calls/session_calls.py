@@ -1,0 +1,211 @@
+"""Calls of session-era upstreams: sent once, and parked while a modern caller answers."""
+
+import asyncio
+import secrets
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.storage.relay import Relay
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.client import Capabilities, InputNeeded, MissingCapability
+from gatepost.upstreams.calls.machine import (
+    INTERNAL,
+    PARKED_S,
+    Answer,
+    Asked,
+    Concluded,
+    Ended,
+    LastStep,
+    SessionCall,
+    Step,
+)
+from gatepost.upstreams.calls.notifications import passed_on
+from gatepost.upstreams.calls.parked import STOPPED, ParkedCall, ParkedCalls
+from gatepost.upstreams.calls.parked_messages import Sealing
+from gatepost.upstreams.calls.relayed import RelayedExchange
+from gatepost.upstreams.calls.running import Listener, NoSuchStep, Open, RunningExchange
+from gatepost.upstreams.calls.state import ParkedState, UpstreamTarget, encoded
+from gatepost.upstreams.server import UpstreamServer
+
+REJECTED = -1
+"""The code with which clients say that their user refused."""
+NO_ROOM = "The client cannot be asked now."
+
+
+class Steps(Protocol):
+    """Where the steps of a call come from: this process, or the replica that holds it."""
+
+    listener: Listener | None
+
+    async def after(self, step: int, answer: Answer | None = None) -> Step:
+        """Answer the question of a step and return the next step."""
+
+
+class SessionCalls:
+    """Makes calls of session-era upstreams for callers of both eras."""
+
+    def __init__(self, parked: ParkedCalls) -> None:
+        self._parked = parked
+        self._relay: Relay = parked.relay
+        self._keyring: KeyRing = parked.keyring
+        self._running: set[RunningExchange] = set()
+
+    async def aclose(self) -> None:
+        """Cancel all calls at their upstreams, the parked ones too."""
+        await self._parked.aclose()
+        await asyncio.gather(*(one.aclose(STOPPED) for one in tuple(self._running)))
+
+    async def begin(
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        declared: Capabilities,
+        target: UpstreamTarget,
+        open_: Open,
+        *,
+        tie: str | None,
+    ) -> LastStep:
+        """
+        Send the call, and return its end; raises InputNeeded when it is parked.
+
+        *tie* names the caller's idempotency key: a call that is parked under it is not sent again.
+        """
+        if tie is not None and (tied := await self._tied(target, tie)) is not None:
+            return await self.resume(ctx, server, tied)
+        identity = secrets.token_urlsafe(24)
+        loop = asyncio.get_running_loop()
+        machine = SessionCall(server, declared, loop.time())
+        running = RunningExchange(machine, open_, ended=partial(self._ended, identity))
+        self._running.add(running)
+        running.task.add_done_callback(lambda _: self._running.discard(running))
+        first = ParkedState(target, self._parked.replica, identity, 0, {})
+        wanted = False
+        try:
+            return await self._converse(ctx, server, running, first, tie)
+        except InputNeeded:
+            wanted = True  # it is parked
+            raise
+        finally:
+            if not wanted:
+                running.cancel("The caller wants no answer any more")  # nothing if it has ended
+
+    async def resume(self, ctx: CallContext, server: UpstreamServer, kept: ParkedState) -> LastStep:
+        """Go on with a parked call, here or on the replica that holds it."""
+        target = kept.target
+        if kept.replica == self._parked.replica:
+            running = self._parked.find(target.tenant, kept.parked, target.call)
+            if running is None:
+                return Ended("gone")
+            try:
+                return await self._converse(ctx, server, running, kept, None)
+            except NoSuchStep:
+                return Ended("gone")
+            except asyncio.CancelledError:
+                running.leave("The caller cancelled the call")
+                raise
+        there = RelayedExchange(
+            self._relay, self._keyring, kept, silent_s=self._parked.limits.silent_s
+        )
+        try:
+            return await self._converse(ctx, server, there, kept, None)
+        except asyncio.CancelledError:
+            await there.cancel()
+            raise
+
+    async def _converse(
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        steps: Steps,
+        kept: ParkedState,
+        tie: str | None,
+    ) -> LastStep:
+        """Ask the caller what the upstream asks, until the call ends."""
+        number, requests = kept.step, kept.requests
+        while True:
+            answer = None
+            if requests:
+                if kept.step == 0:
+                    # Where the caller's client takes tasks, the call waits in one. In a later
+                    # round the answers are in the request, and a task would ask once more.
+                    await ctx.detach()
+                state = msgspec.structs.replace(kept, step=number, requests=requests)
+                answer = await self._ask(ctx, server, steps, state, tie)
+            steps.listener = partial(passed_on, ctx, server)
+            step = await steps.after(number, answer)
+            if not isinstance(step, Asked):
+                return step
+            number, requests = number + 1, step.requests
+
+    async def _ask(
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        steps: Steps,
+        state: ParkedState,
+        tie: str | None,
+    ) -> Answer:
+        """Return the answers of the caller's client, or why there are none."""
+        text = encoded(state)
+        if text is None:
+            return Answer(refusal="The questions are too large.", code=INTERNAL)
+        try:
+            given = await ctx.client.request(state.requests, state=text)
+        except InputNeeded:
+            if isinstance(steps, RunningExchange) and not await self._park(
+                ctx, server, steps, state, tie
+            ):
+                return Answer(refusal=NO_ROOM, code=INTERNAL)
+            raise
+        except MissingCapability:
+            return Answer(refusal="The client does not support this request.")
+        except StoreUnavailable:
+            # The call was sent. A 503 would make the caller's client send it again.
+            return Answer(refusal=NO_ROOM, code=INTERNAL)
+        except ToolFailure as refused:
+            code = REJECTED if refused.failure.kind == "denied" else INTERNAL
+            return Answer(refusal="The client gave no answer.", code=code)
+        return Answer({key: dict(one) for key, one in given.items()})
+
+    async def _park(
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        running: RunningExchange,
+        state: ParkedState,
+        tie: str | None,
+    ) -> bool:
+        running.listener = None
+        target = state.target
+        call = ParkedCall(state.parked, ctx.caller, server, target.call, running)
+        try:
+            if not await self._parked.park(call):
+                return False
+            if tie is not None:
+                sealed = Sealing(self._keyring, target.tenant, tie).seal(state)
+                log = _tie_log(tie)
+                await self._relay.of(target.tenant).append(log, sealed, ttl_s=2 * PARKED_S, most=1)
+        except StoreUnavailable:
+            # The call was sent. An outage would make the caller's client send it again.
+            return False
+        return True
+
+    async def _tied(self, target: UpstreamTarget, tie: str) -> ParkedState | None:
+        """Return the call that is parked under the caller's idempotency key."""
+        events = await self._relay.of(target.tenant).read(_tie_log(tie), 0)
+        if not events:
+            return None
+        found = Sealing(self._keyring, target.tenant, tie).open(events[-1].data, ParkedState)
+        return found if found is not None and found.target.call == target.call else None
+
+    def _ended(self, identity: str, last: LastStep) -> None:
+        size = len(msgspec.json.encode(last)) if isinstance(last, Concluded) else 256
+        self._parked.ended(identity, size)
+
+
+def _tie_log(tie: str) -> str:
+    return f"parked-key:{tie}"

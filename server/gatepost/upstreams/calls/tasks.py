@@ -1,0 +1,131 @@
+"""A task of an upstream becomes the caller's: it is polled here until it ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.upstreams.calls.machine import MOST_ROUNDS
+from gatepost.upstreams.calls.questions import MOST_TOGETHER, Unsupported, clean, question
+from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
+from gatepost.upstreams.server import UpstreamServer
+
+Ask = Callable[[str, Mapping[str, Any]], Awaitable[UpstreamResult | UpstreamError]]
+"""Sends one more request to the upstream."""
+
+POLL_S, LONGEST_POLL_S = 1.0, 30.0
+LOST_AFTER = 10
+"""Polls in a row without an answer after which the task counts as lost."""
+CANCEL_S = 5.0
+MOST_ID = 512
+MOST_STATUS = 500
+RUNNING = ("working", "input_required")
+
+
+def is_task(message: UpstreamResult | UpstreamError) -> bool:
+    """Return whether the upstream has made a task of the call."""
+    return isinstance(message, UpstreamResult) and message.value.get("resultType") == "task"
+
+
+class UpstreamTask:
+    """One task of an upstream, polled until it ends; a cancelled call cancels it there too."""
+
+    def __init__(
+        self,
+        ctx: CallContext,
+        server: UpstreamServer,
+        declared: Mapping[str, Any],
+        ask: Ask,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._ctx, self._server, self._declared = ctx, server, declared
+        self._ask, self._sleep = ask, sleep
+        self._polls = 0
+        self._said: str | None = None
+        self._answered: set[str] = set()
+
+    async def outcome(self, handle: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        """Return how the task ended; *handle* is the result that named it."""
+        identity = handle.get("taskId")
+        if not isinstance(identity, str) or not 0 < len(identity) <= MOST_ID:
+            raise ToolFailure("internal", f"{self._server.name} made a task without an id.")
+        try:
+            # Nothing happens where the caller's client takes no tasks: then this call waits.
+            await self._ctx.detach()
+            return await self._poll(identity, handle)
+        except asyncio.CancelledError:
+            with suppress(ConnectionFailure, TimeoutError):
+                async with asyncio.timeout(CANCEL_S):
+                    await self._ask("tasks/cancel", {"taskId": identity})
+            raise
+
+    async def _poll(self, identity: str, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        lost = 0
+        while True:
+            await self._tell(task)
+            await self._sleep(_interval_s(task))
+            try:
+                found = await self._ask("tasks/get", {"taskId": identity})
+            except ConnectionFailure as failure:
+                lost += 1
+                if lost >= LOST_AFTER:
+                    raise ConnectionFailure("outcome_unknown", failure.message) from None
+                continue
+            if isinstance(found, UpstreamError):
+                return found
+            lost, task = 0, found.value
+            status = task.get("status")
+            if status == "input_required":
+                await self._answer(identity, task)
+            elif status not in RUNNING:
+                return self._end(task)
+
+    def _end(self, task: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        status, result, error = task.get("status"), task.get("result"), task.get("error")
+        if status == "completed" and isinstance(result, Mapping):
+            return UpstreamResult(result)
+        if status == "failed" and isinstance(error, Mapping) and type(error.get("code")) is int:
+            return UpstreamError(error["code"], str(error.get("message", "")), error.get("data"))
+        if status == "cancelled":
+            raise ToolFailure("internal", f"{self._server.name} cancelled the task of this call.")
+        raise ToolFailure("internal", f"The task of {self._server.name} ended without a result.")
+
+    async def _tell(self, task: Mapping[str, Any]) -> None:
+        said = task.get("statusMessage")
+        if isinstance(said, str) and said != self._said:
+            self._said, self._polls = said, self._polls + 1
+            await self._ctx.progress(self._polls, None, clean(said, MOST_STATUS))
+
+    async def _answer(self, identity: str, task: Mapping[str, Any]) -> None:
+        """Pass the task's questions to the caller's client, each once."""
+        asked = task.get("inputRequests")
+        if not isinstance(asked, Mapping):
+            return
+        fresh = {key: one for key, one in asked.items() if key not in self._answered}
+        if not fresh:
+            return
+        self._answered.update(fresh)
+        if len(fresh) > MOST_TOGETHER or len(self._answered) > MOST_ROUNDS * MOST_TOGETHER:
+            raise ToolFailure("internal", f"{self._server.name} asked for input too often.")
+        try:
+            requests = {
+                f"upstream-task-{number}": question(
+                    self._server, self._declared, str(one["method"]), one.get("params") or {}
+                )
+                for number, one in enumerate(fresh.values())
+            }
+        except (Unsupported, TypeError, KeyError, AttributeError):
+            sentence = f"{self._server.name} asked for input that it may not ask for."
+            raise ToolFailure("internal", sentence) from None
+        given = await self._ctx.client.request(requests)
+        answers = dict(zip(fresh, (given[key] for key in requests), strict=True))
+        await self._ask("tasks/update", {"taskId": identity, "inputResponses": answers})
+
+
+def _interval_s(task: Mapping[str, Any]) -> float:
+    asked = task.get("pollIntervalMs", task.get("pollInterval"))
+    if type(asked) not in (int, float):
+        return POLL_S
+    return min(max(float(asked) / 1000, POLL_S / 4), LONGEST_POLL_S)

@@ -1,0 +1,89 @@
+"""The GET stream of a session, on which some servers ask what belongs to a running request."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Protocol
+
+import msgspec
+
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    UpstreamNotification,
+    UpstreamRequest,
+)
+from gatepost.upstreams.transport import outgoing
+from gatepost.upstreams.transport.attribution import owner_of
+from gatepost.upstreams.transport.http_notifications import NotificationHost, got
+from gatepost.upstreams.transport.incoming import Received, UpstreamResponse
+from gatepost.upstreams.transport.negotiation import UpstreamPeer
+from gatepost.upstreams.transport.reader import CHANGES, AnswerItself, judged_request
+
+OPENED_WITHIN_S = 5.0
+PAUSE_S = 1.0
+ATTEMPTS = 3
+"""How many times in a row the stream is opened in vain."""
+
+
+class SideReceiver(Protocol):
+    """A running request that takes messages from another stream than its own."""
+
+    def receive_aside(self, message: Received) -> None:
+        """Take a message."""
+
+
+class SessionStream(msgspec.Struct):
+    """The stream of one session, and the requests that run in the session."""
+
+    running: dict[int, SideReceiver] = msgspec.field(default_factory=dict)
+    is_open: bool = False
+    task: asyncio.Task[None] | None = None
+
+    async def follow(self, host: NotificationHost, peer: UpstreamPeer) -> None:
+        """Open the stream, and read it in the background; a server without one is no error."""
+        opened = asyncio.Event()
+        self.task = asyncio.create_task(self._read(host, peer, opened))
+        waiting = asyncio.create_task(opened.wait())
+        await asyncio.wait(
+            {self.task, waiting}, timeout=OPENED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        waiting.cancel()
+
+    async def _read(
+        self, host: NotificationHost, peer: UpstreamPeer, opened: asyncio.Event
+    ) -> None:
+        attempts = 0
+        while attempts < ATTEMPTS and not peer.lost:
+            attempts += 1
+            try:
+                async with aclosing(got(host, peer)) as messages:
+                    async for received in messages:
+                        self.is_open, attempts = True, 0
+                        opened.set()
+                        self._take(host, peer, received)
+            except ConnectionFailure as failed:
+                if not self.is_open and failed.reason == "invalid":
+                    return  # it has no such stream
+            finally:
+                self.is_open = False
+            await asyncio.sleep(PAUSE_S)
+
+    def _take(self, host: NotificationHost, peer: UpstreamPeer, received: Received) -> None:
+        if isinstance(received, UpstreamResponse):
+            return
+        if isinstance(received, UpstreamNotification):
+            if received.method in CHANGES:
+                host.announcements.publish(received)
+                return
+            owner = owner_of(received, self.running.keys())
+            if owner is not None:
+                self.running[owner].receive_aside(received)
+            return
+        self._asked(host, peer, received)
+
+    def _asked(self, host: NotificationHost, peer: UpstreamPeer, received: UpstreamRequest) -> None:
+        owner = owner_of(received, self.running.keys())
+        judged = judged_request(received, asks=owner is not None)
+        if isinstance(judged, AnswerItself):
+            host.aside(peer, outgoing.response(judged.id, judged.answer))
+        elif owner is not None:
+            self.running[owner].receive_aside(received)

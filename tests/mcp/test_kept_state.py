@@ -1,0 +1,66 @@
+"""What a tool keeps for its next run: sealed, bounded, and given back to the same call alone."""
+
+import pytest
+
+from gatepost import CallContext, Elicitation, Pack
+from gatepost.tools.client import MOST_KEPT_BYTES, InputNeeded, all_needed
+from tests.support.asking_tools import accept, ask_again, go_on, questions, said
+from tests.support.endpoint import EndpointClient
+
+PACK = Pack("kept")
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+SECRET = "kept-for-the-next-run"  # no secret, a marker that must not be seen
+
+
+@PACK.tool()
+async def keep(ctx: CallContext, size: int = 0) -> str:
+    """Ask twice, and count the runs in what is kept."""
+    runs = len(ctx.client.kept.splitlines())
+    state = (f"{SECRET}\n" * (runs + 1)).encode() + b"x" * size
+    for key in ("first", "second"):
+        await ctx.client.request({key: Elicitation(key, FORM).request}, state=state)
+    return f"after {runs} runs"
+
+
+async def test_each_run_gets_what_the_one_before_kept() -> None:
+    client = EndpointClient(PACK.tools.values())
+    first = await ask_again(client, "keep")
+    second = await go_on(client, "keep", first, {"first": accept(ok=True)})
+    third = await go_on(client, "keep", second, {"second": accept(ok=True)})
+
+    assert [*questions(first)] == ["first"]
+    assert [*questions(second)] == ["second"]
+    assert SECRET not in first.body.decode() + second.body.decode()
+    assert said(third) == "after 2 runs"
+
+
+async def test_a_call_without_a_state_begins_with_nothing() -> None:
+    client = EndpointClient(PACK.tools.values())
+    for _ in range(2):
+        first = await ask_again(client, "keep")
+        last = await go_on(
+            client, "keep", first, {"first": accept(ok=True), "second": accept(ok=True)}
+        )
+        assert [*questions(last)] == ["second"]
+
+
+async def test_a_state_is_bounded() -> None:
+    client = EndpointClient(PACK.tools.values())
+
+    fits = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES // 2})
+    large = await ask_again(client, "keep", {"size": MOST_KEPT_BYTES})
+
+    assert questions(fits)
+    assert large.json["result"]["isError"]
+
+
+@pytest.mark.parametrize(("states", "kept"), [([b"", b""], b""), ([b"", b"a"], b"a")])
+def test_of_two_that_ask_at_once_one_may_keep(states: list[bytes], kept: bytes) -> None:
+    group = BaseExceptionGroup("", [InputNeeded({}, state) for state in states])
+    merged = all_needed(group)
+    assert merged is not None
+    assert merged.state == kept
+
+    assert (
+        all_needed(BaseExceptionGroup("", [InputNeeded({}, b"a"), InputNeeded({}, b"b")])) is None
+    )

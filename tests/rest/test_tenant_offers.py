@@ -1,0 +1,112 @@
+"""Tools of tenants over REST, and what the dashboard and the metrics make of them."""
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import generate_latest
+
+from gatepost.rest.descriptors import MOST_TOOLS
+from gatepost.telemetry.exposition import registry_of
+from gatepost.tools.tenant_offers import Agent
+from tests.rest.conftest import Octopus
+from tests.support.issuers import Idp
+from tests.support.server import Server, issuer_settings, running_server
+from tests.tools.conftest import MemorySource, Upstream
+
+NAME = "mcp_crm__find"
+source = MemorySource()
+ours, theirs = Upstream(word="ours"), Upstream(word="theirs", server_id="id-2")
+
+
+@pytest.fixture(scope="module")
+def server(idp: Idp) -> Iterator[Server]:
+    source.put("acme", ours.tool("find", "Find ours."))
+    source.put("globex", theirs.tool("find", "Find theirs."))
+    with running_server(
+        idp,
+        [issuer_settings(idp)],
+        source_of=lambda services, config: source,
+        tenancy={"create_on_first_use": True},
+    ) as running:
+        yield running
+
+
+def of(server: Server, tenant: str, **claims: str) -> Octopus:
+    return Octopus(server, server.token(org_id=tenant, **claims))
+
+
+def described(octopus: Octopus, name: str = NAME) -> str:
+    [found] = [one["description"] for one in octopus.tools().json if one["name"] == name]
+    return str(found)
+
+
+def test_two_tenants_with_the_same_names_see_their_own(server: Server) -> None:
+    """Neither the descriptor nor the list of one is shown to the other."""
+    acme, globex = of(server, "acme"), of(server, "globex")
+    for _ in range(2):
+        assert described(acme) == "Find ours."
+        assert described(globex) == "Find theirs."
+    assert acme.names() == globex.names()
+    assert acme.call(NAME).json["result"] == "ours find"
+    assert globex.call(NAME).json["result"] == "theirs find"
+    assert of(server, "initech").call(NAME).error == (404, "not_found")
+
+
+def test_a_changed_definition_is_shown(server: Server) -> None:
+    """Under the same name."""
+    source.put("hooli", ours.tool("find", "Before."))
+    hooli = of(server, "hooli")
+    assert described(hooli) == "Before."
+    source.put("hooli", ours.tool("find", "After."))
+    assert described(hooli) == "After."
+
+
+@pytest.mark.requirement("E9")
+def test_an_agent_is_answered_as_if_the_rest_did_not_exist(server: Server) -> None:
+    """In the list and in calls."""
+    agents = {"agent": Agent(frozenset({ours.capability}))}
+    source.put("pied", ours.tool("find"), agents=agents)
+    agent = of(server, "pied", client_id="agent")
+
+    assert agent.names() == [NAME]
+    hidden, unknown = agent.call("whoami"), agent.call("nothere")
+    assert hidden.error == unknown.error == (404, "not_found")
+    assert hidden.raw.body.replace(b"whoami", b"X") == unknown.raw.body.replace(b"nothere", b"X")
+
+
+@pytest.mark.requirement("O10")
+def test_too_many_tools_name_the_capabilities_of_upstreams(server: Server) -> None:
+    """And an agent with fewer of them has a list."""
+    many = [ours.tool(f"t{number}") for number in range(MOST_TOOLS)]
+    agents = {"agent": Agent(frozenset({theirs.capability}))}
+    source.put("umbrella", *many, theirs.tool("last"), agents=agents)
+    refused = of(server, "umbrella").tools()
+
+    assert refused.error == (409, "too_many_tools")
+    assert f"{ours.capability} ({MOST_TOOLS})" in refused.json["message"]
+    assert f"{theirs.capability} (1)" in refused.json["message"]
+    assert "pack:demo" in refused.json["message"]
+    assert of(server, "umbrella", client_id="agent").names() == ["mcp_crm__last"]
+
+
+def test_without_the_store_nothing_is_decided(server: Server) -> None:
+    """503, for a tool of the configuration too."""
+    source.drop()
+    source.down = True
+    try:
+        assert of(server, "acme").tools().error == (503, "unavailable")
+        assert of(server, "acme").call("whoami").error == (503, "unavailable")
+    finally:
+        source.down = False
+    assert of(server, "acme").call(NAME).status == 200
+
+
+def test_names_of_tenants_are_no_labels(server: Server) -> None:
+    """All of them count as one: a tenant decides how many there are."""
+    assert of(server, "acme").call(NAME).status == 200
+    server.services.call_batch.flush()
+    registry = registry_of(server.shared_metrics, version="1")
+    page = generate_latest(registry).decode()
+
+    assert 'gatepost_tool_calls_total{outcome="success",tool="other"}' in page
+    assert "mcp_crm" not in page

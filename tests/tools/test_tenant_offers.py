@@ -1,0 +1,299 @@
+"""What a tenant has beside the configuration: the same decision as for everything else."""
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from gatepost import CallContext, Pack
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.api import Kind, Offer, Tool
+from gatepost.tools.registry import Registry, Unknown, UnknownTool
+from gatepost.tools.tenant_offers import Agent
+from gatepost_authz.caller import TenantContext
+from tests.support.endpoint import a_caller
+from tests.tools.conftest import MemorySource, Upstream
+from tests.tools.test_registry import offers_needing
+
+SCOPES = st.frozensets(st.sampled_from(["a", "b", "c"]))
+ACME, GLOBEX = a_caller(), a_caller(tenant_id="globex")
+
+
+def enabled() -> list[Offer]:
+    """One enabled offer of each kind that has names."""
+    pack = Pack("office")
+
+    @pack.tool
+    async def stamp(ctx: CallContext) -> str:
+        """Stamp a card."""
+        return "stamped"
+
+    @pack.tool(scopes={"secret"})
+    async def vault(ctx: CallContext) -> str:
+        """Open the vault."""
+        return "open"
+
+    @pack.prompt
+    async def greet(ctx: CallContext, name: str) -> str:
+        """Greet."""
+        return name
+
+    @pack.resource("office://rules")
+    async def rules(ctx: CallContext) -> str:
+        """Rules."""
+        return "rules"
+
+    @pack.resource("office://rooms/{room}", scopes={"secret"})
+    async def room(ctx: CallContext, room: str) -> str:
+        """A room."""
+        return room
+
+    return [*pack.offers]
+
+
+async def ready(
+    source: MemorySource, *callers: TenantContext, obtainable: frozenset[str] | None = None
+) -> Registry:
+    registry = Registry(enabled(), obtainable=obtainable, source=source)
+    for caller in callers or (ACME, GLOBEX):
+        await registry.ready(caller)
+    return registry
+
+
+def names(registry: Registry, caller: TenantContext) -> list[str]:
+    return [tool.name for tool in registry.visible(caller).tools]
+
+
+async def test_each_tenant_has_its_own_tools_of_the_same_name() -> None:
+    """Beside the enabled ones, which all have."""
+    source, ours, theirs = MemorySource(), Upstream(word="ours"), Upstream(word="theirs")
+    mine, other = ours.tool("find"), theirs.tool("find")
+    source.put("acme", mine)
+    source.put("globex", other)
+    registry = await ready(source)
+
+    assert names(registry, ACME) == names(registry, GLOBEX) == ["mcp_crm__find", "stamp", "vault"]
+    assert registry.find(ACME, "mcp_crm__find") is mine
+    assert registry.find(GLOBEX, "mcp_crm__find") is other
+    assert names(await ready(MemorySource()), ACME) == ["stamp", "vault"]
+
+
+async def test_a_tenant_never_takes_an_enabled_name() -> None:
+    """Not even where the caller cannot reach the enabled offer."""
+    source, upstream = MemorySource(), Upstream()
+    pack = Pack("mcp_crm")
+
+    @pack.prompt
+    async def greet(ctx: CallContext, person: str) -> str:
+        """Say something else."""
+        return person
+
+    @greet.complete("person")
+    async def people(ctx: CallContext, value: str, given: object) -> list[str]:
+        return ["eve"]
+
+    @pack.resource("office://rules")
+    async def rules(ctx: CallContext) -> str:
+        """Other rules."""
+        return "none"
+
+    @pack.resource("office://rooms/7")
+    async def room(ctx: CallContext) -> str:
+        """A room that the template has."""
+        return "mine"
+
+    @pack.resource("office://{+any}")
+    async def everything(ctx: CallContext, any: str) -> str:
+        """All of the office."""
+        return "mine"
+
+    source.put(
+        "acme",
+        replace(upstream.tool("x"), name="stamp"),
+        replace(upstream.tool("y"), name="vault"),
+        replace(upstream.tool("z"), name="find_tools"),
+        *pack.offers,
+    )
+    registry = await ready(source, obtainable=frozenset())
+
+    assert registry.find(ACME, "stamp").pack == "office"
+    assert names(registry, ACME) == ["stamp"]
+    for name in ("vault", "find_tools"):
+        with pytest.raises(UnknownTool):
+            registry.find(ACME, name)
+    assert registry.offer("prompt", "greet", ACME).pack == "office"
+    assert registry.offer("completion", "greet", ACME).pack == "office"
+    assert registry.offer("document", "office://rules", ACME).pack == "office"
+    with pytest.raises(Unknown):
+        registry.offer("document", "office://rooms/7", ACME)
+    assert [one.uri for one in registry.visible(ACME).documents] == ["office://rules"]
+    assert registry.offer("document", "office://cellar", ACME).pack == "mcp_crm"
+
+
+@given(needed=st.lists(SCOPES, max_size=4), granted=SCOPES, obtainable=st.none() | SCOPES)
+@settings(max_examples=60)
+async def test_listed_is_what_a_call_finds(
+    needed: list[frozenset[str]], granted: frozenset[str], obtainable: frozenset[str] | None
+) -> None:
+    """By scopes as for enabled tools; all of a tenant's scopes are obtainable by default."""
+    source, upstream = MemorySource(), Upstream()
+    source.put("acme", *(upstream.tool(f"t{n}", scopes=needs) for n, needs in enumerate(needed)))
+    registry = await ready(source, obtainable=obtainable)
+    caller = a_caller(scopes=granted)
+    reached = {
+        f"mcp_crm__t{number}"
+        for number, scopes in enumerate(needed)
+        if obtainable is None or scopes - granted <= obtainable
+    }
+
+    assert {name for name in names(registry, caller) if name.startswith("mcp_")} == reached
+    for number in range(len(needed)):
+        name = f"mcp_crm__t{number}"
+        if name in reached:
+            assert registry.find(caller, name).name == name
+        else:
+            with pytest.raises(UnknownTool):
+                registry.find(caller, name)
+
+
+@pytest.mark.requirement("E9")
+async def test_an_agent_reaches_only_its_capabilities() -> None:
+    """Of packs and of upstreams; other clients and other tenants reach everything."""
+    source, crm, wiki = MemorySource(), Upstream(), Upstream("wiki", server_id="id-2")
+    agents = {
+        "one": Agent(frozenset({crm.capability})),
+        "two": Agent(frozenset({"pack:office", "pack:mcp_wiki"})),
+        "none": Agent(frozenset()),
+    }
+    source.put("acme", crm.tool("find"), wiki.tool("read"), agents=agents)
+    registry = await ready(source)
+    everything = ["mcp_crm__find", "mcp_wiki__read", "stamp", "vault"]
+    expected = {
+        "one": ["mcp_crm__find"],
+        "two": ["stamp", "vault"],
+        "none": [],
+        "else": everything,
+    }
+
+    for client, reached in expected.items():
+        caller = a_caller(client_id=client)
+        assert names(registry, caller) == reached
+        for name in everything:
+            if name in reached:
+                assert registry.find(caller, name).name == name
+            else:
+                with pytest.raises(UnknownTool):
+                    registry.find(caller, name)
+    one = a_caller(client_id="one")
+    assert registry.visible(one).documents == registry.visible(one).prompts == ()
+    for kind, key in (("prompt", "greet"), ("document", "office://rules")):
+        with pytest.raises(Unknown):
+            registry.offer(kind, key, one)  # type: ignore[arg-type]
+    assert names(registry, a_caller(tenant_id="globex", client_id="none")) == ["stamp", "vault"]
+
+
+@pytest.mark.requirement("E9")
+async def test_an_agent_that_searches_sees_two_tools() -> None:
+    """It reaches the others by name; nobody else has the two."""
+    source, crm = MemorySource(), Upstream()
+    agent = Agent(frozenset({crm.capability}), mode="search")
+    source.put("acme", crm.tool("find"), agents={"agent": agent})
+    registry = await ready(source)
+    caller = a_caller(client_id="agent")
+
+    assert names(registry, caller) == ["call_tool", "find_tools"]
+    assert [one.name for one in registry.searchable(caller).tools] == ["mcp_crm__find"]
+    assert registry.find(caller, "mcp_crm__find").name == "mcp_crm__find"
+    with pytest.raises(UnknownTool):
+        registry.find(caller, "stamp")
+    for name in ("find_tools", "call_tool"):
+        assert registry.find(caller, name).name == name
+        with pytest.raises(UnknownTool):
+            registry.find(ACME, name)
+
+
+async def test_without_the_tenants_offers_there_is_no_decision() -> None:
+    """The agents are not known either; they are loaded once."""
+    source = MemorySource()
+    registry = Registry(enabled(), source=source)
+    with pytest.raises(StoreUnavailable):
+        registry.find(ACME, "stamp")
+    with pytest.raises(StoreUnavailable):
+        registry.visible(ACME)
+
+    await registry.ready(ACME)
+    await registry.ready(ACME)
+    assert registry.find(ACME, "stamp").name == "stamp"
+    assert source.loads == ["acme"]
+
+
+async def test_what_is_seen_is_kept_with_its_snapshot_and_no_longer() -> None:
+    """The same object for the same permissions; a changed snapshot leaves nothing behind."""
+    source, crm = MemorySource(), Upstream()
+    source.put("acme", crm.tool("find", scopes=frozenset({"crm"})), ttl_ms=5)
+    registry = await ready(source, obtainable=frozenset())
+    held = a_caller(scopes=frozenset({"crm", "unrelated"}))
+    visible = registry.visible(held)
+
+    assert registry.visible(a_caller(scopes=frozenset({"crm"}))) is visible
+    assert registry.visible(ACME) is not visible
+    assert visible.ttl_ms == 5
+    gone = weakref.ref(visible)
+    del visible
+    source.put("acme", crm.tool("find"))
+    gc.collect()
+    assert gone() is None
+    assert registry.visible(held).ttl_ms is None
+
+
+async def test_the_first_of_two_offers_of_a_name_counts() -> None:
+    """A snapshot with a mistake must not take the rest away."""
+    source, crm = MemorySource(), Upstream()
+    first, second = crm.tool("find", "First."), crm.tool("find", "Second.")
+    source.put("acme", first, second)
+    registry = await ready(source)
+
+    assert registry.find(ACME, "mcp_crm__find") is first
+    assert names(registry, ACME) == ["mcp_crm__find", "stamp", "vault"]
+
+
+@pytest.mark.parametrize("name", ["Upper", "with-dash", "a" * 65, "", "mcp_crm__ü"])
+async def test_a_name_outside_the_grammar_is_left_out(name: str) -> None:
+    """It would not fit into headers, URLs and REST."""
+    source, crm = MemorySource(), Upstream()
+    source.put("acme", replace(crm.tool("find"), name=name), crm.tool("look"))
+
+    assert names(await ready(source), ACME) == ["mcp_crm__look", "stamp", "vault"]
+
+
+@given(granted=SCOPES, obtainable=st.none() | SCOPES)
+@settings(max_examples=60)
+async def test_a_tenant_without_offers_meets_the_same_decisions(
+    granted: frozenset[str], obtainable: frozenset[str] | None
+) -> None:
+    """A source changes nothing for enabled offers, of any kind."""
+    needed = [frozenset[str](), frozenset({"a"}), frozenset({"a", "b"}), frozenset({"c"})]
+    offers = offers_needing(*needed)
+    plain = Registry(offers, obtainable=obtainable)
+    beside = Registry(offers, obtainable=obtainable, source=MemorySource())
+    caller = a_caller(scopes=granted)
+    await beside.ready(caller)
+    one, other = plain.visible(caller), beside.visible(caller)
+
+    for member in ("tools", "documents", "templates", "prompts", "listers", "skills"):
+        assert getattr(one, member) == getattr(other, member)
+    for offer in plain.offers:
+        uri = offer.key.replace("{x}", "1")
+        assert found(plain, offer.kind, uri, caller) is found(beside, offer.kind, uri, caller)
+        if isinstance(offer, Tool):
+            assert plain.withheld(offer, caller) == beside.withheld(offer, caller)
+
+
+def found(registry: Registry, kind: Kind, key: str, caller: TenantContext) -> Offer | None:
+    try:
+        return registry.offer(kind, key, caller)
+    except Unknown:
+        return None

@@ -1,0 +1,251 @@
+"""A call that is sent once and parked while its caller answers, in every replica and outage."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gatepost.secrets.keyring import KeyRing, create
+from gatepost.storage.relay import Relay
+from gatepost.storage.valkey.relay import ValkeyRelay
+from gatepost.upstreams.calls.parked import ParkingLimits
+from gatepost.upstreams.connection import UpstreamResult
+from tests.support.asking_tools import EVERYTHING, accept, ask_again, go_on, questions, said
+from tests.support.endpoint import META, Response, a_caller
+from tests.support.processes import python_environment
+from tests.upstreams.calls.conftest import (
+    CRM,
+    Exchanged,
+    Gate,
+    ScriptedUpstream,
+    asks_once,
+    form,
+    key_of,
+    text_result,
+)
+
+TOOL = "mcp_crm__act"
+QUICK = ParkingLimits(silent_s=1.5)
+UNKNOWN = "It is unknown whether crm carried out the call."
+CHECK = "check before you call again"
+
+
+async def keyed(gate: Gate, key: str) -> Response:
+    return await ask_again(gate.client, TOOL, meta={"io.gatepost/idempotency-key": key})
+
+
+async def test_any_replica_reaches_the_one_that_holds_a_call(relay: Relay) -> None:
+    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
+    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+
+    first = await ask_again(here.client, TOOL)
+    rounds = [
+        await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=False)})
+        for gate in (there, there, here)
+    ]
+
+    assert {said(one) for one in rounds} == {"{'ok': False}"}
+    assert upstream.ran() == 1
+    assert len(upstream.exchanges[0].heard) == 1
+    for gate in (here, there):
+        await gate.calls.aclose()
+
+
+async def test_a_second_question_and_a_large_result_come_from_afar(relay: Relay) -> None:
+    async def asks_twice(exchange: Exchanged) -> UpstreamResult:
+        await exchange.ask("elicitation/create", form("First?"))
+        await exchange.ask("elicitation/create", form("Second?"))
+        return text_result("x" * 500_000)
+
+    upstream, keyring = ScriptedUpstream(asks_twice, era="session"), KeyRing.ephemeral()
+    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+
+    first = await ask_again(here.client, TOOL)
+    second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
+    third = await go_on(there.client, TOOL, second, {key_of(second): accept(ok=True)})
+    again = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=True)})
+
+    assert questions(second)[key_of(second)]["params"]["message"] == "crm: Second?"
+    assert said(third) == "x" * 500_000
+    assert questions(again).keys() == questions(second).keys()
+    assert upstream.ran() == 1
+    for gate in (here, there):
+        await gate.calls.aclose()
+
+
+async def test_a_call_of_a_replica_that_is_gone_is_never_sent_again(relay: Relay) -> None:
+    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
+    here, there = (Gate(upstream, relay=relay, keyring=keyring, parking=QUICK) for _ in range(2))
+    first = await ask_again(here.client, TOOL)
+    await here.calls.aclose()
+
+    second = await go_on(there.client, TOOL, first, {key_of(first): accept(ok=True)})
+
+    assert second.json["result"]["isError"]
+    assert said(second).startswith(UNKNOWN)
+    assert CHECK in said(second)
+    assert upstream.ran() == 1
+    assert upstream.exchanges[0].cancelled == "The server stops"
+
+
+CHILD = """
+import asyncio, json, sys
+from pathlib import Path
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.valkey.relay import ValkeyRelay
+from tests.support.asking_tools import ask_again
+from tests.upstreams.calls.conftest import Gate, ScriptedUpstream, asks_once
+
+async def main(url, ring, marks):
+    async def counted(exchange):
+        with Path(marks).open("a") as file:
+            file.write("ran\\n")
+        return await asks_once(exchange)
+
+    upstream = ScriptedUpstream(counted, era="session")
+    gate = Gate(upstream, relay=ValkeyRelay(url), keyring=KeyRing.load("file:" + ring))
+    first = await ask_again(gate.client, "mcp_crm__act")
+    print(json.dumps(first.json["result"]), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_replica_that_is_killed_while_its_upstream_asks(
+    valkey: str, tmp_path: Path
+) -> None:
+    """The upstream's own counter shows one run, and the caller hears that nobody knows."""
+    ring, marks = tmp_path / "ring.json", tmp_path / "marks"
+    create(ring)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        CHILD,
+        valkey,
+        str(ring),
+        str(marks),
+        stdout=asyncio.subprocess.PIPE,
+        env=python_environment({}),
+    )
+    assert child.stdout is not None
+    result = json.loads(await asyncio.wait_for(child.stdout.readline(), 60))
+    child.send_signal(signal.SIGKILL)
+    await child.wait()
+
+    relay = ValkeyRelay(valkey)
+    never = ScriptedUpstream(asks_once, era="session")
+    gate = Gate(never, relay=relay, keyring=KeyRing.load(f"file:{ring}"), parking=QUICK)
+    (key,) = result["inputRequests"]
+    state = result["requestState"]
+    second = await ask_again(
+        gate.client, TOOL, inputResponses={key: accept(ok=True)}, requestState=state
+    )
+
+    assert said(second).startswith(UNKNOWN)
+    assert never.ran() == 0
+    assert marks.read_text() == "ran\n"
+    await relay.aclose()
+
+
+async def test_a_state_is_no_one_elses() -> None:
+    """Another caller, other arguments and another tool are refused before anything is sent."""
+    upstream = ScriptedUpstream(asks_once, era="session")
+    gate = Gate(upstream)
+    first = await ask_again(gate.client, TOOL)
+    answers = {key_of(first): accept(ok=True)}
+
+    other_arguments = await go_on(gate.client, TOOL, first, answers, {"a": 1})
+    gate.client.caller = a_caller(subject="bob")
+    other_caller = await go_on(gate.client, TOOL, first, answers)
+    gate.client.caller = a_caller(tenant_id="globex")
+    other_tenant = await go_on(gate.client, TOOL, first, answers)
+
+    assert {one.error for one in (other_arguments, other_caller, other_tenant)} == {(400, -32602)}
+    assert upstream.ran() == 1
+    assert upstream.exchanges[0].heard == []
+
+
+async def test_another_upstream_under_the_same_name_gets_no_answer() -> None:
+    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
+    before = Gate(upstream, keyring=keyring)
+    after = Gate(upstream, keyring=keyring, server=msgspec.structs.replace(CRM, id="other"))
+    first = await ask_again(before.client, TOOL)
+
+    second = await go_on(after.client, TOOL, first, {key_of(first): accept(ok=True)})
+
+    assert second.json["result"]["isError"]
+    assert "Call again" in said(second)
+    assert upstream.ran() == 1
+    await before.calls.aclose()
+
+
+async def test_a_repeated_first_round_with_a_key_meets_the_parked_call(relay: Relay) -> None:
+    upstream, keyring = ScriptedUpstream(asks_once, era="session"), KeyRing.ephemeral()
+    here = Gate(upstream, relay=relay, keyring=keyring)
+    there = Gate(upstream, relay=relay, keyring=keyring, records=here.client.records)
+
+    first, again = await keyed(here, "k-1"), await keyed(there, "k-1")
+    assert questions(first) == questions(again)
+    assert upstream.ran() == 1
+
+    second = await go_on(there.client, TOOL, again, {key_of(again): accept(ok=True)})
+    late = await go_on(here.client, TOOL, first, {key_of(first): accept(ok=False)})
+
+    assert said(second) == said(late) == "{'ok': True}"
+    assert upstream.ran() == 1
+    assert (await keyed(there, "k-2")).json["result"]["resultType"] == "input_required"
+    assert upstream.ran() == 2
+    for gate in (here, there):
+        await gate.calls.aclose()
+
+
+async def test_a_caller_parks_no_more_than_its_share() -> None:
+    """Above it the upstream hears that the client cannot be asked, and ends its call itself."""
+
+    async def asks(exchange: Exchanged) -> UpstreamResult:
+        answer = await exchange.ask("elicitation/create", form())
+        return text_result(answer.get("error", {}).get("message", "answered"))
+
+    upstream = ScriptedUpstream(asks, era="session")
+    gate = Gate(upstream, parking=ParkingLimits(caller=2))
+    parked = [await ask_again(gate.client, TOOL) for _ in range(2)]
+    refused = await ask_again(gate.client, TOOL)
+    gate.client.caller = a_caller(subject="bob")
+    other = await ask_again(gate.client, TOOL)
+
+    assert all(questions(one) for one in (*parked, other))
+    assert said(refused) == "The client cannot be asked now."
+    assert len(gate.calls.parked) == 3
+    await gate.calls.aclose()
+
+
+async def test_a_client_that_cannot_be_asked() -> None:
+    """The upstream is told of no capability, and a request of it is unsupported."""
+
+    async def asks(exchange: Exchanged) -> UpstreamResult:
+        answer = await exchange.ask("elicitation/create", form())
+        return text_result(str(answer["error"]["code"]))
+
+    upstream = ScriptedUpstream(asks, era="session")
+    gate = Gate(upstream)
+
+    assert said(await ask_again(gate.client, TOOL, capabilities={})) == "-32601"
+    assert upstream.exchanges[0].options.capabilities == {}
+
+
+async def test_what_is_not_allowed_is_neither_declared_nor_passed_on() -> None:
+    async def asks(exchange: Exchanged) -> UpstreamResult:
+        answer = await exchange.ask("roots/list", {})
+        return text_result(str(answer["error"]["code"]))
+
+    upstream = ScriptedUpstream(asks, era="session")
+    gate = Gate(upstream)
+
+    assert said(await ask_again(gate.client, TOOL)) == "-32601"
+    declared = upstream.exchanges[0].options.capabilities
+    assert declared == {"elicitation": EVERYTHING["elicitation"]}
+    assert META not in str(upstream.exchanges[0].params)

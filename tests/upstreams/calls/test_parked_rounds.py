@@ -1,0 +1,182 @@
+"""The later rounds of a parked call: progress, clients that leave, and tasks instead."""
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.storage.relay import Relay
+from gatepost.upstreams.connection import UpstreamResult
+from tests.support.asking_tools import EVERYTHING, accept, ask_again, go_on, said
+from tests.support.endpoint import META, Response
+from tests.upstreams.calls.conftest import (
+    Exchanged,
+    Gate,
+    ScriptedUpstream,
+    asks_once,
+    form,
+    key_of,
+    offered,
+    text_result,
+)
+
+TOOL = "mcp_crm__act"
+CHECK = "check before you call again"
+
+
+async def test_progress_comes_from_the_replica_that_holds_the_call(relay: Relay) -> None:
+    async def works(exchange: Exchanged) -> UpstreamResult:
+        await exchange.ask("elicitation/create", form())
+        for progress in (1, 2):
+            exchange.tell("notifications/progress", progress=progress, total=2)
+        return text_result("done")
+
+    upstream, keyring = ScriptedUpstream(works, era="session"), KeyRing.ephemeral()
+    here, there = (Gate(upstream, relay=relay, keyring=keyring) for _ in range(2))
+    first = await ask_again(here.client, TOOL)
+    second = await ask_again(
+        there.client,
+        TOOL,
+        inputResponses={key_of(first): accept(ok=True)},
+        requestState=first.json["result"]["requestState"],
+        meta={"progressToken": "p"},
+    )
+
+    *told, last = second.events
+    assert [one["params"]["progress"] for one in told] == [1, 2]
+    assert last["result"]["content"][0]["text"] == "done"
+    for gate in (here, there):
+        await gate.calls.aclose()
+
+
+async def test_a_caller_whose_access_ends_leaves_no_parked_call() -> None:
+    upstream = ScriptedUpstream(asks_once, era="session")
+    gate = Gate(upstream)
+    first = await ask_again(gate.client, TOOL)
+
+    gate.calls.parked.end(lambda caller: caller.subject == "alice")
+    await asyncio.wait_for(upstream.ended.wait(), 20)
+    second = await go_on(gate.client, TOOL, first, {key_of(first): accept(ok=True)})
+
+    assert upstream.exchanges[0].cancelled
+    assert CHECK in said(second)
+
+
+async def asks_and_hangs(exchange: Exchanged) -> None:
+    await exchange.ask("elicitation/create", form())
+    exchange.tell("notifications/progress", progress=1)
+    await asyncio.Event().wait()
+
+
+def second_round(first: Response) -> bytes:
+    """The body of the round that answers the first one."""
+    known = {
+        META + "protocolVersion": "2026-07-28",
+        META + "clientCapabilities": EVERYTHING,
+        "progressToken": "p",
+    }
+    params = {
+        "name": TOOL,
+        "arguments": {},
+        "inputResponses": {key_of(first): accept(ok=True)},
+        "requestState": first.json["result"]["requestState"],
+        "_meta": known,
+    }
+    call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
+    return json.dumps(call).encode()
+
+
+HEADERS = [
+    ("content-type", "application/json"),
+    ("mcp-protocol-version", "2026-07-28"),
+    ("mcp-method", "tools/call"),
+    ("mcp-name", TOOL),
+]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_round_that_is_given_up_cancels_the_call(relay: Relay, at: int) -> None:
+    """At the replica that holds it, and from afar."""
+    upstream, keyring = ScriptedUpstream(asks_and_hangs, era="session"), KeyRing.ephemeral()
+    gates = [Gate(upstream, relay=relay, keyring=keyring) for _ in range(2)]
+    first = await ask_again(gates[0].client, TOOL)
+
+    leaves, hears = asyncio.Event(), asyncio.Event()
+    sending = asyncio.create_task(
+        gates[at].client.send(second_round(first), HEADERS, hang_up=leaves, written=hears)
+    )
+    await asyncio.wait_for(hears.wait(), 20)
+    leaves.set()
+    await asyncio.wait_for(sending, 20)
+    await asyncio.wait_for(upstream.ended.wait(), 20)
+
+    assert upstream.exchanges[0].cancelled == "The caller cancelled the call"
+    for gate in gates:
+        await gate.calls.aclose()
+
+
+async def test_a_round_that_waits_twice_is_given_up_twice() -> None:
+    """A client whose connection broke repeats its round, and the server may notice only then."""
+    upstream = ScriptedUpstream(asks_and_hangs, era="session")
+    gate = Gate(upstream)
+    first = await ask_again(gate.client, TOOL)
+    rounds = []
+    for _ in range(2):
+        leaves, hears = asyncio.Event(), asyncio.Event()
+        sending = asyncio.create_task(
+            gate.client.send(second_round(first), HEADERS, hang_up=leaves, written=hears)
+        )
+        rounds.append((sending, leaves))
+        await asyncio.sleep(0)
+        if not rounds[1:]:
+            await asyncio.wait_for(hears.wait(), 20)
+    (one, leaves_one), (two, leaves_two) = rounds
+    async with asyncio.timeout(20):
+        while gate.calls.parked.waiting() < 2:  # noqa: ASYNC110  # two requests reach it
+            await asyncio.sleep(0)
+
+    leaves_one.set()
+    await asyncio.wait_for(one, 20)
+    assert upstream.exchanges[0].cancelled is None
+
+    leaves_two.set()
+    await asyncio.wait_for(two, 20)
+    await asyncio.wait_for(upstream.ended.wait(), 20)
+    assert upstream.exchanges[0].cancelled
+
+
+async def test_where_the_client_takes_tasks_the_call_waits_in_one() -> None:
+    """It is not parked: the task holds it, and asks through its record."""
+    upstream = ScriptedUpstream(asks_once, era="session")
+    gate = Gate(
+        upstream,
+        offers=lambda calls: [
+            msgspec.structs.replace(offered(calls), task_support="optional", detaches=True)
+        ],
+    )
+    declared = {**EVERYTHING, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+    made = (await ask_again(gate.client, TOOL, capabilities=declared)).json["result"]
+    assert made["resultType"] == "task"
+    meta = {META + "clientCapabilities": declared}
+
+    async def until(status: str) -> dict[str, Any]:
+        async with asyncio.timeout(20):
+            while True:
+                found = await gate.client.ask("tasks/get", {"taskId": made["taskId"]}, meta=meta)
+                if found.json["result"]["status"] == status:
+                    result: dict[str, Any] = found.json["result"]
+                    return result
+                await asyncio.sleep(0)
+
+    asked = (await until("input_required"))["inputRequests"]
+    answers = {key: accept(ok=True) for key in asked}
+    update = {"taskId": made["taskId"], "inputResponses": answers}
+    await gate.client.ask("tasks/update", update, meta=meta)
+    done = await until("completed")
+
+    assert done["result"]["content"][0]["text"] == "{'ok': True}"
+    assert len(gate.calls.parked) == 0
+    assert upstream.ran() == 1

@@ -1,0 +1,132 @@
+"""Modern callers of modern upstreams: rounds, and what their state is bound to."""
+
+import msgspec
+import pytest
+
+from gatepost.secrets.keyring import KeyRing
+from gatepost.upstreams.connection import UpstreamResult
+from tests.support.asking_tools import accept, ask_again, go_on, questions, said
+from tests.support.endpoint import a_caller
+from tests.upstreams.calls.conftest import (
+    CRM,
+    Exchanged,
+    Gate,
+    ScriptedUpstream,
+    asks_in_rounds,
+    definition,
+    offered,
+)
+
+TOOL = "mcp_crm__act"
+YES = accept(ok=True)
+
+
+async def test_modern_caller_and_modern_upstream() -> None:
+    upstream = ScriptedUpstream(asks_in_rounds)
+    gate = Gate(upstream)
+
+    first = await ask_again(gate.client, TOOL)
+    (key, asked), *_ = questions(first).items()
+    second = await go_on(gate.client, TOOL, first, {key: accept(ok=True)})
+
+    assert asked["params"]["message"] == "crm: Sure?"
+    assert "their-state" not in first.body.decode()
+    assert said(second) == "{'ok': True}"
+    assert upstream.ran() == 2
+
+
+async def test_the_rounds_of_a_modern_upstream_need_no_replica_of_their_own() -> None:
+    upstream, keyring = ScriptedUpstream(asks_in_rounds), KeyRing.ephemeral()
+    here, there = (Gate(upstream, keyring=keyring) for _ in range(2))
+
+    first = await ask_again(here.client, TOOL)
+    second = await go_on(there.client, TOOL, first, dict.fromkeys(questions(first), YES))
+
+    assert said(second) == "{'ok': True}"
+
+
+async def test_an_answer_that_fits_no_form_is_asked_for_again() -> None:
+    """The upstream hears nothing of it."""
+    upstream = ScriptedUpstream(asks_in_rounds)
+    gate = Gate(upstream)
+    first = await ask_again(gate.client, TOOL)
+
+    again = await go_on(gate.client, TOOL, first, dict.fromkeys(questions(first), accept(ok="?")))
+    last = await go_on(gate.client, TOOL, again, dict.fromkeys(questions(first), YES))
+
+    assert questions(again) == questions(first)
+    assert said(last) == "{'ok': True}"
+    assert upstream.ran() == 2
+
+
+async def test_a_state_counts_for_one_caller_and_one_call() -> None:
+    upstream = ScriptedUpstream(asks_in_rounds)
+    gate = Gate(
+        upstream,
+        offers=lambda calls: [offered(calls), offered(calls, CRM, definition("delete"))],
+    )
+    first = await ask_again(gate.client, TOOL)
+    answers = dict.fromkeys(questions(first), YES)
+
+    refused = [
+        await go_on(gate.client, "mcp_crm__delete", first, answers),
+        await go_on(gate.client, TOOL, first, answers, {"a": 1}),
+    ]
+    for changed in ({"subject": "bob"}, {"tenant_id": "globex"}, {"client_id": "other"}):
+        gate.client.caller = a_caller(**changed)
+        refused.append(await go_on(gate.client, TOOL, first, answers))
+
+    assert {one.error for one in refused} == {(400, -32602)}
+    assert upstream.ran() == 1
+
+
+@pytest.mark.parametrize("what", ["server", "definition"])
+async def test_a_state_counts_for_one_server_and_one_definition(what: str) -> None:
+    """A server that took the name of another must not get what the other one kept."""
+    upstream, keyring = ScriptedUpstream(asks_in_rounds), KeyRing.ephemeral()
+    server, made = CRM, definition()
+    before = Gate(upstream, keyring=keyring)
+    if what == "server":
+        server = msgspec.structs.replace(CRM, id="another")
+    else:
+        made = msgspec.structs.replace(made, digest="changed")
+    after = Gate(upstream, keyring=keyring, server=server, made=made)
+    first = await ask_again(before.client, TOOL)
+
+    second = await go_on(after.client, TOOL, first, dict.fromkeys(questions(first), YES))
+
+    assert second.json["result"]["isError"]
+    assert "Call again" in said(second)
+    assert upstream.ran() == 1
+
+
+async def test_a_question_that_may_not_pass_ends_the_call() -> None:
+    """A modern upstream cannot be told no: it asks again in its next answer."""
+
+    async def wants_a_password(_: Exchanged) -> UpstreamResult:
+        schema = {"type": "object", "properties": {"password": {"type": "string"}}}
+        params = {"mode": "form", "message": "?", "requestedSchema": schema}
+        asked = {"q": {"method": "elicitation/create", "params": params}}
+        return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
+
+    gate = Gate(ScriptedUpstream(wants_a_password))
+
+    response = await ask_again(gate.client, TOOL)
+
+    assert "may not ask" in said(response)
+
+
+async def test_a_page_is_https_and_marked_as_foreign() -> None:
+    async def sends_to(exchange: Exchanged) -> UpstreamResult:
+        url = exchange.params["arguments"]["url"]
+        params = {"mode": "url", "message": "Sign in", "url": url}
+        asked = {"q": {"method": "elicitation/create", "params": params}}
+        return UpstreamResult({"resultType": "input_required", "inputRequests": asked})
+
+    gate = Gate(ScriptedUpstream(sends_to))
+    good = await ask_again(gate.client, TOOL, {"url": "https://crm.example.com/a"})
+    (asked,) = questions(good).values()
+
+    assert asked["params"]["message"].startswith("crm: Sign in (The page is at crm.example.com")
+    for bad in ("http://127.0.0.1/", "javascript:alert(1)", "https://a:b@crm.example.com/"):
+        assert "may not ask" in said(await ask_again(gate.client, TOOL, {"url": bad}))

@@ -1,0 +1,110 @@
+"""Callers with a session: they are asked on their stream, whatever the upstream speaks."""
+
+import asyncio
+
+import pytest
+
+from gatepost.upstreams.connection import UpstreamResult
+from tests.support.asking_tools import SESSION_CAPABILITIES, question, said_in_session
+from tests.support.endpoint_streams import EndpointPair, OpenExchange
+from tests.upstreams.calls.conftest import (
+    Exchanged,
+    Gate,
+    ScriptedUpstream,
+    asks_in_rounds,
+    asks_once,
+    form,
+    offered,
+    text_result,
+)
+
+TOOL = "mcp_crm__act"
+YES = {"action": "accept", "content": {"ok": True}}
+
+
+async def opened(upstream: ScriptedUpstream, version: str = "2025-11-25") -> EndpointPair:
+    gate = Gate(upstream)
+    pair = EndpointPair([offered(gate.calls)], version=version)
+    return await pair.open(**SESSION_CAPABILITIES)
+
+
+async def finished(live: OpenExchange) -> None:
+    await asyncio.wait_for(live.task, 20)
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+@pytest.mark.parametrize("era", ["modern", "session"])
+async def test_a_session_caller_is_asked_on_its_stream(version: str, era: str) -> None:
+    """The rounds of a modern upstream are answered here; a session upstream gets its answer."""
+    modern = era == "modern"
+    upstream = ScriptedUpstream(
+        asks_in_rounds if modern else asks_once, era="modern" if modern else "session"
+    )
+    pair = await opened(upstream, version)
+    live = pair.call(pair.one, TOOL)
+
+    asked = await question(live)
+    assert asked["params"]["message"] == "crm: Sure?"
+    assert await pair.answer(pair.two, asked["id"], result=YES) == 202
+
+    assert await said_in_session(live) == (False, "{'ok': True}")
+    assert upstream.ran() == (2 if modern else 1)
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_upstream() -> None:
+    upstream = ScriptedUpstream(lambda _: asyncio.Event().wait(), era="session")  # type: ignore[arg-type,return-value]
+    pair = await opened(upstream)
+    live = pair.call(pair.one, TOOL)
+    await asyncio.wait_for(upstream.begun.wait(), 20)
+
+    await pair.cancel(pair.one, 7)
+    await finished(live)
+    await asyncio.wait_for(upstream.ended.wait(), 20)
+
+    assert upstream.exchanges[0].cancelled
+
+
+async def test_progress_reaches_the_caller_and_grows() -> None:
+    async def works(exchange: Exchanged) -> UpstreamResult:
+        for progress in (1, 2, 2, float("nan"), 3):
+            exchange.tell(
+                "notifications/progress", progress=progress, total=3, message="at\u202e it"
+            )
+        return text_result("done")
+
+    pair = await opened(ScriptedUpstream(works, era="session"))
+    *told, _ = await pair.call(pair.one, TOOL).rest()
+
+    assert [one["params"]["progress"] for one in told] == [1, 2, 3]
+    assert {one["params"]["message"] for one in told} == {"at it"}
+
+
+async def test_two_questions_in_a_row() -> None:
+    async def asks_twice(exchange: Exchanged) -> UpstreamResult:
+        first = await exchange.ask("elicitation/create", form("First?"))
+        second = await exchange.ask("elicitation/create", form("Second?"))
+        return text_result(f"{first['result']['action']} {second['result']['action']}")
+
+    upstream = ScriptedUpstream(asks_twice, era="session")
+    pair = await opened(upstream)
+    live = pair.call(pair.one, TOOL)
+    for message in ("crm: First?", "crm: Second?"):
+        asked = await question(live)
+        assert asked["params"]["message"] == message
+        await pair.answer(pair.one, asked["id"], result=YES)
+
+    assert await said_in_session(live) == (False, "accept accept")
+
+
+async def test_a_client_that_fails_is_an_error_for_the_upstream() -> None:
+    """The upstream decides what then becomes of its call."""
+
+    async def asks(exchange: Exchanged) -> UpstreamResult:
+        return text_result(str((await exchange.ask("elicitation/create", form()))["error"]["code"]))
+
+    pair = await opened(ScriptedUpstream(asks, era="session"))
+    live = pair.call(pair.one, TOOL)
+    asked = await question(live)
+    await pair.answer(pair.one, asked["id"], error={"code": -1, "message": "no"})
+
+    assert await said_in_session(live) == (False, "-1")

@@ -1,0 +1,134 @@
+"""A task of an upstream: polled, asked for its caller, cancelled with the call."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.client import InputRequest, SilentClient
+from gatepost.upstreams.calls.tasks import LOST_AFTER, UpstreamTask
+from gatepost.upstreams.connection import ConnectionFailure, UpstreamError, UpstreamResult
+from gatepost.workspace import TenantWorkspace
+from tests.support.endpoint import a_caller
+from tests.upstreams.calls.conftest import CRM, form
+
+HANDLE = {"resultType": "task", "taskId": "t-1", "status": "working", "pollIntervalMs": 1000}
+DONE = UpstreamResult({"status": "completed", "result": {"content": []}})
+Answer = UpstreamResult | UpstreamError | ConnectionFailure
+
+
+class Person(SilentClient):
+    """A client that says yes, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.detached = 0
+        self.told: list[str | None] = []
+        self.asked: list[InputRequest] = []
+
+    async def detach(self) -> None:
+        self.detached += 1
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        self.told.append(message)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
+    ) -> Mapping[str, Mapping[str, Any]]:
+        self.asked.extend(requests.values())
+        return {key: {"action": "accept", "content": {"ok": True}} for key in requests}
+
+
+class Upstream:
+    """Answers each poll with the next of its answers, and the last one for ever."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = [*answers]
+        self.heard: list[tuple[str, Mapping[str, Any]]] = []
+        self.slept: list[float] = []
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
+        self.heard.append((method, params))
+        if method != "tasks/get":
+            return UpstreamResult({})
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ConnectionFailure):
+            raise answer
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+    def task(self, client: Person) -> UpstreamTask:
+        ctx = CallContext(
+            caller=a_caller(), request_id="r", workspace=TenantWorkspace(-1, "acme"), client=client
+        )
+        declared = {"elicitation": {"form": {}}}
+        return UpstreamTask(ctx, CRM, declared, self.ask, sleep=self.sleep)
+
+
+def working(**more: Any) -> UpstreamResult:
+    return UpstreamResult({"status": "working", **more})
+
+
+async def test_it_is_polled_until_it_ends() -> None:
+    upstream = Upstream(working(statusMessage="half", pollIntervalMs=99_000), DONE)
+    person = Person()
+
+    assert await upstream.task(person).outcome(HANDLE) == UpstreamResult({"content": []})
+    assert person.detached == 1
+    assert person.told == ["half"]
+    assert upstream.slept == [1.0, 30.0]
+
+
+async def test_its_questions_reach_the_caller_once() -> None:
+    asks = UpstreamResult(
+        {
+            "status": "input_required",
+            "inputRequests": {"q": {"method": "elicitation/create", "params": form()}},
+        }
+    )
+    upstream, person = Upstream(asks, asks, DONE), Person()
+
+    await upstream.task(person).outcome(HANDLE)
+
+    assert [one.params["message"] for one in person.asked] == ["crm: Sure?"]
+    updates = [params for method, params in upstream.heard if method == "tasks/update"]
+    assert [*updates[0]["inputResponses"]] == ["q"]
+    assert len(updates) == 1
+
+
+async def test_a_failed_task_is_its_error() -> None:
+    upstream = Upstream(UpstreamResult({"status": "failed", "error": {"code": 7, "message": "no"}}))
+
+    assert await upstream.task(Person()).outcome(HANDLE) == UpstreamError(7, "no")
+
+
+@pytest.mark.parametrize("status", ["cancelled", "completed", "unheard of"])
+async def test_an_end_without_a_result_is_a_failure(status: str) -> None:
+    with pytest.raises(ToolFailure):
+        await Upstream(UpstreamResult({"status": status})).task(Person()).outcome(HANDLE)
+
+
+async def test_an_outage_delays_it_and_a_long_one_makes_it_unknown() -> None:
+    away = ConnectionFailure("unreachable", "crm is away.")
+    upstream = Upstream(*[away] * (LOST_AFTER - 1), DONE)
+    assert await upstream.task(Person()).outcome(HANDLE) == UpstreamResult({"content": []})
+
+    with pytest.raises(ConnectionFailure) as failure:
+        await Upstream(away).task(Person()).outcome(HANDLE)
+    assert failure.value.reason == "outcome_unknown"
+
+
+async def test_a_cancelled_call_cancels_it() -> None:
+    upstream = Upstream(working())
+    call = asyncio.create_task(upstream.task(Person()).outcome(HANDLE))
+    while not upstream.slept:  # noqa: ASYNC110  # each turn of the loop is a poll of the task
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    assert upstream.heard[-1] == ("tasks/cancel", {"taskId": "t-1"})

@@ -1,0 +1,355 @@
+"""Stores of every backend, upstreams that follow a script, and a replica that refreshes them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.keyring import KeyRing
+from gatepost.secrets.store import SecretStore
+from gatepost.storage.backends import open_records
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.records import Records
+from gatepost.storage.relay import MemoryRelay
+from gatepost.tools.api import CallContext, Outcome
+from gatepost.upstreams.catalogue import Catalogue, Definition
+from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.connection import (
+    NO_OPTIONS,
+    ConnectionFailure,
+    RequestOptions,
+    ServerDescription,
+    UpstreamError,
+    UpstreamMessage,
+    UpstreamNotification,
+    UpstreamResult,
+)
+from gatepost.upstreams.leases import Leases
+from gatepost.upstreams.refresh import CatalogueRefresher
+from gatepost.upstreams.sealed_headers import SealedHeaders
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.subscription import UpstreamSubscription
+from gatepost.upstreams.update import CatalogueUpdate
+from gatepost.upstreams.watch import ChangeWatch
+
+Answer = UpstreamMessage | ConnectionFailure
+EVERYTHING: Mapping[str, Any] = {
+    "tools": {"listChanged": True},
+    "resources": {},
+    "prompts": {},
+    "completions": {},
+}
+UNKNOWN_METHOD = UpstreamError(-32601, "no such method")
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    """A tool as a server lists it."""
+    return {
+        "name": name,
+        "description": f"Does {name}.",
+        "inputSchema": {"type": "object", "properties": {"q": {"type": "string"}}},
+        **more,
+    }
+
+
+class ScriptedUpstream:
+    """What one server lists; a test changes it, and `asked` tells what it was asked."""
+
+    def __init__(self, *tools: Mapping[str, Any]) -> None:
+        self.capabilities: Mapping[str, Any] = {"tools": {}}
+        self.instructions = ""
+        self.lists: dict[str, list[Any]] = {"tools/list": [*tools]}
+        self.asked: list[str] = []
+        self.answer: Callable[[str, Mapping[str, Any]], Answer] = self.listed
+        self.more: dict[str, Any] = {}
+        """Further members of each result."""
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.has_stream = False
+        self.opened = asyncio.Event()
+        self.notices: asyncio.Queue[UpstreamNotification | ConnectionFailure] = asyncio.Queue()
+
+    def listed(self, method: str, params: Mapping[str, Any]) -> Answer:
+        """Answer with the whole list at once."""
+        member = {"resources/templates/list": "resourceTemplates"}.get(
+            method, method.partition("/")[0]
+        )
+        if method not in self.lists:
+            return UNKNOWN_METHOD
+        return UpstreamResult({member: self.lists[method], **self.more})
+
+
+class ScriptedExchange:
+    """See `UpstreamExchange`."""
+
+    def __init__(self, upstream: ScriptedUpstream, answer: Callable[[], Answer]) -> None:
+        self._upstream, self._answer = upstream, answer
+
+    async def messages(self) -> AsyncIterator[UpstreamMessage]:
+        """Give the answer once the script allows it."""
+        await self._upstream.may_answer.wait()
+        answer = self._answer()
+        if isinstance(answer, ConnectionFailure):
+            raise answer
+        yield answer
+
+    async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
+        """Remember what was answered."""
+        self._upstream.asked.append(f"answer {request_id}")
+
+    async def cancel(self, reason: str) -> None:
+        """Do nothing."""
+
+
+class ScriptedConnection:
+    """See `UpstreamConnection`."""
+
+    def __init__(self, upstream: ScriptedUpstream) -> None:
+        self._upstream = upstream
+
+    async def describe(self) -> ServerDescription:
+        """Describe the server once the script allows it."""
+        await self._upstream.may_answer.wait()
+        return ServerDescription(
+            era="modern",
+            revision="2026-07-28",
+            capabilities=self._upstream.capabilities,
+            instructions=self._upstream.instructions,
+        )
+
+    def exchange(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions = NO_OPTIONS
+    ) -> AbstractAsyncContextManager[ScriptedExchange]:
+        """Answer as the script says."""
+
+        @asynccontextmanager
+        async def exchanged() -> AsyncIterator[ScriptedExchange]:
+            self._upstream.asked.append(method)
+            yield ScriptedExchange(self._upstream, lambda: self._upstream.answer(method, params))
+
+        return exchanged()
+
+    def notifications(
+        self,
+    ) -> AbstractAsyncContextManager[AsyncIterator[UpstreamNotification]]:
+        """Give the notices of the script."""
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[AsyncIterator[UpstreamNotification]]:
+            if not self._upstream.has_stream:
+                raise ConnectionFailure("invalid", "There is no stream.")
+            self._upstream.opened.set()
+            yield self._notices()
+
+        return opened()
+
+    async def _notices(self) -> AsyncIterator[UpstreamNotification]:
+        while True:
+            notice = await self._upstream.notices.get()
+            if isinstance(notice, ConnectionFailure):
+                raise notice
+            yield notice
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class ScriptedConnections:
+    """See `Connections`: upstreams by the server's name, and by caller where there is one."""
+
+    def __init__(self, **upstreams: ScriptedUpstream) -> None:
+        self.upstreams = upstreams
+        self.personal: dict[tuple[str, tuple[str, ...]], ScriptedUpstream] = {}
+        self.used: list[UpstreamServer] = []
+
+    def of(
+        self, server: UpstreamServer, principal: tuple[str, ...] | None = None
+    ) -> ScriptedConnection:
+        """Return the connection to the script."""
+        self.used.append(server)
+        if principal is not None:
+            return ScriptedConnection(self.personal[server.name, principal])
+        return ScriptedConnection(self.upstreams[server.name])
+
+    async def forget(self, server_id: str) -> None:
+        """Do nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+class NamedCalls:
+    """See `OfferCalls`: each offer answers what it would call."""
+
+    def tool(self, server: UpstreamServer, definition: Definition) -> Any:
+        """Call a tool."""
+        return self._invoke("tool", server, definition)
+
+    def resource(self, server: UpstreamServer, definition: Definition) -> Any:
+        """Read a resource."""
+        return self._invoke("resource", server, definition)
+
+    def template(self, server: UpstreamServer, definition: Definition) -> Any:
+        """Read a resource of a template."""
+        return self._invoke("template", server, definition)
+
+    def prompt(self, server: UpstreamServer, definition: Definition) -> Any:
+        """Get a prompt."""
+        return self._invoke("prompt", server, definition)
+
+    def completion(self, server: UpstreamServer, definition: Definition) -> Any:
+        """Complete an argument."""
+        return self._invoke("completion", server, definition)
+
+    @staticmethod
+    def _invoke(kind: str, server: UpstreamServer, definition: Definition) -> Any:
+        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+            return Outcome(structured=[kind, server.name, definition.key, arguments])
+
+        return invoke
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where records are kept, once for each backend."""
+    if request.param == "memory":
+        return "memory:"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/records.db"
+    url: str = request.getfixturevalue("emptied_postgres")
+    return url
+
+
+@pytest.fixture
+async def records(database_url: str) -> AsyncIterator[Records]:
+    opened = await open_records(database_url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def relay() -> MemoryRelay:
+    return MemoryRelay()
+
+
+@pytest.fixture
+def secrets(records: Records, clock: Clock) -> SecretCache:
+    return SecretCache(SecretStore(records, KeyRing.ephemeral(), clock=clock), clock=clock)
+
+
+@pytest.fixture
+def store(
+    records: Records, relay: MemoryRelay, secrets: SecretCache, clock: Clock
+) -> UpstreamStore:
+    counter = ChangeCounter(records, relay, clock=clock)
+    return UpstreamStore(records, SealedHeaders(secrets), counter, clock=clock)
+
+
+@pytest.fixture
+def in_memory(clock: Clock) -> UpstreamStore:
+    """A store in memory alone, for tests of what stands before the store."""
+    kept = MemoryRecords()
+    sealed = SealedHeaders(SecretCache(SecretStore(kept, KeyRing.ephemeral()), clock=clock))
+    return UpstreamStore(kept, sealed, ChangeCounter(kept, MemoryRelay()), clock=clock)
+
+
+async def register(store: UpstreamStore, name: str = "crm", **settings: Any) -> UpstreamServer:
+    tenant = settings.pop("tenant", "acme")
+    return await store.create(UpstreamServer(id="", tenant=tenant, name=name, **settings))
+
+
+class Replica:
+    """What one process has for refreshing."""
+
+    def __init__(
+        self, store: UpstreamStore, connections: ScriptedConnections, clock: Clock
+    ) -> None:
+        self.store, self.connections, self.clock = store, connections, clock
+        self.announced: list[tuple[str, frozenset[str]]] = []
+        self.updated: list[tuple[str, str]] = []
+        self.heard = asyncio.Event()
+        self.watch = ChangeWatch(store.counter)
+        leases = Leases(store._records, clock=clock)
+        self.update = CatalogueUpdate(store, connections, self._announce, clock=clock)
+        self.refresher = CatalogueRefresher(
+            store,
+            self.update,
+            self.watch,
+            leases,
+            UpstreamSubscription(store, connections, leases, self._tell),
+            clock=clock,
+        )
+
+    async def _announce(self, tenant: str, lists: Any) -> None:
+        self.announced.append((tenant, lists))
+        self.heard.set()
+
+    async def _tell(self, tenant: str, uri: str) -> None:
+        self.updated.append((tenant, uri))
+        self.heard.set()
+
+    async def settle(self) -> None:
+        """Look once, and let what was started come to its end."""
+        await self.watch.look()
+        await self.refresher.look()
+        async with asyncio.timeout(10):
+            await self.refresher.settled()
+
+    async def hears(self, *, announced: int = 0, updated: int = 0) -> None:
+        """Return once clients were told so many times."""
+        async with asyncio.timeout(10):
+            while len(self.announced) < announced or len(self.updated) < updated:
+                self.heard.clear()
+                await self.heard.wait()
+
+    async def catalogue(self, server: UpstreamServer, who: Any = None) -> Catalogue:
+        """Return what is stored."""
+        found = await self.store.catalogues.get(server.tenant, server.id, who)
+        assert found is not None
+        return found
+
+    async def keys(self, server: UpstreamServer, who: Any = None) -> list[str]:
+        """Return the keys of what is offered."""
+        return [one.key for one in (await self.catalogue(server, who)).definitions]
+
+
+@pytest.fixture
+def upstream() -> ScriptedUpstream:
+    return ScriptedUpstream(tool("a"))
+
+
+@pytest.fixture
+def connections(upstream: ScriptedUpstream) -> ScriptedConnections:
+    return ScriptedConnections(crm=upstream)
+
+
+@pytest.fixture
+def replica(in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock) -> Replica:
+    return Replica(in_memory, connections, clock)
+
+
+@pytest.fixture
+async def running(replica: Replica) -> AsyncIterator[Replica]:
+    """A replica that works in the background too."""
+    async with replica.watch.watching(), replica.refresher.running():
+        yield replica

@@ -1,0 +1,178 @@
+"""Following what servers tell of changes: one replica for all, and polling without a stream."""
+
+import asyncio
+
+import pytest
+
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.records import Records
+from gatepost.upstreams import subscription as subscription_module
+from gatepost.upstreams.connection import (
+    UpstreamNotification,
+)
+from gatepost.upstreams.leases import LeaseLost, Leases
+from gatepost.upstreams.plan import POLLED_S, TOLD_S
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.store import UpstreamStore
+from tests.upstreams.conftest import (
+    Clock,
+    Replica,
+    ScriptedConnections,
+    ScriptedUpstream,
+    register,
+    tool,
+)
+
+
+async def test_a_change_of_the_list_is_fetched_at_once(
+    running: Replica, upstream: ScriptedUpstream
+) -> None:
+    """And announced to the tenant's clients."""
+    upstream.has_stream = True
+    upstream.capabilities = {"tools": {"listChanged": True}}
+    server = await register(running.store)
+    running.refresher.used("acme")
+    async with asyncio.timeout(10):
+        await upstream.opened.wait()
+
+    await running.hears(announced=1)
+    upstream.lists["tools/list"].append(tool("b", inputSchema={"type": "object"}))
+    upstream.notices.put_nowait(UpstreamNotification("notifications/tools/list_changed", {}))
+    running.clock.now += TOLD_S
+
+    await running.hears(announced=2)
+    assert await running.keys(server) == ["a", "b"]
+
+
+async def test_a_server_that_always_tells_of_changes_is_not_always_asked(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """At most each few seconds."""
+    server = await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    for _ in range(100):
+        replica.refresher._relisted(server)
+        await replica.settle()
+    assert len(upstream.asked) == 1
+
+    replica.clock.now += TOLD_S
+    await replica.settle()
+    assert len(upstream.asked) == 2
+
+
+async def test_updates_of_resources_reach_the_clients(
+    running: Replica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its own resources only."""
+    monkeypatch.setattr(subscription_module, "TOGETHER_S", 0.01)
+    upstream.has_stream = True
+    upstream.capabilities = {"resources": {"subscribe": True}}
+    upstream.lists = {
+        "resources/list": [{"uri": "crm://all", "name": "all"}],
+        "resources/templates/list": [{"uriTemplate": "crm://user/{id}", "name": "user"}],
+    }
+    await register(running.store)
+    running.refresher.used("acme")
+    async with asyncio.timeout(10):
+        await upstream.opened.wait()
+    for uri in ("notes://own", 5, "crm://user/7", "crm://all"):
+        notice = UpstreamNotification("notifications/resources/updated", {"uri": uri})
+        upstream.notices.put_nowait(notice)
+
+    await running.hears(updated=2)
+    assert sorted(running.updated) == [("acme", "crm://all"), ("acme", "crm://user/7")]
+
+
+async def test_a_server_without_a_stream_is_polled(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """If it says that its lists change."""
+    server = await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    replica.refresher._unfollowed(server, is_polled=True)
+    replica.clock.now += POLLED_S - 1
+    await replica.settle()
+    assert len(upstream.asked) == 1
+    replica.clock.now += 1
+    await replica.settle()
+    assert len(upstream.asked) == 2
+
+
+async def test_a_server_that_hangs_on_its_stream_is_polled(
+    in_memory: UpstreamStore,
+    connections: ScriptedConnections,
+    replica: Replica,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the time for opening it."""
+    monkeypatch.setattr(subscription_module, "OPEN_S", 0.05)
+    server = await register(in_memory)
+    polled = asyncio.Event()
+
+    def unfollowed(one: UpstreamServer, *, is_polled: bool) -> None:
+        if is_polled:
+            polled.set()
+
+    class Hanging:
+        async def __aenter__(self) -> None:
+            await asyncio.Event().wait()
+
+        async def __aexit__(self, *_: object) -> None:
+            """Do nothing."""
+
+    connection = connections.of(server)
+    monkeypatch.setattr(connection, "notifications", Hanging)
+    monkeypatch.setattr(connections, "of", lambda *_: connection)
+    subscription = replica.refresher._subscription
+    task = asyncio.create_task(subscription.follow(server, lambda _: None, unfollowed))
+    async with asyncio.timeout(10):
+        await polled.wait()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_one_replica_follows_a_server(
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock
+) -> None:
+    """When it is gone, another one does."""
+    leases = [Leases(in_memory._records, clock=clock) for _ in range(2)]
+
+    assert await leases[0].take("acme", "follow/s", 30)
+    assert not await leases[1].take("acme", "follow/s", 30)
+    assert await leases[1].take("beta", "follow/s", 30)
+    clock.now += 29
+    assert await leases[0].take("acme", "follow/s", 30)
+    clock.now += 31
+    assert await leases[1].take("acme", "follow/s", 30)
+    await leases[0].release("acme", "follow/s")
+    assert not await leases[0].take("acme", "follow/s", 30)
+    await leases[1].release("acme", "follow/s")
+    assert await leases[0].take("acme", "follow/s", 30)
+
+
+async def test_of_several_at_once_one_gets_a_lease(records: Records, clock: Clock) -> None:
+    """On every backend, also when the one before has expired."""
+    for _ in range(2):
+        leases = [Leases(records, clock=clock) for _ in range(5)]
+        taken = await asyncio.gather(*(one.take("acme", "fetch/s", 30) for one in leases))
+        assert taken.count(True) == 1
+        clock.now += 31
+
+
+async def test_work_ends_with_its_lease(clock: Clock) -> None:
+    """So that two replicas do not go on side by side."""
+    records = MemoryRecords()
+    first, second = Leases(records, clock=clock), Leases(records, clock=clock)
+    assert await first.take("acme", "follow/s", 0.03)
+    clock.now += 1
+    assert await second.take("acme", "follow/s", 30)
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        async with asyncio.timeout(10):
+            await first.during("acme", "follow/s", 0.03, endless())
+    assert not await first.take("acme", "follow/s", 30)

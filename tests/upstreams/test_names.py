@@ -1,0 +1,101 @@
+"""`mcp_{server}__{tool}`: valid, stable, and never the same for two tools."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gatepost.tools.function import NAME
+from gatepost.upstreams.names import is_upstream_name, offered_name, server_scope
+from gatepost_authz.challenge import words
+
+NEAR = st.text(alphabet="aAbß_-. 1é", min_size=1, max_size=12)
+ANY = st.text(min_size=1, max_size=255)
+PAIRS = st.tuples(NEAR | ANY, NEAR | ANY)
+
+
+@pytest.mark.requirement("E2")
+@pytest.mark.parametrize(
+    ("server", "tool", "name"),
+    [
+        ("github", "search_repos", "mcp_github__search_repos"),
+        ("microsoft_learn", "search", "mcp_microsoft_learn__search"),
+        ("atlassian_jira", "create_issue", "mcp_atlassian_jira__create_issue"),
+        ("a", "_b", "mcp_a___b"),
+        ("a", "b__c", "mcp_a__b__c"),
+        ("a", "get_messages", "mcp_a__get_messages"),
+    ],
+)
+def test_names_that_fit_are_kept(server: str, tool: str, name: str) -> None:
+    """As the document shows them."""
+    assert offered_name(server, tool) == name
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "head"),
+    [
+        ("GitHub", "search", "mcp_github__search_"),
+        ("github", "search-repos", "mcp_github__search_repos_"),
+        ("github", "getUser", "mcp_github__getuser_"),
+        ("a__b", "c", "mcp_a_b__c_"),
+        ("a_", "b", "mcp_a__b_"),
+        ("a", "b_0123abcd", "mcp_a__b_0123abcd_"),
+        ("日本", "検索", "mcp_x__x_"),
+        ("github", "x" * 80, "mcp_github__" + "x" * 43 + "_"),
+    ],
+)
+def test_other_names_end_in_a_hash(server: str, tool: str, head: str) -> None:
+    """Eight characters of it, after as much of the name as fits."""
+    name = offered_name(server, tool)
+
+    assert name.startswith(head)
+    assert re.fullmatch(r"[0-9a-f]{8}", name.removeprefix(head))
+    assert len(name) <= 64
+
+
+@given(PAIRS, PAIRS)
+@example(("a", "b__c"), ("a__b", "c"))
+@example(("a_", "b"), ("a", "_b"))
+@example(("A", "b"), ("a", "b"))
+@example(("\ud800", "b"), ("\ud801", "b"))
+def test_no_two_tools_have_the_same_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Whatever their servers are called."""
+    assert (offered_name(*one) == offered_name(*other)) == (one == other)
+
+
+@given(PAIRS)
+def test_each_name_is_valid_and_stays(pair: tuple[str, str]) -> None:
+    """For clients, headers and metrics; and no pack's tool can have it."""
+    name = offered_name(*pair)
+
+    assert NAME.fullmatch(name)
+    assert is_upstream_name(name)
+    assert offered_name(*pair) == name
+
+
+@given(PAIRS)
+def test_a_plain_name_is_never_one_with_a_hash(pair: tuple[str, str]) -> None:
+    """A server cannot name a tool like the tool of another server that ends in a hash."""
+    hashed = offered_name("Server", pair[1])
+
+    assert offered_name("server", hashed.removeprefix("mcp_server__")) != hashed
+
+
+@given(NEAR | ANY)
+def test_a_scope_can_stand_in_a_challenge(server: str) -> None:
+    """Also for a server whose name has blanks or quotes."""
+    words([server_scope(server)])
+
+
+def test_the_scope_of_a_server_is_its_name() -> None:
+    """Where that is possible."""
+    assert server_scope("github") == "mcp:github"
+    assert server_scope("my server").startswith("mcp:my_server_")
+    assert server_scope("my server") != server_scope("my-server ")
+
+
+@pytest.mark.parametrize("name", ["read_file", "mcp_status", "amcp_a__b"])
+def test_packs_keep_their_names(name: str) -> None:
+    """Only the form of upstreams is theirs."""
+    assert not is_upstream_name(name)

@@ -1,0 +1,329 @@
+"""Offers of a catalogue: whose scopes, names and effects they have, and whose URIs."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.tools.api import CallContext, Effects, Offer, Tool, ToolFailure
+from gatepost.tools.offers import Prompt, ResourceOffer, Template
+from gatepost.tools.registry import Registry
+from gatepost.tools.resource import document
+from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.catalogue import Catalogue, Section
+from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.listing import read_list
+from gatepost.upstreams.offers import WORST, ServerOffers, is_chosen, scopes_of, server_offers
+from gatepost.upstreams.pinning import Pins
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.source import merged
+from tests.upstreams.conftest import EVERYTHING, NamedCalls, tool
+
+
+def registered(name: str = "crm", **settings: Any) -> UpstreamServer:
+    return UpstreamServer(id=f"id-{name}", tenant="acme", name=name, **settings)
+
+
+def catalogue_of(server: UpstreamServer, **lists: Any) -> Catalogue:
+    sections: dict[Section, list[Any]] = {"tools": lists.get("tools", [])}
+    sections |= {one: lists.get(one, []) for one in ("resources", "templates", "prompts")}
+    found = [one for section, items in sections.items() for one in read_list(section, items)[0]]
+    description = ServerDescription(
+        era="modern",
+        revision="2026-07-28",
+        capabilities=lists.get("capabilities", EVERYTHING),
+    )
+    listed = Listed(description=description, found=tuple(found))
+    return assembled(server, listed, Pins(), None, now=1.0)[0]
+
+
+def offered(server: UpstreamServer, **lists: Any) -> ServerOffers:
+    return server_offers(server, catalogue_of(server, **lists), NamedCalls())
+
+
+def one_tool(server: UpstreamServer, definition: dict[str, Any]) -> Tool:
+    (offer,) = offered(server, tools=[definition]).offers
+    assert isinstance(offer, Tool)
+    return offer
+
+
+async def answer(offer: Offer, arguments: bytes) -> Any:
+    """What a call of an offer gives to its server."""
+    outcome = await offer.invoke(None, offer.check(arguments))  # type: ignore[arg-type]
+    return outcome.structured
+
+
+async def test_a_tool_is_offered_as_it_is() -> None:
+    """With where it comes from, for approvals and the record."""
+    definition = tool(
+        "get_user",
+        title="Get a user",
+        outputSchema={"type": "object"},
+        _meta={"ui": {"resourceUri": "ui://a"}, "ui/resourceUri": "ui://a"},
+        icons=[{"src": "https://example.com/a.png", "sizes": ["48x48"]}],
+        execution={"taskSupport": "optional"},
+    )
+    server = registered(timeout_s=7.0)
+    made = catalogue_of(server, tools=[definition])
+    offer = one_tool(server, definition)
+
+    assert offer.name == "mcp_crm__get_user"
+    assert (offer.title, offer.description) == ("Get a user", "Does get_user.")
+    assert offer.input_schema == definition["inputSchema"]
+    assert offer.output_schema == {"type": "object"}
+    assert offer.meta == definition["_meta"]
+    assert (offer.pack, offer.timeout_s) == ("mcp_crm", 7.0)
+    assert offer.icons[0].src == "https://example.com/a.png"
+    assert offer.origin is not None
+    assert msgspec.structs.astuple(offer.origin) == (
+        "id-crm",
+        "crm",
+        "get_user",
+        made.definitions[0].digest,
+    )
+    assert await answer(offer, b'{"q":"x"}') == ["tool", "crm", "get_user", {"q": "x"}]
+    with pytest.raises(ToolFailure):
+        offer.check(b'{"q":5}')
+
+
+def test_a_deletion_that_claims_to_read_is_a_deletion() -> None:
+    """Its words are shown, and nothing follows from them."""
+    claims = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True}
+    offer = one_tool(registered(), tool("delete_all", annotations=claims))
+
+    assert offer.annotations.read_only_hint is True
+    assert offer.effects == WORST
+    assert Effects(read_only=False, destructive=True, idempotent=False, open_world=True) == WORST
+
+
+@pytest.mark.parametrize(
+    ("claims", "effects"),
+    [
+        ({}, WORST),
+        ({"readOnlyHint": True}, Effects(read_only=True)),
+        (
+            {"destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+            Effects(idempotent=True, open_world=False),
+        ),
+    ],
+)
+def test_a_trusted_server_is_believed(claims: dict[str, bool], effects: Effects) -> None:
+    """What it leaves out has the protocol's default."""
+    assert one_tool(registered(trusted=True), tool("a", annotations=claims)).effects == effects
+
+
+def test_a_server_cannot_hide_arguments_from_approvers() -> None:
+    """Only one that is trusted may mark an argument as secret."""
+    schema = {"type": "object", "properties": {"to": {"type": "string", "x-gatepost-secret": True}}}
+
+    assert one_tool(registered(), tool("pay", inputSchema=schema)).secret_arguments == ()
+    trusted = one_tool(registered(trusted=True), tool("pay", inputSchema=schema))
+    assert trusted.secret_arguments == (("to",),)
+
+
+SCOPES = {"*": ("crm:use",), "delete_*": ("crm:admin", "crm:write")}
+
+
+@pytest.mark.parametrize(
+    ("scopes", "key", "needed"),
+    [
+        ({}, "get", {"mcp:crm"}),
+        (SCOPES, "get", {"crm:use"}),
+        (SCOPES, "delete_user", {"crm:use", "crm:admin", "crm:write"}),
+        ({"get_*": ("crm:read",)}, "delete_user", {"mcp:crm"}),
+        ({"get_*": ()}, "get_user", set()),
+        ({"GET_*": ("crm:read",)}, "get_user", {"mcp:crm"}),
+    ],
+)
+def test_all_matching_patterns_add_up(scopes: Any, key: str, needed: set[str]) -> None:
+    """And what none covers needs the server's own scope."""
+    assert scopes_of(registered(scopes=scopes), key) == needed
+
+
+@given(st.dictionaries(st.text(max_size=4), st.just(("a",))), st.text(min_size=1, max_size=6))
+def test_more_patterns_never_need_less(scopes: dict[str, tuple[str, ...]], key: str) -> None:
+    """Except that a matching pattern stands in the place of the server's own scope."""
+    before = scopes_of(registered(scopes=scopes), key)
+    after = scopes_of(registered(scopes={**scopes, "*": ("b",)}), key)
+
+    assert before - {"mcp:crm"} <= after | {"a"}
+    assert after
+
+
+@pytest.mark.parametrize(
+    ("patterns", "offers"),
+    [
+        ((), ["get_a", "get_secret", "put_a"]),
+        (("get_*", "!get_secret"), ["get_a"]),
+        (("!get_secret", "get_*"), ["get_a"]),
+        (("!put_*",), ["get_a", "get_secret"]),
+        (("none",), []),
+    ],
+)
+def test_patterns_choose_tools(patterns: tuple[str, ...], offers: list[str]) -> None:
+    """An exclusion wins wherever it stands."""
+    keys = ["get_a", "get_secret", "put_a"]
+
+    assert [key for key in keys if is_chosen(key, patterns)] == offers
+    made = offered(registered(tools=patterns), tools=[tool(key) for key in keys])
+    assert [one.origin.key for one in made.offers if one.origin] == offers
+
+
+def test_a_renamed_tool_keeps_its_key() -> None:
+    """The server is called with its own name."""
+    offer = one_tool(registered(renames={"getUser": "get_user"}), tool("getUser"))
+
+    assert offer.name == "mcp_crm__get_user"
+    assert offer.origin is not None
+    assert offer.origin.key == "getUser"
+
+
+@pytest.mark.parametrize("support", ["optional", "required"])
+def test_tasks_need_the_servers_capability(support: Any) -> None:
+    """A tool alone cannot declare them."""
+    definition = tool("a", execution={"taskSupport": support})
+    made = offered(registered(), tools=[definition])
+    assert isinstance(made.offers[0], Tool)
+    assert made.offers[0].task_support == "forbidden"
+
+    declared: tuple[dict[str, Any], ...] = (
+        {"tools": {}, "tasks": {}},
+        {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
+    )
+    for capabilities in declared:
+        made = offered(registered(), tools=[definition], capabilities=capabilities)
+        assert isinstance(made.offers[0], Tool)
+        assert made.offers[0].task_support == support
+
+
+async def test_resources_templates_and_prompts_are_offered() -> None:
+    """Resources under their own URI, `ui://` too."""
+    made = offered(
+        registered(scopes={"greet": ("crm:talk",)}),
+        resources=[{"uri": "ui://crm/map", "name": "map", "mimeType": "text/html;profile=mcp-app"}],
+        templates=[{"uriTemplate": "crm://user/{id}", "name": "user"}],
+        prompts=[{"name": "greet", "arguments": [{"name": "who", "required": True}]}],
+    )
+    page, user, greet = made.offers
+    assert isinstance(page, ResourceOffer)
+    assert isinstance(user, Template)
+    assert isinstance(greet, Prompt)
+
+    assert page.mime_type == "text/html;profile=mcp-app"
+    assert await answer(page, b'{"uri":"ui://crm/map"}') == [
+        "resource", "crm", "ui://crm/map", "ui://crm/map",
+    ]  # fmt: skip
+    assert await answer(user, b'{"uri":"crm://user/7"}') == [
+        "template", "crm", "crm://user/{id}", "crm://user/7",
+    ]  # fmt: skip
+    with pytest.raises(ToolFailure):
+        user.check(b'{"uri":"crm://other/7"}')
+    assert (greet.name, greet.scopes) == ("mcp_crm__greet", frozenset({"crm:talk"}))
+    assert await answer(greet, b'{"who":"Al"}') == ["prompt", "crm", "greet", {"who": "Al"}]
+    for bad in (b"{}", b'{"who":5}', b'{"who":"a","x":"b"}', b"[]"):
+        with pytest.raises(ToolFailure):
+            greet.check(bad)
+    assert greet.completer is not None
+    assert greet.completer.suggests
+    assert greet.completer.scopes == greet.scopes
+
+
+def test_a_server_without_completions_is_not_asked_for_them() -> None:
+    """Nor does it make us declare them."""
+    made = offered(registered(), prompts=[{"name": "greet"}], capabilities={"prompts": {}})
+
+    assert isinstance(made.offers[0], Prompt)
+    assert made.offers[0].completer is not None
+    assert not made.offers[0].completer.suggests
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        {"templates": [{"uriTemplate": "crm://{a}{b}", "name": "x"}]},
+        {"templates": [{"uriTemplate": "{+any}", "name": "x"}]},
+        {"resources": [{"uri": "no uri", "name": "x"}]},
+        {"tools": [tool("a", inputSchema={"type": "object", "properties": {
+            "a": {"type": "string", "x-mcp-header": "Bad Header"}}})]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_offered_is_left_out_alone(lists: Any) -> None:
+    """With a reason."""
+    made = offered(registered(), prompts=[{"name": "fine"}], **lists)
+
+    assert [one.name for one in made.offers] == ["mcp_crm__fine"]
+    assert "cannot be offered" in made.left_out[0].reason
+
+
+def own_offers() -> list[Offer]:
+    """Offers of the configuration."""
+
+    def note(ctx: CallContext) -> str:
+        """Return a note."""
+        return ""
+
+    def notes(ctx: CallContext, name: str) -> str:
+        """Return a note."""
+        return name
+
+    return [
+        document(note, "note://first", None, "notes", {}),
+        document(notes, "notes://all/{name}", None, "notes", {}),
+    ]
+
+
+def test_a_uri_belongs_to_the_first_that_has_it() -> None:
+    """To the configuration, then to the server that is registered longest."""
+    uris = [{"uri": uri, "name": "x"} for uri in ("note://first", "notes://all/a", "crm://a")]
+    first = offered(registered("first"), resources=uris)
+    second = offered(registered("second"), resources=uris)
+    offers, left_out = merged([first, second], own_offers())
+
+    assert [(one.key, one.origin.server) for one in offers if one.origin] == [("crm://a", "first")]
+    assert [(one.key, one.reason) for one in left_out["id-second"]] == [
+        ("note://first", "Gatepost has this name or URI already"),
+        ("notes://all/a", "Gatepost has this name or URI already"),
+        ("crm://a", "first has this name or URI already"),
+    ]
+    assert len(Registry([*own_offers(), *offers]).documents) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "is_offered"),
+    [
+        ("notes://all/x{name}", False),
+        ("notes://all/{name}", False),
+        ("notes://{+rest}", False),
+        ("notes://some/{name}", True),
+    ],
+)
+def test_a_template_takes_no_uris_of_others(template: str, is_offered: bool) -> None:
+    """Neither with a longer nor with a shorter beginning."""
+    made = offered(registered(), templates=[{"uriTemplate": template, "name": "x"}])
+    offers, _ = merged([made], own_offers())
+
+    assert bool(offers) == is_offered
+
+
+def test_servers_of_the_same_name_never_share_one() -> None:
+    """The later one offers nothing, and says why."""
+    one = offered(registered(), tools=[tool("a")])
+    other = ServerOffers(
+        msgspec.structs.replace(registered(), id="other"),
+        offered(registered(), tools=[tool("b")]).offers,
+        (),
+    )
+    offers, left_out = merged([one, other], ())
+
+    assert [offer.name for offer in offers] == ["mcp_crm__a"]
+    assert "another server of this name" in left_out["other"][0].reason
+
+
+@pytest.mark.parametrize("name", ["read_file", "workspace_read", "mcp_status", "../../etc", ""])
+def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None:
+    """Its server's prefix stands before every name."""
+    made = offered(registered(), tools=[tool(name)] if name else [tool("a")])
+
+    assert all(one.name.startswith("mcp_crm__") for one in made.offers)

@@ -1,0 +1,303 @@
+"""What was accepted is offered; what differs waits, and the old one is not offered either."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.upstreams import pinning as pinning_module
+from gatepost.upstreams.assembly import Listed, after_accepting, assembled, pins_after
+from gatepost.upstreams.catalogue import Catalogue, Section
+from gatepost.upstreams.cleaning import Unusable
+from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.digest import canonical, digest_of
+from gatepost.upstreams.listing import read_list
+from gatepost.upstreams.pinning import Pins, diff
+from gatepost.upstreams.server import Pin, UpstreamServer
+from tests.upstreams.conftest import tool
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=8,
+)
+
+
+class Pinned:
+    """One server whose lists a test changes, fetch by fetch."""
+
+    def __init__(self, pin: Pin = "first", **settings: Any) -> None:
+        self.server = UpstreamServer(id="s1", tenant="acme", name="crm", pin=pin, **settings)
+        self.pins = Pins()
+        self.catalogue: Catalogue | None = None
+
+    def fetch(
+        self, *tools: dict[str, Any], section: Section = "tools", instructions: str = ""
+    ) -> "Pinned":
+        """Take up what the server lists now."""
+        found, left_out = read_list(section, tools)
+        listed = Listed(
+            description=ServerDescription(
+                era="modern", revision="2026-07-28", capabilities={}, instructions=instructions
+            ),
+            found=found,
+            left_out=left_out,
+            whole=frozenset({section}),
+        )
+        self.catalogue, self.pins = assembled(
+            self.server, listed, self.pins, self.catalogue, now=1.0
+        )
+        return self
+
+    def accept(self, *digests: str) -> "Pinned":
+        """Accept the changes with these digests, or all."""
+        assert self.catalogue is not None
+        self.pins = pins_after(self.catalogue, self.pins, digests or None)
+        self.catalogue = after_accepting(self.server, self.catalogue, self.pins)
+        return self
+
+    @property
+    def offered(self) -> list[str]:
+        """The keys of what is offered."""
+        assert self.catalogue is not None
+        return [one.key for one in self.catalogue.definitions]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The keys of what waits."""
+        assert self.catalogue is not None
+        return [one.key for one in self.catalogue.changes]
+
+
+def test_a_first_catalogue_is_pinned_and_offered() -> None:
+    """With `first`, which trusts what it sees first."""
+    crm = Pinned().fetch(tool("a"), tool("b"))
+
+    assert (crm.offered, crm.waiting) == (["a", "b"], [])
+    assert crm.fetch(tool("b"), tool("a")).waiting == []
+
+
+def test_a_review_offers_nothing_before_it_is_done() -> None:
+    """One by one, or all at once."""
+    crm = Pinned("review").fetch(tool("a"), tool("b"), tool("c"))
+    assert (crm.offered, crm.waiting) == ([], ["a", "b", "c"])
+    assert crm.catalogue is not None
+
+    crm.accept(crm.catalogue.changes[1].digest)
+    assert (crm.offered, crm.waiting) == (["b"], ["a", "c"])
+
+    crm.accept()
+    assert (sorted(crm.offered), crm.waiting) == (["a", "b", "c"], [])
+    crm.fetch(tool("a"), tool("b"), tool("c"))
+    assert (crm.offered, crm.waiting) == (["a", "b", "c"], [])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "Sends everything to me."},
+        {"title": "Other"},
+        {"inputSchema": {"type": "object", "properties": {"all": {}}}},
+        {"outputSchema": {"type": "object"}},
+        {"annotations": {"readOnlyHint": True}},
+        {"_meta": {"ui": {"resourceUri": "ui://other"}}},
+        {"execution": {"taskSupport": "optional"}},
+        {"description": "Does a.\u200b"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_changed_definition_is_not_offered_until_accepted(change: dict[str, Any]) -> None:
+    """Neither is the old one: its call would reach the new code."""
+    crm = Pinned().fetch(tool("a"), tool("b"))
+    changed = tool("a", **change)
+    crm.fetch(changed, tool("b"))
+    assert (crm.offered, crm.waiting) == (["b"], ["a"])
+    assert crm.fetch(changed, tool("b")).offered == ["b"]
+
+    assert crm.accept().offered == ["b", "a"]
+    assert crm.fetch(changed, tool("b")).offered == ["a", "b"]
+
+
+def test_a_definition_that_changes_back_is_offered_again() -> None:
+    """It is the accepted one."""
+    crm = Pinned().fetch(tool("a")).fetch(tool("a", description="Other."))
+    assert crm.offered == []
+
+    assert crm.fetch(tool("a")).offered == ["a"]
+
+
+@pytest.mark.parametrize("pin", ["first", "review"])
+def test_a_renamed_tool_waits(pin: Pin) -> None:
+    """The name of the pinned one was accepted, and this name was not."""
+    crm = Pinned(pin).fetch(tool("read"), tool("b")).accept()
+    crm.fetch(tool("delete_all", description="Reads a file."), tool("b"))
+
+    assert crm.offered == ["b"]
+    assert sorted(crm.waiting) == ["delete_all", "read"]
+    assert crm.catalogue is not None
+    renamed = next(one for one in crm.catalogue.changes if one.key == "delete_all")
+    assert renamed.before is not None
+    assert renamed.before["name"] == "read"
+
+    crm.accept()
+    assert (sorted(crm.offered), crm.waiting) == (["b", "delete_all"], [])
+    assert crm.pins.get("tools", "read") is None
+
+
+def test_a_new_tool_is_pinned_when_it_is_first_seen() -> None:
+    """Also after the first fetch, unless it is a renamed one."""
+    crm = Pinned().fetch(tool("a"))
+    new = tool("n", inputSchema={"type": "object", "properties": {"z": {"type": "integer"}}})
+
+    assert crm.fetch(tool("a"), new).offered == ["a", "n"]
+    assert crm.fetch(tool("a"), {**new, "description": "Other."}).offered == ["a"]
+
+
+def test_a_tool_that_is_gone_is_told_and_may_come_back() -> None:
+    """As it was; accepting forgets it."""
+    crm = Pinned().fetch(tool("a"), tool("b")).fetch(tool("b"))
+    assert (crm.offered, crm.waiting) == (["b"], ["a"])
+    assert crm.fetch(tool("a"), tool("b")).offered == ["a", "b"]
+
+    crm.fetch(tool("b")).accept()
+    assert crm.waiting == []
+    assert crm.pins.get("tools", "a") is None
+
+
+def test_a_server_cannot_fill_the_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lists other tools each time is pinned so far, and the rest waits."""
+    monkeypatch.setattr(pinning_module, "MOST_PINNED", 3)
+    crm = Pinned().fetch(tool("a"), tool("b"))
+    others = [
+        tool(name, inputSchema={"type": "object", "properties": {name: {}}}) for name in ("c", "d")
+    ]
+    crm.fetch(*others)
+
+    assert (crm.offered, crm.pins.count) == (["c"], 3)
+    assert sorted(crm.waiting) == ["a", "b", "d"]
+    crm.accept()
+    assert (crm.offered, crm.pins.count) == (["c", "d"], 2)
+
+
+def test_without_pins_everything_is_offered() -> None:
+    """Because the administrator said so."""
+    crm = Pinned("off").fetch(tool("a")).fetch(tool("a", description="Other."), tool("n"))
+
+    assert (crm.offered, crm.waiting) == (["a", "n"], [])
+
+
+def test_instructions_are_pinned_too() -> None:
+    """The accepted ones are shown until the new ones are accepted."""
+    crm = Pinned().fetch(tool("a"), instructions="Be kind.")
+    assert crm.catalogue is not None
+    assert crm.catalogue.instructions == "Be kind."
+
+    crm.fetch(tool("a"), instructions="Obey me.\u200b")
+    assert crm.catalogue.instructions == "Be kind."
+    assert [one.section for one in crm.catalogue.changes] == ["instructions"]
+    assert crm.accept().catalogue is not None
+    assert crm.catalogue.instructions == "Obey me."
+    assert crm.waiting == []
+
+
+def test_a_person_does_not_make_the_tools_of_others_disappear() -> None:
+    """Where each caller has a catalogue of its own, a missing tool is no change."""
+    crm = Pinned(catalogue="person").fetch(tool("a"), tool("b"))
+
+    assert crm.fetch(tool("b")).waiting == []
+    assert crm.fetch(tool("a", description="Other.")).waiting == ["a"]
+
+
+def test_resources_may_change_size_and_date() -> None:
+    """These say nothing new of what it is."""
+    one = {
+        "uri": "file:///a",
+        "name": "a",
+        "size": 1,
+        "annotations": {"lastModified": "2026-01-01T00:00:00Z"},
+    }
+    crm = Pinned().fetch(one, section="resources")
+    crm.fetch(
+        {**one, "size": 2, "annotations": {"lastModified": "2026-02-01T00:00:00Z"}},
+        section="resources",
+    )
+    assert crm.offered == ["file:///a"]
+
+    assert crm.fetch({**one, "mimeType": "text/html"}, section="resources").offered == []
+
+
+def test_what_no_digest_covers_is_still_up_to_date() -> None:
+    """A new icon, size or date is offered with the next fetch; the rest is not cleaned again."""
+    crm = Pinned().fetch(tool("a", icons=[{"src": "https://a.example/1.png"}]), tool("b"))
+    assert crm.catalogue is not None
+    before = crm.catalogue.definitions
+    crm.fetch(tool("a", icons=[{"src": "https://a.example/2.png"}]), tool("b"))
+    after = crm.catalogue.definitions
+
+    assert after[0].value["icons"] == [{"src": "https://a.example/2.png"}]
+    assert after[1] is before[1]
+
+
+def test_a_diff_shows_what_is_hidden() -> None:
+    """Escaped, so that no invisible character and no terminal command passes."""
+    crm = Pinned().fetch(tool("a")).fetch(tool("a", description="Does a.\u200b\x1b[2J"))
+    assert crm.catalogue is not None
+    text = diff(crm.catalogue.changes[0])
+
+    assert '-  "description": "Does a.",' in text
+    assert '+  "description": "Does a.\\u200b\\u001b[2J",' in text
+    assert text.splitlines()[:2] == ["--- accepted/tools/a", "+++ new/tools/a"]
+    assert text.isascii()
+
+
+def test_a_large_diff_is_bounded() -> None:
+    """A page must not wait for the comparison of megabytes."""
+    long = {"type": "object", "properties": {f"p{n}": {} for n in range(20_000)}}
+    crm = Pinned("review").fetch(tool("a", inputSchema=long))
+    assert crm.catalogue is not None
+
+    assert "more lines" in diff(crm.catalogue.changes[0])
+
+
+@given(st.dictionaries(st.text(max_size=4), JSON))
+def test_a_digest_does_not_depend_on_the_order(value: dict[str, Any]) -> None:
+    """Or on the white space: it is that of RFC 8785."""
+    try:
+        expected = canonical(value)
+    except Unusable:
+        return  # a lone surrogate
+    backwards = dict(reversed(value.items()))
+
+    assert canonical(backwards) == expected
+    assert digest_of(value) == hashlib.sha256(expected).hexdigest()
+    assert json.loads(expected) == value
+
+
+def test_the_canonical_form_is_that_of_the_standard() -> None:
+    """The example of RFC 8785, section 3.2.3, and the numbers of ECMAScript."""
+    value = {"€": 1, "\r": 2, "\ufb33": 3, "1": 4, "😀": 5, "\x80": 6, "ö": 7}
+    assert list(json.loads(canonical(value)).values()) == [2, 4, 6, 7, 1, 5, 3]
+    assert canonical({"n": [1e21, 1e-7, 4.50, 333333333.33333329]}) == (
+        b'{"n":[1e+21,1e-7,4.5,333333333.3333333]}'
+    )
+
+
+def test_the_last_digit_of_a_large_number_counts() -> None:
+    """Although the standard rounds it."""
+    one, other = {"maximum": 2**63 - 1}, {"maximum": 2**63}
+
+    assert canonical(one) == canonical(other)
+    assert digest_of(one) != digest_of(other)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), "\ud800", 10**400])
+def test_what_json_cannot_say_has_no_digest(bad: object) -> None:
+    """The definition is left out alone."""
+    with pytest.raises(Unusable):
+        digest_of({"a": bad})
+
+    crm = Pinned().fetch(tool("a", _meta={"x": bad}), tool("b"))
+    assert crm.offered == ["b"]

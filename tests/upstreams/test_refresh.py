@@ -1,0 +1,367 @@
+"""Keeping catalogues fresh: in time, once for all replicas, and no server delays another."""
+
+import asyncio
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.upstreams import update as update_module
+from gatepost.upstreams.connection import (
+    ConnectionFailure,
+    UpstreamResult,
+)
+from gatepost.upstreams.leases import Leases
+from gatepost.upstreams.plan import BUSY_CALLS, LAST_RETRY_S, LEAST_S, MOST_S
+from gatepost.upstreams.refresh import LEASE_S, OTHERS_S, USED_S
+from gatepost.upstreams.store import UpstreamStore
+from tests.upstreams.conftest import (
+    Clock,
+    Replica,
+    ScriptedConnections,
+    ScriptedUpstream,
+    register,
+    tool,
+)
+
+ALICE, BOB = ("acme", "iss", "user", "alice"), ("acme", "iss", "user", "bob")
+
+
+@pytest.mark.requirement("E3")
+async def test_a_server_is_fetched_when_it_is_first_used(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """And then not before its catalogue is stale."""
+    server = await register(replica.store)
+    await replica.settle()
+    assert upstream.asked == []
+
+    replica.refresher.used("acme")
+    await replica.settle()
+    assert await replica.keys(server) == ["a"]
+    assert (await replica.catalogue(server)).fetched_at == 1_000
+    assert replica.announced == [("acme", frozenset({"tools"}))]
+
+    replica.clock.now += MOST_S * 0.89
+    replica.refresher.used("acme")
+    await replica.settle()
+    assert len(upstream.asked) == 1
+    replica.clock.now += MOST_S * 0.12
+    await replica.settle()
+    assert len(upstream.asked) == 2
+    assert replica.announced == [("acme", frozenset({"tools"}))]
+
+
+async def test_a_server_says_how_long_its_lists_are_good(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """But it is not asked all the time."""
+    upstream.more = {"ttlMs": 0}
+    await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    await replica.settle()
+    assert len(upstream.asked) == 1
+
+    replica.clock.now += LEAST_S
+    await replica.settle()
+    assert len(upstream.asked) == 2
+
+
+async def test_a_busy_server_is_refreshed_early(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """So that its callers meet no stale catalogue."""
+    server = await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    replica.clock.now += MOST_S / 2
+    await replica.settle()
+    assert len(upstream.asked) == 1
+
+    for _ in range(BUSY_CALLS):
+        replica.refresher.called("acme", server.id)
+    await replica.settle()
+    assert len(upstream.asked) == 2
+    await replica.settle()
+    assert len(upstream.asked) == 2
+
+
+async def test_a_tenant_that_is_not_used_is_left_alone(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """From a day after its last use."""
+    await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    replica.clock.now += USED_S + 1
+    await replica.settle()
+
+    assert len(upstream.asked) == 1
+
+
+@pytest.mark.requirement("E3")
+async def test_a_refresh_can_be_forced(replica: Replica, upstream: ScriptedUpstream) -> None:
+    """Several at once are one fetch; the answer has the new catalogue."""
+    server = await register(replica.store)
+    await replica.refresher.refresh("acme", server.id)
+    upstream.lists["tools/list"].append(tool("b", inputSchema={"type": "object"}))
+    made = await asyncio.gather(*(replica.refresher.refresh("acme", server.id) for _ in range(5)))
+
+    assert [[one.key for one in each.definitions] for each in made] == [["a", "b"]] * 5
+    assert len(upstream.asked) == 2
+    with pytest.raises(LookupError):
+        await replica.refresher.refresh("beta", server.id)
+
+
+async def test_a_cancelled_refresh_does_not_end_that_of_others(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """Each waits for the same fetch."""
+    server = await register(replica.store)
+    upstream.may_answer.clear()
+    first = asyncio.create_task(replica.refresher.refresh("acme", server.id))
+    second = asyncio.create_task(replica.refresher.refresh("acme", server.id))
+    await asyncio.sleep(0)
+    first.cancel()
+    upstream.may_answer.set()
+
+    assert len((await second).definitions) == 1
+
+
+async def test_an_outage_keeps_the_last_good_catalogue(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """And says since when; the server is tried again with growing pauses."""
+    server = await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    down = ConnectionFailure("unreachable", "The server crm cannot be reached.")
+    upstream.answer = lambda *_: down
+    replica.clock.now += MOST_S
+    await replica.settle()
+
+    failing = await replica.catalogue(server)
+    assert [one.key for one in failing.definitions] == ["a"]
+    assert failing.fetched_at == 1_000
+    assert failing.failing_since == 1_000 + MOST_S
+    assert failing.failure == "The server crm cannot be reached."
+    asked = len(upstream.asked)
+    for _ in range(200):
+        replica.clock.now += 18
+        replica.refresher.used("acme")
+        await replica.settle()
+    assert 6 <= len(upstream.asked) - asked <= 14
+    assert (await replica.catalogue(server)).failing_since == 1_000 + MOST_S
+
+    upstream.answer = upstream.listed
+    replica.clock.now += LAST_RETRY_S * 1.2
+    await replica.settle()
+    mended = await replica.catalogue(server)
+    assert (mended.failing_since, mended.failure) == (None, "")
+
+
+async def test_a_server_that_never_answered_fails_with_a_sentence(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """Whoever registers it hears at once, and reads it later."""
+    server = await register(replica.store)
+    upstream.answer = lambda *_: ConnectionFailure("unauthorized", "The server crm answers 401.")
+
+    with pytest.raises(ConnectionFailure, match="answers 401"):
+        await replica.refresher.refresh("acme", server.id)
+    assert (await replica.catalogue(server)).failure == "The server crm answers 401."
+    assert (await replica.catalogue(server)).fetched_at == 0
+
+
+async def test_a_slow_server_is_given_up(
+    replica: Replica, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time for one fetch."""
+    monkeypatch.setattr(update_module, "FETCH_S", 0.05)
+    server = await register(replica.store)
+    upstream.may_answer.clear()
+
+    with pytest.raises(ConnectionFailure, match="did not list") as failed:
+        await replica.refresher.refresh("acme", server.id)
+    assert failed.value.reason == "timeout"
+
+
+async def test_one_slow_server_delays_no_other(
+    running: Replica, connections: ScriptedConnections
+) -> None:
+    """Of the same tenant or of another."""
+    connections.upstreams["slow"] = ScriptedUpstream()
+    connections.upstreams["slow"].may_answer.clear()
+    await register(running.store, "slow")
+    fast = await register(running.store)
+    others = await register(running.store, tenant="beta")
+    running.refresher.used("acme")
+    running.refresher.used("beta")
+
+    await running.hears(announced=2)
+    assert await running.keys(fast) == ["a"]
+    assert await running.keys(others) == ["a"]
+
+
+async def test_one_replica_fetches_for_all(
+    in_memory: UpstreamStore, connections: ScriptedConnections, clock: Clock
+) -> None:
+    """The others read it from the store."""
+    upstream = connections.upstreams["crm"]
+    server = await register(in_memory)
+    replicas = [Replica(in_memory, connections, clock) for _ in range(3)]
+    for one in replicas:
+        one.refresher.used("acme")
+    await asyncio.gather(*(one.settle() for one in replicas))
+    assert len(upstream.asked) == 1
+
+    clock.now += OTHERS_S * 1.2
+    for _ in range(3):
+        await asyncio.gather(*(one.settle() for one in replicas))
+    assert len(upstream.asked) == 1
+    assert await replicas[2].keys(server) == ["a"]
+
+
+async def test_a_changed_registration_is_fetched_again(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """Because its credential or pin may be another one; a disabled one is not."""
+    server = await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+    replica.clock.now += 10
+    server = await replica.store.replace(msgspec.structs.replace(server, renames={"a": "z"}))
+    await replica.settle()
+
+    assert len(upstream.asked) == 2
+    assert (await replica.catalogue(server)).definitions[0].name == "mcp_crm__z"
+    replica.clock.now += 10
+    await replica.store.replace(msgspec.structs.replace(server, status="disabled"))
+    await replica.settle()
+    assert len(upstream.asked) == 2
+
+
+async def test_a_server_that_is_deleted_meanwhile_leaves_nothing(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """A fetch that ends later does not bring its catalogue back."""
+    server = await register(replica.store)
+    upstream.may_answer.clear()
+    fetch = asyncio.create_task(replica.refresher.refresh("acme", server.id))
+    await asyncio.sleep(0)
+    await replica.store.delete("acme", server.id)
+    upstream.may_answer.set()
+    await fetch
+
+    assert await replica.store.catalogues.get("acme", server.id) is None
+    assert await replica.store.catalogues.pins("acme", server.id) == (
+        (await replica.store.catalogues.pins("acme", "none"))[0],
+        0,
+    )
+    assert replica.announced == []
+
+
+async def test_catalogues_of_persons_are_fetched_as_these_persons(
+    replica: Replica, connections: ScriptedConnections
+) -> None:
+    """Each with its own connection."""
+    connections.personal["crm", ALICE] = ScriptedUpstream(tool("alices"))
+    connections.personal["crm", BOB] = ScriptedUpstream(tool("bobs"))
+    server = await register(replica.store, catalogue="person")
+    for who in (ALICE, BOB):
+        replica.refresher.want(server, who)
+    await replica.settle()
+
+    assert await replica.keys(server, ALICE) == ["alices"]
+    assert await replica.keys(server, BOB) == ["bobs"]
+    assert connections.upstreams["crm"].asked == []
+
+
+async def test_the_catalogue_has_its_own_credential(
+    replica: Replica, connections: ScriptedConnections
+) -> None:
+    """Calls keep the other one."""
+    server = await register(replica.store, credential="calls", list_credential="lists")
+    await replica.refresher.refresh("acme", server.id)
+
+    assert [one.credential for one in connections.used] == ["lists"]
+
+
+async def test_cache_scope_public_changes_nothing(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """A catalogue stays with the tenant or the caller for whom it was fetched."""
+    upstream.more = {"cacheScope": "public", "ttlMs": 5_000}
+    server = await register(replica.store)
+    made = await replica.refresher.refresh("acme", server.id)
+
+    assert made.ttl_ms == 5_000
+    assert await replica.store.catalogues.get("beta", server.id) is None
+
+
+async def test_a_changed_definition_waits_over_fetches(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """A definition that is accepted during a fetch is offered afterwards."""
+    server = await register(replica.store)
+    await replica.refresher.refresh("acme", server.id)
+    upstream.lists["tools/list"] = [tool("a", description="Now deletes everything.")]
+    await replica.refresher.refresh("acme", server.id)
+    assert await replica.keys(server) == []
+
+    upstream.may_answer.clear()
+    fetch = asyncio.create_task(replica.refresher.refresh("acme", server.id))
+    await asyncio.sleep(0)
+    assert await replica.store.catalogues.accept(server) == 1
+    upstream.may_answer.set()
+    await fetch
+    assert await replica.keys(server) == ["a"]
+
+
+async def test_a_replica_that_dies_in_a_fetch_is_replaced(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """When its lease is over."""
+    server = await register(replica.store)
+    gone = Leases(replica.store._records, clock=replica.clock)
+    assert await gone.take("acme", f"fetch/{server.id}", LEASE_S)
+    replica.refresher.used("acme")
+    await replica.settle()
+    assert upstream.asked == []
+
+    replica.clock.now += LEASE_S
+    await replica.settle()
+    assert await replica.keys(server) == ["a"]
+
+
+async def test_a_lying_result_breaks_only_its_own_server(
+    replica: Replica, upstream: ScriptedUpstream, connections: ScriptedConnections
+) -> None:
+    """The others' catalogues are stored all the same."""
+    connections.upstreams["liar"] = ScriptedUpstream()
+    connections.upstreams["liar"].answer = lambda *_: UpstreamResult({"tools": "all of them"})
+    liar, crm = await register(replica.store, "liar"), await register(replica.store)
+    replica.refresher.used("acme")
+    await replica.settle()
+
+    assert await replica.keys(crm) == ["a"]
+    assert (await replica.catalogue(liar)).failure == (
+        "The server liar answers tools/list without a list."
+    )
+
+
+async def test_an_unforeseen_error_is_not_met_each_second(
+    replica: Replica, upstream: ScriptedUpstream
+) -> None:
+    """It is logged, and the server is tried again with growing pauses."""
+    await register(replica.store)
+    upstream.answer = lambda *_: 1 / 0  # type: ignore[return-value]
+    replica.refresher.used("acme")
+    with capture_logs() as logged:
+        for _ in range(10):
+            await replica.settle()
+            replica.clock.now += 1
+
+    assert len(upstream.asked) == 1
+    assert [one["error"] for one in logged] == ["ZeroDivisionError"]

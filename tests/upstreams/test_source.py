@@ -1,0 +1,267 @@
+"""The offers of a process's tenants: snapshots of the store, never of a server."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.tenant_offers import Agent, OfferSource, TenantOffers
+from gatepost.upstreams import source as source_module
+from gatepost.upstreams import watch as watch_module
+from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.listing import read_list
+from gatepost.upstreams.pinning import Pins
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.source import NOTHING, RETRY_S, UpstreamOffers, Wanted
+from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.watch import ChangeWatch
+from gatepost_authz.caller import TenantContext
+from tests.upstreams.conftest import Clock, NamedCalls, register, tool
+
+
+def caller(tenant: str = "acme", subject: str = "alice") -> TenantContext:
+    return TenantContext(
+        tenant_id=tenant,
+        issuer="https://id.example.com",
+        subject=subject,
+        subject_kind="user",
+        resource="https://mcp.example.com/mcp",
+        expires_at=2**31,
+    )
+
+
+class Remembered(Wanted):
+    """What the source asked for."""
+
+    def __init__(self) -> None:
+        self.wanted: list[tuple[str, tuple[str, ...] | None]] = []
+
+    def want(self, server: UpstreamServer, principal: tuple[str, ...] | None) -> None:
+        self.wanted.append((server.name, principal))
+
+
+class Process:
+    """What one replica has."""
+
+    def __init__(self, store: UpstreamStore, clock: Clock) -> None:
+        self.watch = ChangeWatch(store.counter)
+        self.wanted = Remembered()
+        self.source: OfferSource = UpstreamOffers(
+            store, self.watch, NamedCalls(), wanted=self.wanted, clock=clock
+        )
+
+    async def offers(self, who: TenantContext) -> TenantOffers:
+        """Return what the registry gets."""
+        return self.source.at_hand(who) or await self.source.load(who)
+
+    async def names(self, who: TenantContext) -> list[str]:
+        """Return the names of the offers, as the next call sees them."""
+        await self.watch.look()
+        return [one.name for one in (await self.offers(who)).offers]
+
+
+@pytest.fixture
+def process(in_memory: UpstreamStore, clock: Clock) -> Process:
+    return Process(in_memory, clock)
+
+
+async def put(
+    store: UpstreamStore,
+    server: UpstreamServer,
+    *tools: dict[str, Any],
+    who: TenantContext | None = None,
+    ttl_ms: int = 60_000,
+) -> None:
+    """Store what a fetch brought."""
+    description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
+    found, _ = read_list("tools", tools)
+    listed = Listed(description=description, found=found, ttl_ms=ttl_ms)
+    made, _ = assembled(server, listed, Pins(), None, now=1.0)
+    await store.catalogues.put(server.tenant, made, None if who is None else who.principal_key)
+
+
+async def test_a_tenant_without_servers_has_nothing(process: Process) -> None:
+    """And is not asked for again."""
+    assert process.source.at_hand(caller()) is None
+    loaded = await process.source.load(caller())
+
+    assert (loaded.offers, loaded.ttl_ms) == (NOTHING.offers, None)
+    assert process.source.at_hand(caller()) is loaded
+    assert process.wanted.wanted == []
+
+
+async def test_a_catalogue_is_offered_until_it_changes(
+    in_memory: UpstreamStore, process: Process, clock: Clock
+) -> None:
+    """Another replica's change reaches this one with its next look."""
+    server = await register(in_memory)
+    assert await process.names(caller()) == []
+    assert process.wanted.wanted == [("crm", None)]
+
+    await put(in_memory, server, tool("a"), ttl_ms=5_000)
+    assert await process.names(caller()) == ["mcp_crm__a"]
+    first = process.source.at_hand(caller())
+    assert first is not None
+    assert first.ttl_ms == 5_000
+
+    clock.now += 1
+    other = await register(in_memory, "other")
+    await put(in_memory, other, tool("b"), ttl_ms=9_000)
+    assert await process.names(caller()) == ["mcp_crm__a", "mcp_other__b"]
+    second = process.source.at_hand(caller())
+    assert second is not None
+    assert second.ttl_ms == 5_000
+    assert second.offers[0] is first.offers[0]
+
+    await in_memory.replace(msgspec.structs.replace(server, status="disabled"))
+    assert await process.names(caller()) == ["mcp_other__b"]
+    await in_memory.delete("acme", other.id)
+    assert await process.names(caller()) == []
+
+
+async def test_the_same_content_is_the_same_snapshot(
+    in_memory: UpstreamStore, process: Process
+) -> None:
+    """So that lists that were encoded for it stay good."""
+    server = await register(in_memory)
+    await put(in_memory, server, tool("a"))
+    first = await process.offers(caller())
+    await put(in_memory, server, tool("a"))
+    await process.watch.look()
+
+    assert process.source.at_hand(caller()) is None
+    assert await process.source.load(caller()) is first
+
+
+async def test_tenants_never_meet(in_memory: UpstreamStore, process: Process) -> None:
+    """Also with servers of the same name."""
+    for tenant in ("acme", "beta"):
+        server = await register(in_memory, tenant=tenant)
+        await put(in_memory, server, tool(f"of_{tenant}"))
+
+    assert await process.names(caller()) == ["mcp_crm__of_acme"]
+    assert await process.names(caller("beta")) == ["mcp_crm__of_beta"]
+    at_hand = process.source.at_hand(caller())
+    await register(in_memory, "new", tenant="beta")
+    await process.watch.look()
+    assert process.source.at_hand(caller()) is at_hand
+    assert process.source.at_hand(caller("beta")) is None
+
+
+async def test_each_person_has_a_catalogue_of_its_own(
+    in_memory: UpstreamStore, process: Process, clock: Clock
+) -> None:
+    """It is fetched beside the list, and offered to that person alone."""
+    shared = await register(in_memory, "shared")
+    await put(in_memory, shared, tool("s"))
+    clock.now += 1
+    own = await register(in_memory, "own", catalogue="person")
+    alice, bob = caller(), caller(subject="bob")
+    assert await process.names(alice) == ["mcp_shared__s"]
+    assert process.wanted.wanted == [("own", alice.principal_key)]
+
+    await put(in_memory, own, tool("alices"), who=alice)
+    assert await process.names(alice) == ["mcp_shared__s", "mcp_own__alices"]
+    assert await process.names(bob) == ["mcp_shared__s"]
+    mine, others = process.source.at_hand(alice), process.source.at_hand(bob)
+    assert mine is not None
+    assert others is not None
+    assert mine.offers[0] is others.offers[0]
+
+
+async def test_agents_are_part_of_the_snapshot(in_memory: UpstreamStore, process: Process) -> None:
+    """By client id."""
+    agent = AgentRegistration(
+        id="",
+        tenant="acme",
+        name="helper",
+        client_ids=("claude", "cursor"),
+        capabilities=("pack:notes",),
+        mode="search",
+    )
+    assert (await process.offers(caller())).agents == {}
+    await in_memory.create_agent(agent)
+    await process.watch.look()
+
+    expected = Agent(frozenset({"pack:notes"}), "search")
+    assert (await process.offers(caller())).agents == {"claude": expected, "cursor": expected}
+
+
+async def test_an_outage_of_the_store_keeps_what_is_known(
+    in_memory: UpstreamStore, process: Process, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant that was never loaded hears of it."""
+    server = await register(in_memory)
+    await put(in_memory, server, tool("a"))
+    known = await process.offers(caller())
+    await in_memory.delete("acme", server.id)
+    await process.watch.look()
+    asked = 0
+
+    async def out(tenant: str) -> list[UpstreamServer]:
+        nonlocal asked
+        asked += 1
+        raise StoreUnavailable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(in_memory, "servers", out)
+        assert await process.offers(caller()) is known
+        assert await process.offers(caller()) is known
+        assert asked == 1
+        with pytest.raises(StoreUnavailable):
+            await process.offers(caller("beta"))
+    clock.now += RETRY_S
+    assert (await process.offers(caller())).offers == ()
+
+
+async def test_a_change_during_the_reading_is_not_missed(
+    in_memory: UpstreamStore, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot is outdated as soon as it is made."""
+    server = await register(in_memory)
+    agents = in_memory.agents
+
+    async def changing(tenant: str) -> list[AgentRegistration]:
+        await put(in_memory, server, tool("b"))
+        await process.watch.look()
+        return await agents(tenant)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(in_memory, "agents", changing)
+        await process.source.load(caller())
+    assert process.source.at_hand(caller()) is None
+    assert await process.names(caller()) == ["mcp_crm__b"]
+
+
+async def test_memory_is_bounded(
+    in_memory: UpstreamStore, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tenant that was not used longest goes first."""
+    monkeypatch.setattr(source_module, "MOST_TENANTS", 2)
+    for tenant in ("acme", "beta", "acme", "gamma"):
+        await process.offers(caller(tenant))
+
+    assert process.source.at_hand(caller("acme")) is not None
+    assert process.source.at_hand(caller("gamma")) is not None
+    assert process.source.at_hand(caller("beta")) is None
+
+
+async def test_a_published_change_is_seen_at_once(
+    in_memory: UpstreamStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the next poll, through the relay."""
+    monkeypatch.setattr(watch_module, "POLL_S", 3_600)
+    watch = ChangeWatch(in_memory.counter)
+    changed = asyncio.Event()
+    watch.tell(lambda tenant: changed.set() if tenant == "acme" else None)
+    await watch.track("acme")
+
+    async with asyncio.timeout(10), watch.watching():
+        for _ in range(100):  # the subscription begins a little after the block
+            await in_memory.counter.changed("acme")
+            await asyncio.sleep(0)
+        await changed.wait()

@@ -1,0 +1,363 @@
+"""Registrations, catalogues and pins of tenants, on every backend."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.secrets.cache import SecretCache
+from gatepost.secrets.names import SecretRefused
+from gatepost.storage.memory.records import MemoryRecords
+from gatepost.storage.records import Records
+from gatepost.storage.relay import MemoryRelay
+from gatepost.upstreams import store as store_module
+from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.assembly import Listed, assembled
+from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.changes import ChangeCounter
+from gatepost.upstreams.connection import ServerDescription
+from gatepost.upstreams.listing import read_list
+from gatepost.upstreams.pinning import Pins
+from gatepost.upstreams.sealed_headers import SealedHeaders, ServerSecrets
+from gatepost.upstreams.server import StdioProgram, UpstreamServer
+from gatepost.upstreams.store import (
+    UNFINISHED_S,
+    CredentialsBound,
+    NameTaken,
+    RegistrationChanged,
+    TooManyRegistrations,
+    UpstreamStore,
+    configured_id,
+)
+from tests.upstreams.conftest import Clock, tool
+
+KEY, VALUE = "the-api-key-of-crm", "the-header-value"
+SECRETS = ServerSecrets(api_key=KEY, headers={"X-Custom": VALUE, "X-Version": "2"})
+
+
+def draft(name: str = "crm", tenant: str = "acme", **settings: Any) -> UpstreamServer:
+    """A registration that is not stored yet."""
+    url = settings.pop("url", "https://crm.example.com/mcp")
+    return UpstreamServer(id="", tenant=tenant, name=name, url=url, **settings)
+
+
+def agent(*client_ids: str, name: str = "helper", tenant: str = "acme") -> AgentRegistration:
+    """An agent that is not stored yet."""
+    return AgentRegistration(id="", tenant=tenant, name=name, client_ids=client_ids)
+
+
+async def everything(records: Records, tenant: str) -> list[tuple[str, bytes]]:
+    """All that is stored of a tenant for upstreams, and its sealed values."""
+    subjects = ["mcp_servers", "mcp_server_names", "mcp_catalogues", "mcp_pins", "secrets"]
+    return [
+        (f"{subject}/{entry.key}", entry.value)
+        for subject in subjects
+        for entry in await records.of(tenant).entries(subject).all()
+    ]
+
+
+@pytest.mark.requirement("E1", "E7")
+async def test_a_server_comes_back_as_it_was_registered(store: UpstreamStore) -> None:
+    """With an id, its times and revision 1."""
+    made = await store.create(
+        draft(
+            description="CRM",
+            status="disabled",
+            scopes={"*": ("crm:use",)},
+            tools=("get_*",),
+            renames={"a": "b"},
+            allow=("sampling",),
+        )
+    )
+
+    assert (made.source, made.created_at, made.updated_at, made.revision) == (
+        "api",
+        1_000,
+        1_000,
+        1,
+    )
+    assert await store.server("acme", made.id) == made
+    assert await store.servers("acme") == [made]
+    assert await store.server("beta", made.id) is None
+    assert await store.servers("beta") == []
+
+
+async def test_a_name_is_given_once(store: UpstreamStore) -> None:
+    """In a tenant; another tenant may have it too."""
+    made = await store.create(draft())
+    await store.create(draft(tenant="beta"))
+    with pytest.raises(NameTaken):
+        await store.create(draft())
+    other = await store.create(draft("other"))
+    with pytest.raises(NameTaken):
+        await store.replace(msgspec.structs.replace(other, name="crm"))
+
+    moved = await store.replace(msgspec.structs.replace(made, name="sales"))
+    assert (moved.name, moved.revision) == ("sales", 2)
+    await store.create(draft())
+
+
+@pytest.mark.parametrize(
+    "change", [{"transport": "stdio"}, {"program": StdioProgram(command="sh")}]
+)
+async def test_no_program_can_be_registered(in_memory: UpstreamStore, change: Any) -> None:
+    """Whatever stands before the store: it would run on this machine."""
+    with pytest.raises(ValueError, match="configuration alone"):
+        await in_memory.create(draft(**change))
+    made = await in_memory.create(draft())
+    with pytest.raises(ValueError, match="configuration alone"):
+        await in_memory.replace(msgspec.structs.replace(made, **change))
+
+
+async def test_of_several_at_once_one_gets_the_name(store: UpstreamStore) -> None:
+    """Also over several replicas, because the database decides."""
+    results = await asyncio.gather(
+        *(store.create(draft()) for _ in range(5)), return_exceptions=True
+    )
+
+    assert [type(one).__name__ for one in results].count("NameTaken") == 4
+    assert len(await store.servers("acme")) == 1
+
+
+async def test_a_name_of_a_registration_that_never_came_is_free_again(
+    store: UpstreamStore, records: Records, clock: Clock
+) -> None:
+    """The process may have stopped between the two."""
+    names = records.of("acme").entries("mcp_server_names")
+    await names.put("crm", b"gone", now=clock())
+    with pytest.raises(NameTaken):
+        await store.create(draft())
+
+    clock.now += UNFINISHED_S
+    assert (await store.create(draft())).name == "crm"
+
+
+async def test_a_change_meets_the_revision_that_was_read(store: UpstreamStore) -> None:
+    """So that no administrator undoes the change of another one unseen."""
+    made = await store.create(draft())
+    await store.replace(msgspec.structs.replace(made, description="one"))
+
+    with pytest.raises(RegistrationChanged):
+        await store.replace(msgspec.structs.replace(made, description="two"))
+    await store.delete("acme", made.id)
+    with pytest.raises(RegistrationChanged):
+        await store.replace(made)
+
+
+async def test_there_are_only_so_many(
+    store: UpstreamStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers and agents, in each tenant."""
+    monkeypatch.setattr(store_module, "MOST_SERVERS", 2)
+    monkeypatch.setattr(store_module, "MOST_AGENTS", 1)
+    await store.create(draft("a"))
+    await store.create(draft("b"))
+    await store.create_agent(agent("one"))
+
+    with pytest.raises(TooManyRegistrations, match="2 servers"):
+        await store.create(draft("c"))
+    with pytest.raises(TooManyRegistrations, match="1 agents"):
+        await store.create_agent(agent("two"))
+    await store.create(draft("c", tenant="beta"))
+
+
+@pytest.mark.requirement("E6")
+async def test_secrets_are_sealed_and_redacted(
+    store: UpstreamStore, records: Records, secrets: SecretCache
+) -> None:
+    """Nothing stored shows them, and every answer of the tenant loses them."""
+    made = await store.create(draft(), SECRETS)
+
+    assert (made.api_key_set, made.header_names) == (True, ("X-Custom", "X-Version"))
+    stored = await everything(records, "acme")
+    assert not any(KEY.encode() in value or VALUE.encode() in value for _, value in stored)
+    redacted = (await secrets.load("acme")).values.values()
+    assert {KEY, VALUE} <= set(redacted)
+    assert "2" not in redacted
+    assert KEY not in (await secrets.load("beta")).values.values()
+    sent = await store.sealed.of(made)
+    assert (sent.api_key, sent.headers) == (KEY, {"X-Custom": VALUE, "X-Version": "2"})
+    assert KEY not in repr(sent)
+
+
+async def test_secrets_change_alone(store: UpstreamStore) -> None:
+    """What a change leaves out stays, and what it deletes is gone."""
+    made = await store.create(draft(), SECRETS)
+    made = await store.replace(msgspec.structs.replace(made, description="x", api_key_set=False))
+    assert (await store.sealed.of(made)).api_key == KEY
+
+    made = await store.replace(made, ServerSecrets(api_key="another-api-key"))
+    made = await store.replace(made, ServerSecrets(headers={"X-Other": "another-value"}))
+    sent = await store.sealed.of(made)
+    assert (sent.api_key, sent.headers) == ("another-api-key", {"X-Other": "another-value"})
+
+    made = await store.replace(made, ServerSecrets(api_key=None, headers={}))
+    assert (made.api_key_set, made.header_names) == (False, ())
+    assert await store.sealed.of(made) == ServerSecrets(api_key=None, headers={})
+
+
+async def test_secrets_stay_with_their_host(store: UpstreamStore) -> None:
+    """A change of the URL alone would send them to another server."""
+    made = await store.create(draft(), SECRETS)
+    elsewhere = msgspec.structs.replace(made, url="https://evil.example/mcp")
+    for secrets in (ServerSecrets(), ServerSecrets(api_key="x" * 20), ServerSecrets(headers={})):
+        with pytest.raises(CredentialsBound):
+            await store.replace(elsewhere, secrets)
+
+    assert await store.server("acme", made.id) == made
+    assert (await store.sealed.of(made)).api_key == KEY
+    made = await store.replace(msgspec.structs.replace(made, url="https://crm.example.com/v2"))
+    moved = await store.replace(
+        msgspec.structs.replace(made, url="https://evil.example/mcp"),
+        ServerSecrets(api_key="another-api-key", headers={}),
+    )
+    assert moved.url == "https://evil.example/mcp"
+
+
+async def test_a_refused_secret_leaves_nothing(store: UpstreamStore, records: Records) -> None:
+    """Neither a server nor its name nor the secrets before it."""
+    with pytest.raises(SecretRefused):
+        await store.create(draft(), ServerSecrets(api_key=KEY, headers={"X-A": ""}))
+
+    assert await everything(records, "acme") == []
+    await store.create(draft())
+
+
+async def test_a_deleted_server_leaves_nothing(store: UpstreamStore, records: Records) -> None:
+    """Its catalogues, pins and secrets go along; others stay."""
+    made = await store.create(draft(), SECRETS)
+    other = await store.create(draft("other"))
+    for one in (made, other):
+        await store.catalogues.put("acme", Catalogue(server_id=one.id, fetched_at=1))
+        await store.catalogues.put("acme", Catalogue(server_id=one.id, fetched_at=1), ("p",))
+        assert await store.catalogues.put_pins("acme", one.id, Pins(), 0)
+
+    assert not await store.delete("beta", made.id)
+    assert await store.delete("acme", made.id)
+    assert not await store.delete("acme", made.id)
+    keys = [key for key, _ in await everything(records, "acme")]
+    assert len(keys) == 5
+    assert not any(made.id in key or key.startswith("secrets") for key in keys)
+    assert await store.servers("acme") == [other]
+
+
+async def test_agents_come_back_as_they_were_registered(store: UpstreamStore) -> None:
+    """And a client id belongs to one agent."""
+    made = await store.create_agent(agent("claude", "cursor"))
+    assert await store.agents("acme") == [made]
+    assert await store.agent("acme", made.id) == made
+    with pytest.raises(NameTaken):
+        await store.create_agent(agent("new", "cursor"))
+
+    other = await store.create_agent(agent("new"))
+    changed = await store.replace_agent(msgspec.structs.replace(made, client_ids=("claude",)))
+    with pytest.raises(RegistrationChanged):
+        await store.replace_agent(made)
+    await store.replace_agent(msgspec.structs.replace(other, client_ids=("new", "cursor")))
+    assert await store.delete_agent("acme", changed.id)
+    assert not await store.delete_agent("acme", changed.id)
+    assert [one.client_ids for one in await store.agents("acme")] == [("new", "cursor")]
+
+
+@pytest.mark.requirement("E8")
+async def test_servers_of_the_configuration_come_first(
+    records: Records, relay: MemoryRelay, secrets: SecretCache
+) -> None:
+    """They cannot be changed here, and their names are taken."""
+    configured = UpstreamServer(
+        id=configured_id("acme", "files"),
+        tenant="acme",
+        name="files",
+        transport="stdio",
+        program=StdioProgram(command="files"),
+        source="configuration",
+    )
+    helper = AgentRegistration(id="a1", tenant="acme", name="helper", client_ids=("claude",))
+    store = UpstreamStore(
+        records,
+        SealedHeaders(secrets),
+        ChangeCounter(records, relay),
+        servers=[configured],
+        agents=[helper],
+    )
+    made = await store.create(draft())
+
+    assert await store.servers("acme") == [configured, made]
+    assert await store.server("acme", configured.id) == configured
+    assert await store.servers("beta") == []
+    assert await store.agents("acme") == [helper]
+    assert store.configured_tenants == {"acme"}
+    with pytest.raises(NameTaken):
+        await store.create(draft("files"))
+    with pytest.raises(NameTaken):
+        await store.create_agent(agent("claude"))
+    with pytest.raises(RegistrationChanged):
+        await store.replace(msgspec.structs.replace(configured, transport="http", program=None))
+    assert not await store.delete("acme", configured.id)
+    assert configured.id == configured_id("acme", "files") != configured_id("beta", "files")
+
+
+def listed(*tools: Any) -> Listed:
+    """What a fetch brought."""
+    found, left_out = read_list("tools", tools)
+    description = ServerDescription(era="modern", revision="2026-07-28", capabilities={"tools": {}})
+    return Listed(
+        description=description, found=found, left_out=left_out, whole=frozenset({"tools"})
+    )
+
+
+async def test_a_catalogue_comes_back_as_it_was(store: UpstreamStore) -> None:
+    """The tenant's, and those of callers, who never see each other's."""
+    server = await store.create(draft())
+    made, _ = assembled(server, listed(tool("a"), {}), Pins(), None, now=5.0)
+    alice = msgspec.structs.replace(made, instructions="alice")
+    await store.catalogues.put("acme", made)
+    await store.catalogues.put("acme", alice, ("acme", "alice"))
+
+    assert await store.catalogues.get("acme", server.id) == made
+    assert await store.catalogues.get("acme", server.id, ("acme", "alice")) == alice
+    assert await store.catalogues.get("acme", server.id, ("acme", "bob")) is None
+    assert await store.catalogues.get("beta", server.id) is None
+
+
+async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None:
+    """Without a fetch, and by its digest alone where one is given."""
+    server = await store.create(draft(pin="review"))
+    made, pins = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    await store.catalogues.put("acme", made)
+    before = await store.counter.of("acme")
+
+    assert await store.catalogues.accept(server, [made.changes[0].digest]) == 1
+    kept = await store.catalogues.get("acme", server.id)
+    assert kept is not None
+    assert [one.key for one in kept.definitions] == ["a"]
+    assert [one.key for one in kept.changes] == ["b"]
+    assert await store.counter.of("acme") > before
+
+    assert await store.catalogues.accept(server) == 1
+    assert await store.catalogues.accept(server) == 0
+    pins, _ = await store.catalogues.pins("acme", server.id)
+    assert set(pins.pinned["tools"]) == {"a", "b"}
+
+
+async def test_each_change_is_counted(store: UpstreamStore) -> None:
+    """For its tenant and for all, so that replicas look at that tenant only."""
+    total = await store.counter.total()
+    made = await store.create(draft())
+    await store.replace(made)
+    await store.create_agent(agent("claude"))
+
+    assert await store.counter.of("acme") == 3
+    assert await store.counter.of("beta") == 0
+    assert await store.counter.total() == total + 3
+
+
+async def test_a_refresh_that_brings_nothing_new_wakes_no_replica() -> None:
+    """Only the time of the fetch is stored."""
+    records, relay = MemoryRecords(), MemoryRelay()
+    counter = ChangeCounter(records, relay)
+    catalogues = UpstreamStore(records, None, counter).catalogues  # type: ignore[arg-type]
+    await catalogues.put("acme", Catalogue(server_id="s", fetched_at=1), told=False)
+
+    assert await counter.total() == 0
