@@ -43,7 +43,11 @@ def server(idp: Idp) -> Iterator[Server]:
     ]
     anybody = {"create_on_first_use": True}
     with running_server(
-        idp, [issuer_settings(idp)], tenancy=anybody, upstreams=upstreams
+        idp,
+        [issuer_settings(idp)],
+        tenancy=anybody,
+        upstreams=upstreams,
+        scopes={"admin": ADMIN},
     ) as server:
         yield server
 
