@@ -218,3 +218,15 @@ def test_each_tenant_gets_servers_of_its_own() -> None:
     assert (first.name, second.name, memory.transport) == ("crm", "crm", "stdio")
     assert first.id != second.id
     assert ConfiguredUpstreams(config_of({**GOOD, "tenants": ["*"]})).servers("acme")[0] == first
+
+
+def test_a_changed_table_or_credential_is_another_revision() -> None:
+    """Connections are kept by it, so a reload must not go on with the old address or secret."""
+
+    def revision(credential: dict[str, Any], **change: Any) -> int:
+        config = config_of({**GOOD, "credential": "crm", **change}, credentials={"crm": credential})
+        return ConfiguredUpstreams(config).servers("acme")[0].revision
+
+    assert revision(CLIENT) == revision(CLIENT)
+    assert revision(CLIENT) != revision(CLIENT, url="https://other.example.com/mcp")
+    assert revision(CLIENT) != revision({**CLIENT, "client_id": "other"})

@@ -70,7 +70,13 @@ LEFT_OUT = ["positive_data_acceptance"]
 def server(idp: Idp) -> Iterator[Server]:
     """A server whose tools never fail: the generator finds their names in the list by itself."""
     tools, anybody = {"load": [__name__]}, {"create_on_first_use": True}
-    with running_server(idp, [issuer_settings(idp)], tools=tools, tenancy=anybody) as server:
+    with running_server(
+        idp,
+        [issuer_settings(idp)],
+        tools=tools,
+        tenancy=anybody,
+        scopes={"admin": "gatepost:admin"},
+    ) as server:
         yield server
 
 

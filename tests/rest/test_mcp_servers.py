@@ -1,11 +1,14 @@
 """`/v1/mcp-servers`: a tenant's administrators manage its upstreams, and see no secret."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gatepost.audit.search import AuditSearch
+from gatepost.storage.audit import AuditQuery
 from tests.rest.conftest import Heard, Octopus
 from tests.support.issuers import Idp
 from tests.support.server import Server, issuer_settings, running_server
@@ -40,7 +43,11 @@ def server(idp: Idp) -> Iterator[Server]:
     ]
     anybody = {"create_on_first_use": True}
     with running_server(
-        idp, [issuer_settings(idp)], tenancy=anybody, upstreams=upstreams
+        idp,
+        [issuer_settings(idp)],
+        tenancy=anybody,
+        upstreams=upstreams,
+        scopes={"admin": ADMIN},
     ) as server:
         yield server
 
@@ -235,12 +242,18 @@ def test_a_refresh_of_a_server_that_does_not_answer_is_502(admin: Administrator)
 
 
 def test_changes_are_on_record_without_secrets(server: Server, admin: Administrator) -> None:
-    """Who did what to which server."""
+    """Who did what to which server, and neither the trail nor the log has a secret."""
     added = admin.ask("POST", SERVERS, LEARN).json
     admin.ask("PATCH", f"{SERVERS}/{added['id']}", {"status": "disabled"})
     admin.ask("DELETE", f"{SERVERS}/{added['id']}")
-    written = server.log()
+    assert server.loop is not None
+    search = AuditSearch(server.services.records).search("acme", AuditQuery(kind="upstream"))
+    records = asyncio.run_coroutine_threadsafe(search, server.loop).result(10)
+    mine = [one for one in records if one.details.get("id") == added["id"]]
+    written = server.log() + repr(records)
 
+    assert [one.outcome for one in mine] == ["removed", "disabled", "added"]
+    assert all(one.details["server"] == "microsoft_learn" and one.caller for one in mine)
     assert "optional-api-key" not in written
     assert "value-of-a-header" not in written
 

@@ -1,7 +1,9 @@
 """The upstreams of the configuration: from settings to the servers of each tenant."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 
+from gatepost.config.credentials import CredentialSettings
 from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT, AgentSettings, UpstreamSettings
 from gatepost.upstreams.agents import AgentRegistration
@@ -10,8 +12,10 @@ from gatepost.upstreams.server import StdioProgram, UpstreamServer
 from gatepost.upstreams.store import configured_id
 
 
-def server_of(settings: UpstreamSettings, tenant: str) -> UpstreamServer:
-    """Return the server that a table makes for one tenant."""
+def server_of(
+    settings: UpstreamSettings, tenant: str, credentials: Mapping[str, CredentialSettings]
+) -> UpstreamServer:
+    """Return the server that a table makes for one tenant, with the credentials that it names."""
     program = None
     if settings.command:
         program = StdioProgram(
@@ -51,7 +55,15 @@ def server_of(settings: UpstreamSettings, tenant: str) -> UpstreamServer:
         concurrency=settings.concurrency,
         program=program,
         source="configuration",
+        revision=revision_of(
+            settings, *map(credentials.get, (settings.credential, settings.list_credential))
+        ),
     )
+
+
+def revision_of(*tables: object) -> int:
+    """Return a number for the content of tables, so that a reload replaces connections."""
+    return int.from_bytes(sha256(repr(tables).encode()).digest()[:6], "big")
 
 
 def has(tenants: Sequence[str], tenant: str) -> bool:
@@ -68,7 +80,7 @@ class ConfiguredUpstreams:
 
     def __init__(self, config: Config) -> None:
         self.settings: tuple[UpstreamSettings, ...] = (*config.upstreams, *_of_file(config))
-        self._agents = config.agents
+        self._agents, self._credentials = config.agents, config.credentials
 
     @property
     def tenants(self) -> frozenset[str]:
@@ -81,7 +93,7 @@ class ConfiguredUpstreams:
         found: dict[str, UpstreamServer] = {}
         for one in self.settings:
             if has(one.tenants, tenant):
-                found.setdefault(one.name, server_of(one, tenant))
+                found.setdefault(one.name, server_of(one, tenant, self._credentials))
         return tuple(found.values())
 
     def setting(self, server: UpstreamServer) -> UpstreamSettings | None:
