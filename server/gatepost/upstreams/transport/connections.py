@@ -18,8 +18,12 @@ from gatepost.upstreams.transport.stdio_program import ProgramServices
 KEPT = 1_000
 """The most idle connections that a process keeps: the least recently used ones end first."""
 
-ConnectionKey = tuple[str, int, tuple[str, ...] | None]
-"""The id of a server, the revision of its registration, and the caller."""
+ConnectionKey = tuple[str, int, str, tuple[str, ...] | None]
+"""
+The id of a server, the revision of its registration, the name of the credential, and the caller.
+
+The catalogue of a server may be listed with another credential than its tools are called with.
+"""
 
 
 class KeptConnection(UpstreamConnection, Protocol):
@@ -66,7 +70,7 @@ class UpstreamConnections:
         program = server.program if server.transport == "stdio" else None
         if program is not None and program.per == "tenant":
             principal = None
-        key = (server.id, server.revision, principal)
+        key = (server.id, server.revision, server.credential, principal)
         found = self._connections.pop(key, None)
         if found is None:
             found = self._made(server, principal)
