@@ -24,6 +24,7 @@ from gatepost.audit.record import (
 )
 from gatepost.config.audit import AuditSettings
 from gatepost.redaction.redactor import Redactor, quoted
+from gatepost.redaction.search import BACKSLASH
 from gatepost.storage.audit import RECORD_BYTES, AuditDraft, Sort
 from gatepost.tools.api import Call, Failure, Tool
 from gatepost.tools.redacted_call import RedactedCall
@@ -52,6 +53,9 @@ LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
 """The largest batch that is built on the event loop, in about a millisecond."""
 THREAD = ThreadPoolExecutor(1, "gatepost-audit")
 """Builds larger batches; the default executor may be busy with the work of tools."""
+
+PLAIN = (b"", b"")
+"""The members that few bodies have, in all others."""
 
 _SEPARATOR = b"\0"
 """In no token, in no secret and in no JSON."""
@@ -102,12 +106,13 @@ def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
 
     Each value takes one of the *salts*; if there are too few, more are drawn.
     """
-    side = commitments = b""
+    side, commitments = list[bytes](), list[bytes]()
     for field, plain, written in values:
         salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
-        side = b'%b,%b:["%b",%b]' % (side, field, hexlify(salt), written)
-        commitments = b'%b,%b:"%b"' % (commitments, field, hexlify(sha256(salt + plain).digest()))
-    return b"{%b}" % side[1:], b"{%b}" % commitments[1:]
+        side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
+        commitments += (b",", field, b':"', hexlify(sha256(salt + plain).digest()), b'"')
+    side[0] = commitments[0] = b"{"
+    return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
 
 class CallerFields(msgspec.Struct, frozen=True):
@@ -259,12 +264,11 @@ class RecordBuilder:
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
         request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
-        special = details = b""
-        if remarks or call.idempotency_key is not None or call.depth or limit:
-            special, details = _special(call, remarks or {}, limit)
+        is_special = remarks or call.idempotency_key is not None or call.depth or limit
+        special, details = _special(call, remarks or {}, limit) if is_special else PLAIN
+        parts = (b',"at":%d' % at, prefix, duration, request, special, fields.members, details)
         return AuditDraft(
-            b',"at":%d%b%b%b%b%b%b,"commitments":%b}'
-            % (at, prefix, duration, request, special, fields.members, details, commitments),
+            b"".join((*parts, b',"commitments":', commitments, b"}")),
             at,
             (*sort[:3], limit, 1) if limit else sort,
             side,
@@ -362,4 +366,4 @@ def _harmless(documents: Sequence[bytes], redactor: Redactor) -> bool:
     """
     whole = _SEPARATOR.join(documents)
     # A secret that seems to be split over two documents is looked for again, one by one.
-    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)
+    return BACKSLASH not in whole and redactor.clear(whole) and not quoted(whole, redactor)

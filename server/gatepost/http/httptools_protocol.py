@@ -96,7 +96,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._in_head = True
             # Of the first message in this packet. The parser would format it each time.
             self._is_usual = data[: data.find(b"\n")].endswith(b" HTTP/1.1\r")
-        if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
+        if self._in_head and (data.find(b"pgrade:") >= 0 or data.find(b"PGRADE:") >= 0):
             data = without_upgrade(data)
         self._in_body = False
         self._packet = len(data)
