@@ -27,6 +27,8 @@ INVALID = "Invalid HTTP request received."
 # its connection ends (RFC 9112 section 6.3).
 CHUNKED = b"chunked"
 POST = "POST"
+SHORT_BYTES = 4_096
+"""Up to here it costs less to search all of a packet than to find the end of its head first."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -96,8 +98,13 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._in_head = True
             # Of the first message in this packet. The parser would format it each time.
             self._is_usual = data[: data.find(b"\n")].endswith(b" HTTP/1.1\r")
-        if self._in_head and (data.find(b"pgrade:") >= 0 or data.find(b"PGRADE:") >= 0):
-            data = without_upgrade(data)
+        if self._in_head:
+            # Behind the head may be a document, in which to search takes longer than the rest.
+            end = data.find(b"\r\n\r\n") if len(data) > SHORT_BYTES else -1
+            if end < 0:
+                end = len(data)
+            if data.find(b"pgrade:", 0, end) >= 0 or data.find(b"PGRADE:", 0, end) >= 0:
+                data = without_upgrade(data)
         self._in_body = False
         self._packet = len(data)
         try:

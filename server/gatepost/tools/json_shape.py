@@ -83,7 +83,21 @@ def outside_strings(body: bytes) -> bytes:
 
 def most_values(body: bytes) -> int:
     """Return an upper bound for the number of values in well-formed JSON."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{") + 1
+    return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
+
+
+def count(body: bytes, mark: bytes) -> int:
+    """
+    Return how often a byte occurs.
+
+    A body that is one long text has each of the bytes above once at most. To find that out takes
+    a thirtieth of what Python takes to count.
+    """
+    at = body.find(mark)
+    if at < 0:
+        return 0
+    again = body.find(mark, at + 1)
+    return 1 if again < 0 else 1 + body.count(mark, again)
 
 
 def excess(body: bytes, most: int) -> str | None:
@@ -107,7 +121,7 @@ def excess(body: bytes, most: int) -> str | None:
 
 def too_deep(body: bytes) -> bool:
     """Return whether well-formed JSON is nested deeper than the limit."""
-    if body.count(b"{") + body.count(b"[") <= NESTING:
+    if count(body, b"{") + count(body, b"[") <= NESTING:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(SHALLOW):
