@@ -32,7 +32,7 @@ from gatepost.tools.idempotency_key import (
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.json_shape import NESTING, decoded, decoder_of
+from gatepost.tools.json_shape import NESTING, decoded, decoder_of, holds_many
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -155,9 +155,6 @@ class Whole(Members, gc=False):
     params: Params | UnsetType = UNSET
 
 
-COUNTED_BYTES = 2_048
-"""In bodies up to this size, counting costs less than finding."""
-
 _decode_whole = msgspec.json.Decoder(Whole).decode
 _decode = msgspec.json.Decoder(Params).decode
 _decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -194,21 +191,6 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
     is_short = number.isdigit() and len(number) <= ID_BYTES
     identity = number if is_short else read_id(raw_id)
     return None if identity is None else (IncomingMessage(identity, method, None), identity, params)
-
-
-def holds_many(body: bytes, most: int) -> bool:
-    """Return whether more than *most* arrays and objects may begin in a body."""
-    if len(body) <= COUNTED_BYTES:
-        return body.count(b"{") + body.count(b"[") > most
-    left = most
-    for opening in (b"{", b"["):
-        at = body.find(opening)  # at the speed of memory, which `count` is not
-        while at >= 0:
-            if left == 0:
-                return True
-            left -= 1
-            at = body.find(opening, at + 1)
-    return False
 
 
 def read_params(raw: bytes | None) -> tuple[Params, JsonRpcError | None]:

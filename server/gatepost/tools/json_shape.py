@@ -23,6 +23,9 @@ microsecond, in C and in one go.
 MOST_DIGITS = 320
 """Digits of one number: the time to read it grows with their square, and a double has 309."""
 
+COUNTED_BYTES = 2_048
+"""In bodies up to this size, counting costs less than finding."""
+
 SHALLOW = 3
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -98,6 +101,21 @@ def count(body: bytes, mark: bytes) -> int:
         return 0
     again = body.find(mark, at + 1)
     return 1 if again < 0 else 1 + body.count(mark, again)
+
+
+def holds_many(body: bytes, most: int) -> bool:
+    """Return whether more than *most* arrays and objects may begin in a body."""
+    if len(body) <= COUNTED_BYTES:
+        return body.count(b"{") + body.count(b"[") > most
+    left = most
+    for opening in (b"{", b"["):
+        at = body.find(opening)  # at the speed of memory, which `count` is not
+        while at >= 0:
+            if left == 0:
+                return True
+            left -= 1
+            at = body.find(opening, at + 1)
+    return False
 
 
 def excess(body: bytes, most: int) -> str | None:
