@@ -146,7 +146,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
             if self._sent_whole(start, message):
                 return
             if self.request is not None:
-                start = self.request.labelled(start)
+                start = labelled(start, self.request)
             await self.send(start)
         await self.send(message)
 
@@ -218,6 +218,17 @@ class Cycle(RequestResponseCycle, OneStepSend):
         body: bytes = message.get("body", b"")
         fields = undeclared(start.get("headers", ()), len(body))
         return fields is not None and self.send_whole(start["status"], fields, body)
+
+
+def labelled(message: Any, request: EdgeRequest) -> Any:
+    """Return the start of an answer with the fields that every answer to this request has."""
+    # A new message: what the application sends may be a constant of its own.
+    own = (b"x-request-id", request.id.encode("ascii"))
+    return {
+        "type": "http.response.start",
+        "status": message["status"],
+        "headers": [*message.get("headers", ()), own, *request.answer_headers],
+    }
 
 
 def lines_of(fields: Fields) -> bytes | None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gatepost.http.cycle import Cycle
+from gatepost.http.cycle import Cycle, labelled
 from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, Preflight
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.storage.errors import StoreUnavailable
@@ -89,7 +89,7 @@ class EdgeSend:
     def __call__(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start" and self.request is not None:
             self.status = message["status"]
-            message = self.request.labelled(message)
+            message = labelled(message, self.request)
         return self._send(message)
 
 

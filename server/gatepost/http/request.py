@@ -1,7 +1,6 @@
 """What a check sees of a request, and what it may answer instead of the application."""
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 from starlette.types import Scope
@@ -57,16 +56,6 @@ class EdgeRequest(msgspec.Struct):
     correlation: bytes | None
     """The caller's own id for what this is part of."""
     answer_headers: tuple[tuple[bytes, bytes], ...] = ()
-
-    def labelled(self, message: Any) -> dict[str, Any]:
-        """Return the start of an answer with the fields that every answer to this request has."""
-        # A new message: what the application sends may be a constant of its own.
-        own = (b"x-request-id", self.id.encode("ascii"))
-        return {
-            "type": "http.response.start",
-            "status": message["status"],
-            "headers": [*message.get("headers", ()), own, *self.answer_headers],
-        }
 
     def values(self, name: bytes) -> list[bytes]:
         """Return every value of a header in order; *name* is in lower case."""

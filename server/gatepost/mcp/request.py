@@ -32,7 +32,7 @@ from gatepost.tools.idempotency_key import (
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.json_shape import NESTING, decoded, decoder_of, holds_many
+from gatepost.tools.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, holds_many
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -185,7 +185,8 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         return None
     if whole.jsonrpc != "2.0" or whole.result is not UNSET or whole.error is not UNSET:
         return None
-    if holds_many(body, NESTING):
+    is_long = len(body) > COUNTED_BYTES
+    if holds_many(body, NESTING) if is_long else body.count(b"{") + body.count(b"[") > NESTING:
         return None
     number = bytes(raw_id)  # most clients count their requests
     is_short = number.isdigit() and len(number) <= ID_BYTES

@@ -18,11 +18,12 @@ from gatepost.redaction.search import (
     AND,
     AT_ONCE,
     BACKSLASH,
+    NEWLINE,
     PERCENT,
+    RETURN,
     STEP_BYTES,
     Automaton,
     TooMuch,
-    has_layers,
     layers,
     plain_automaton,
     portions,
@@ -216,6 +217,13 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     if of_caller or len(text) > PROMPT_BYTES:
         return False
     return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
+
+
+def has_layers(text: bytes) -> bool:
+    """Return whether a text has more than one decoding."""
+    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
+    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
+    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
 
 
 def is_unquoted(text: bytes) -> bool:

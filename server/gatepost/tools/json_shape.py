@@ -105,8 +105,6 @@ def count(body: bytes, mark: bytes) -> int:
 
 def holds_many(body: bytes, most: int) -> bool:
     """Return whether more than *most* arrays and objects may begin in a body."""
-    if len(body) <= COUNTED_BYTES:
-        return body.count(b"{") + body.count(b"[") > most
     left = most
     for opening in (b"{", b"["):
         at = body.find(opening)  # at the speed of memory, which `count` is not
