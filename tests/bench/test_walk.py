@@ -7,7 +7,7 @@ import sys
 from tests.architecture.source import ROOT
 
 FIGURES = re.compile(r"^(\w+)\b.*: (\d+) files, (\d+) functions$", re.MULTILINE)
-MOST = {"warm": (32, 102), "approval": (66, 340), "approved": (68, 400)}
+MOST = {"warm": (32, 102), "approval": (67, 350), "approved": (69, 415)}
 """Files and functions of each walk: lower these when a walk gets shorter."""
 
 
