@@ -99,7 +99,7 @@ class IntrospectionVerifier:
             return [pair for pair in pairs if pair[0][1] == owner] or pairs
         return pairs
 
-    def cached(self, token: str, target: Target) -> TenantContext | None:
+    def cached(self, token: bytes, target: Target) -> TenantContext | None:
         """Return None: `verify` reads the cache, once it knows which issuer to ask."""
         return None
 

@@ -23,6 +23,12 @@ SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 
 CALLER = "gatepost.caller"
 """The key of the ASGI scope that holds the caller."""
+FOLDED = "gatepost.headers"
+"""
+The key under which a layer in front may put the headers by name, each with its last value. If it
+has as many entries as the headers, no name is repeated, and nothing has to be searched.
+"""
+BEARER = b"Bearer "
 NO_CONTENT = 204
 
 
@@ -88,13 +94,18 @@ class BearerMiddleware:
         target = self.resource.only or self.resource.locate(scope["path"])
         caller: TenantContext | None = None
         try:
-            token = bearer_token(scope["headers"])
-            if target is None:
-                # A path that names no tenant has no audience that a token could be held against.
-                raise InvalidToken("no_resource_in_path")
-            caller = self.verifier.cached(token, target)
+            headers, folded = scope["headers"], scope.get(FOLDED)
+            if folded is not None and len(folded) == len(headers):
+                sent: bytes | None = folded.get(b"authorization")
+            else:
+                sent = credentials(headers)
+            if sent is None:
+                raise MissingToken
+            if target is not None and sent[:7] == BEARER and len(sent) <= MAX_VALUE:
+                # Only well-formed tokens are accepted, so that a cached one need not be looked at.
+                caller = self.verifier.cached(sent[7:], target)
             if caller is None:
-                caller = await self._verified(scope, token, target)
+                caller = await self._verified(scope, token_in(sent), target)
             if self.baseline:
                 caller.require(self.baseline)
         except AuthError as error:
@@ -107,8 +118,11 @@ class BearerMiddleware:
         scope[CALLER] = caller
         await self.app(scope, receive, send)
 
-    async def _verified(self, scope: Scope, token: str, target: Target) -> TenantContext:
+    async def _verified(self, scope: Scope, token: str, target: Target | None) -> TenantContext:
         """Return the caller of a token that no cache holds."""
+        if target is None:
+            # A path that names no tenant has no audience that a token could be held against.
+            raise InvalidToken("no_resource_in_path")
         refusal = None if self.rate_limit is None else self.rate_limit(scope)
         if refusal is not None and not self.verifier.knows(token, target):
             raise refusal
@@ -137,6 +151,14 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     everything else that is not exactly one header field with one ``b64token``. A token in the
     query or in a form is never looked for (MCP: access tokens must not stand in the URI).
     """
+    found = credentials(headers)
+    if found is None:
+        raise MissingToken
+    return token_in(found)
+
+
+def credentials(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the value of the Authorization header; raises MalformedCredentials if repeated."""
     found = None
     for name, value in headers:
         if name == b"authorization":
@@ -144,17 +166,20 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
                 # A proxy in front may have checked the other one.
                 raise MalformedCredentials("repeated_header")
             found = value
-    if found is None:
-        raise MissingToken
-    if len(found) > MAX_VALUE:
+    return found
+
+
+def token_in(value: bytes) -> str:
+    """Return the token in the value of an Authorization header; raises as `bearer_token`."""
+    if len(value) > MAX_VALUE:
         raise MalformedCredentials("too_long")
     # What remains without the token's alphabet is the one space after the scheme: this says the
     # same as CREDENTIAL at a third of its cost.
-    if found.startswith(b"Bearer ") and found.translate(None, B64TOKEN) == b" ":
-        token = found[7:]
+    if value.startswith(BEARER) and value.translate(None, B64TOKEN) == b" ":
+        token = value[7:]
         if token:
             return token.decode("ascii")
-    return _unusual(found)
+    return _unusual(value)
 
 
 def _unusual(value: bytes) -> str:
@@ -182,14 +207,11 @@ class OneStepSend:
         """ASGI's `send`."""
         raise NotImplementedError
 
-    def send_whole(
-        self, status: int, fields: tuple[Field, ...], body: bytes, encoded: bytes = b""
-    ) -> bool:
+    def send_whole(self, status: int, fields: tuple[Field, ...], body: bytes) -> bool:
         """
         Send the answer; False: it has to go as messages.
 
-        *fields* say nothing of length, coding or connection, which are added. *encoded* are
-        further header lines, each with its line end.
+        *fields* say nothing of length, coding or connection, which are added.
         """
         raise NotImplementedError
 

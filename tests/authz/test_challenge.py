@@ -269,13 +269,7 @@ class InOneStep(OneStepSend):
     async def __call__(self, message: Message) -> None:
         self.messages.append(message)
 
-    def send_whole(
-        self,
-        status: int,
-        fields: tuple[tuple[bytes, bytes], ...],
-        body: bytes,
-        encoded: bytes = b"",
-    ) -> bool:
+    def send_whole(self, status: int, fields: tuple[tuple[bytes, bytes], ...], body: bytes) -> bool:
         if not self.head:
             self.answers.append((status, fields, body))
         return not self.head

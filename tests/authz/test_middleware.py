@@ -26,7 +26,7 @@ class StubVerifier:
             raise self.answer
         return self.answer
 
-    def cached(self, token: str, target: Target) -> TenantContext | None:
+    def cached(self, token: bytes, target: Target) -> TenantContext | None:
         return None
 
 

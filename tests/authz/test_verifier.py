@@ -226,20 +226,20 @@ async def test_only_an_accepted_token_is_cached_and_no_longer_than_it_counts() -
     """`cached` knows no other token, no other resource, and nothing after `exp` or a reload."""
     gate = Gate()
     token, other = FORGE.token(exp=NOW + 40), by(OTHER)
-    assert gate.verifier.cached(token, TARGET) is None
+    assert gate.verifier.cached(token.encode(), TARGET) is None
     first = await gate.accepted(token)
     await gate.refused(other)
 
-    assert gate.verifier.cached(token, TARGET) is first
-    assert gate.verifier.cached(other, TARGET) is None
-    assert gate.verifier.cached(token, Target("https://h/else", "https://h/m")) is None
+    assert gate.verifier.cached(token.encode(), TARGET) is first
+    assert gate.verifier.cached(other.encode(), TARGET) is None
+    assert gate.verifier.cached(token.encode(), Target("https://h/else", "https://h/m")) is None
     gate.clock.now = NOW + 70
-    assert gate.verifier.cached(token, TARGET) is None
+    assert gate.verifier.cached(token.encode(), TARGET) is None
     gate.clock.now = float(NOW)
     token = FORGE.token()
     await gate.accepted(token)
     gate.verifier.registry = Gate(issuer(RIVAL)).verifier.registry
-    assert gate.verifier.cached(token, TARGET) is None
+    assert gate.verifier.cached(token.encode(), TARGET) is None
 
 
 @pytest.mark.requirement("N18", "N22")
@@ -352,7 +352,7 @@ class StubVerifier:
             raise self.answer
         return self.answer
 
-    def cached(self, token: str, target: Target) -> TenantContext | None:
+    def cached(self, token: bytes, target: Target) -> TenantContext | None:
         return None
 
 

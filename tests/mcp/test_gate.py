@@ -25,7 +25,7 @@ class Stranger:
     async def verify(self, token: str, target: Target, *, peer: str = "") -> Any:
         raise InvalidToken("unknown")
 
-    def cached(self, token: str, target: Target) -> None:
+    def cached(self, token: bytes, target: Target) -> None:
         return None
 
 

@@ -53,6 +53,9 @@ LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
 THREAD = ThreadPoolExecutor(1, "gatepost-audit")
 """Builds larger batches; the default executor may be busy with the work of tools."""
 
+PLAIN = (b"", b"")
+"""The members that few bodies have, in all others."""
+
 _encode = msgspec.json.encode
 
 CALLER, REASON, CORRELATION, NAME, ARGUMENTS = map(
@@ -99,12 +102,13 @@ def _sealed(values: Sequence[Value], salts: BytesIO) -> tuple[bytes, bytes]:
 
     Each value takes one of the *salts*; if there are too few, more are drawn.
     """
-    side = commitments = b""
+    side, commitments = list[bytes](), list[bytes]()
     for field, plain, written in values:
         salt = salts.read(SALT_BYTES) or os.urandom(SALT_BYTES)
-        side = b'%b,%b:["%b",%b]' % (side, field, hexlify(salt), written)
-        commitments = b'%b,%b:"%b"' % (commitments, field, hexlify(sha256(salt + plain).digest()))
-    return b"{%b}" % side[1:], b"{%b}" % commitments[1:]
+        side += (b",", field, b':["', hexlify(salt), b'",', written, b"]")
+        commitments += (b",", field, b':"', hexlify(sha256(salt + plain).digest()), b'"')
+    side[0] = commitments[0] = b"{"
+    return b"".join(side) + b"}", b"".join(commitments) + b"}"
 
 
 class CallerFields(msgspec.Struct, frozen=True):
@@ -256,12 +260,11 @@ class RecordBuilder:
         at, took = int((ended + offset) * 1000), int((ended - began) * 1e6)
         duration = b',"duration_us":%d' % took if took else b""
         request = b',"request_id":%b' % _encode(call.request_id) if call.request_id else b""
-        special = details = b""
-        if remarks or call.idempotency_key is not None or call.depth or limit:
-            special, details = _special(call, remarks or {}, limit)
+        is_special = remarks or call.idempotency_key is not None or call.depth or limit
+        special, details = _special(call, remarks or {}, limit) if is_special else PLAIN
+        parts = (b',"at":%d' % at, prefix, duration, request, special, fields.members, details)
         return AuditDraft(
-            b',"at":%d%b%b%b%b%b%b,"commitments":%b}'
-            % (at, prefix, duration, request, special, fields.members, details, commitments),
+            b"".join((*parts, b',"commitments":', commitments, b"}")),
             at,
             (*sort[:3], limit, 1) if limit else sort,
             side,

@@ -80,6 +80,8 @@ class HeadChecks:
         scheme = rules.origin.partition("://")[0].encode("ascii")
         self._own = frozenset(scheme + b"://" + host for host in self._hosts)
         self._origins = origins
+        # A length with fewer digits than the limit cannot be above it.
+        self._usual_digits = len(str(rules.max_body_bytes)) - 1
 
     def __call__(self, request: EdgeRequest) -> Preflight | None:
         """Return the answer of a preflight, or None; raise EdgeRefusal."""
@@ -96,7 +98,18 @@ class HeadChecks:
             )
         if not self._impersonates.harmless.issuperset(headers):
             self._remove_identity(request)
-        self._check_size(request)
+        length = headers.get(b"content-length")
+        if (
+            request.repeated
+            or length is None
+            or len(length) > self._usual_digits
+            or not length.isdigit()
+            or request.method != "POST"
+            or len(headers) > MOST_HEADERS
+            or request.scope.get(HEAD_AT_MOST, sys.maxsize) > self._rules.max_header_bytes
+            or b"transfer-encoding" in headers
+        ):
+            self._check_size(request)
         if request.repeated or headers.get(b"host") not in self._hosts:
             self._check_host(request)
         if ORIGIN in headers:

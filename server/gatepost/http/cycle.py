@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gatepost.http.request import EdgeRequest
 from gatepost.http.scope import NO_CONTENT, WHOLE_BODY
 from gatepost_authz.middleware import OneStepSend
 
@@ -17,7 +19,6 @@ Fields = Iterable[tuple[bytes, bytes]]
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-LENGTH_LINE = b"content-length: %d\r\n\r\n"
 BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 OK = 200
 COPIED_BYTES = 16 * 1024
@@ -46,6 +47,12 @@ DEFAULT_FIELDS, OK_FIELDS, REFUSAL_FIELDS = EncodedFields(), EncodedFields(), En
 What every answer says (uvicorn has another list each second), what most say beside, and what most
 refusals say, so that these do not push the others out.
 """
+
+
+@lru_cache(maxsize=2048)
+def length_line(size: int) -> bytes:
+    """Return the last line of a head and the empty one, before a body of this size."""
+    return b"content-length: %d\r\n\r\n" % size
 
 
 class NeverAwaited:
@@ -81,6 +88,10 @@ class Cycle(RequestResponseCycle, OneStepSend):
     chunked_encoding = None
     expected_content_length = 0
     waiting_for_100_continue = False
+    status = 0
+    """What was answered; 0 before the answer has begun."""
+    request: EdgeRequest | None = None
+    """By Edge: the request, whose id and further fields every answer has."""
     _start: Any = None
 
     # What uvicorn's own way asks for, which is the connection's.
@@ -106,13 +117,6 @@ class Cycle(RequestResponseCycle, OneStepSend):
         if self.message_event is not NEVER_AWAITED:
             self.message_event.set()
 
-    def complete(self) -> None:
-        """Mark the body as complete."""
-        if self.message_event is NEVER_AWAITED:
-            self.scope[WHOLE_BODY] = bytes(self.body)
-        else:
-            self.message_event.set()
-
     def abandon(self) -> None:
         """Handle a client that left; a request that has not begun is not carried out."""
         self.disconnected = True
@@ -130,6 +134,7 @@ class Cycle(RequestResponseCycle, OneStepSend):
     async def __call__(self, message: ASGISendEvent) -> None:
         """Send the answer, its head together with the first of its body (ASGI, Response Start)."""
         if message["type"] == "http.response.start" and not self.response_started:
+            self.status = message["status"]
             self._start = message
             self.response_started = True
             # Once an answer has begun, nobody is told to go on any more.
@@ -140,50 +145,53 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self.response_started = False
             if self._sent_whole(start, message):
                 return
+            if self.request is not None:
+                start = labelled(start, self.request)
             await self.send(start)
         await self.send(message)
 
-    def send_whole(self, status: int, fields: Fields, body: bytes, encoded: bytes = b"") -> bool:
+    def send_whole(self, status: int, fields: Fields, body: bytes) -> bool:
         """Send the answer; False: it has to go as messages."""
-        connection = self.connection
+        connection, request = self.connection, self.request
         if (
             self.response_started
             or not self.keep_alive
             or self.disconnected
             or connection.flow.write_paused
-            or self.scope["method"] == "HEAD"
             or status == NO_CONTENT
+            or self.scope["method"] == "HEAD"
         ):
             return False
+        identity = b""
+        if request is not None:
+            identity = f"x-request-id: {request.id}\r\n".encode("ascii")
+            if request.answer_headers:
+                fields = (*fields, *request.answer_headers)
         # Only a constant is worth keeping, and a list may change.
-        kept = OK_FIELDS if status == OK else REFUSAL_FIELDS
-        head = kept.of(fields) if isinstance(fields, tuple) else lines_of(fields)
+        head: bytes | None = OK_FIELDS.lines
+        if fields is not OK_FIELDS.fields:
+            kept = OK_FIELDS if status == OK else REFUSAL_FIELDS
+            head = kept.of(fields) if isinstance(fields, tuple) else lines_of(fields)
         if head is None:
             return False
         self.response_started = True
         self.waiting_for_100_continue = False
         # The lines that every answer has are written once for all of a second.
-        common = DEFAULT_FIELDS.of(connection.server_state.default_headers) or b""
-        lines = (STATUS_LINE[status], head, encoded, common, LENGTH_LINE % len(body), body)
+        default = connection.server_state.default_headers
+        common = DEFAULT_FIELDS.lines
+        if default is not DEFAULT_FIELDS.fields:
+            common = DEFAULT_FIELDS.of(default) or b""
+        lines = (STATUS_LINE[status], head, identity, common, length_line(len(body)), body)
         if len(body) < COPIED_BYTES:
             connection.transport.write(b"".join(lines))
         else:
             connection.flow.writelines(lines)
+        self.status = status
         self.response_complete = True
         if self.message_event is not NEVER_AWAITED:
             self.message_event.set()
         connection.on_response_complete()
         return True
-
-    async def run_asgi(self, app: Any) -> None:
-        """
-        Run the application for this request.
-
-        What it raises is the task's, and so is the connection's end then (`ended`).
-        """
-        await app(self.scope, self.receive, self)
-        if not self.response_complete and not self.disconnected:
-            self._break_off("The application returned without completing the answer.")
 
     def ended(self, task: "asyncio.Task[None]") -> None:
         """Handle the end of the task that ran the application."""
@@ -192,6 +200,8 @@ class Cycle(RequestResponseCycle, OneStepSend):
             self._break_off("The application was stopped.")
         elif (error := task.exception()) is not None:
             self._break_off("The application failed.", error)
+        elif not self.response_complete and not self.disconnected:
+            self._break_off("The application returned without completing the answer.")
 
     def _break_off(self, why: str, error: BaseException | None = None) -> None:
         """End a connection on which an answer is missing: half of one must not pass for a whole."""
@@ -208,6 +218,17 @@ class Cycle(RequestResponseCycle, OneStepSend):
         body: bytes = message.get("body", b"")
         fields = undeclared(start.get("headers", ()), len(body))
         return fields is not None and self.send_whole(start["status"], fields, body)
+
+
+def labelled(message: Any, request: EdgeRequest) -> Any:
+    """Return the start of an answer with the fields that every answer to this request has."""
+    # A new message: what the application sends may be a constant of its own.
+    own = (b"x-request-id", request.id.encode("ascii"))
+    return {
+        "type": "http.response.start",
+        "status": message["status"],
+        "headers": [*message.get("headers", ()), own, *request.answer_headers],
+    }
 
 
 def lines_of(fields: Fields) -> bytes | None:

@@ -5,17 +5,19 @@ import errno
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import count
+from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gatepost.http.cycle import Cycle, labelled
 from gatepost.http.request import CORRELATION, Check, EdgeRefusal, EdgeRequest, Preflight
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
-from gatepost_authz.middleware import CALLER, OneStepSend
+from gatepost_authz.middleware import CALLER
 
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""
@@ -26,6 +28,9 @@ RenderRefusal = Callable[[str, EdgeRefusal, str], tuple[bytes, Headers] | None]
 Draws a refusal (path, what, request id) for people, with its headers; None where no person looks.
 """
 
+
+ID_BLOCK = 0x100
+"""Request ids whose first digits are formatted once."""
 
 PROBED = frozenset({"GET", "HEAD"})
 """How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
@@ -68,39 +73,24 @@ def not_counted(code: str) -> None:
     """Does not count the refusals."""
 
 
-class EdgeSend(OneStepSend):
-    """ASGI's `send` for what is behind Edge: adds our fields, and sees the status."""
+class EdgeSend:
+    """
+    ASGI's `send` for what is behind Edge, on a server other than ours: adds our fields, and sees
+    the status. Our own connection (`Cycle`) does both itself.
+    """
 
-    __slots__ = ("_id", "_request", "_send", "status")
+    __slots__ = ("_send", "request", "status")
 
-    def __init__(self, send: Send, request: EdgeRequest, request_id: str) -> None:
+    def __init__(self, send: Send) -> None:
         self.status = 0
-        self._send, self._request, self._id = send, request, request_id
+        self.request: EdgeRequest | None = None
+        self._send = send
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
+        if message["type"] == "http.response.start" and self.request is not None:
             self.status = message["status"]
-            encoded = (b"x-request-id", self._id.encode("ascii"))
-            # A new message: what the application sends may be a constant of its own.
-            message = {
-                "type": "http.response.start",
-                "status": self.status,
-                "headers": [*message.get("headers", ()), encoded, *self._request.answer_headers],
-            }
+            message = labelled(message, self.request)
         return self._send(message)
-
-    def send_whole(self, status: int, fields: Headers, body: bytes, encoded: bytes = b"") -> bool:
-        """Send the answer; False: it has to go as messages."""
-        send = self._send
-        if not isinstance(send, OneStepSend):
-            return False
-        if self._request.answer_headers:
-            fields = (*fields, *self._request.answer_headers)
-        encoded += b"x-request-id: %b\r\n" % self._id.encode("ascii")
-        if not send.send_whole(status, fields, body, encoded):
-            return False
-        self.status = status
-        return True
 
 
 class Edge:
@@ -133,27 +123,29 @@ class Edge:
         self._render_refusal = render_refusal
         # The random half makes ids of restarts and replicas distinct and hard to guess; the
         # counter makes the rest cheap.
-        self._prefix = secrets.token_hex(8) + "-"
-        self._counter = count(1)
+        self._ids = numbered(secrets.token_hex(8) + "-")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._other(scope, receive, send)
             return
         wall, began = time.time(), time.perf_counter()
-        request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
-        raw = scope["headers"]
-        headers = scope[FOLDED] = dict(raw)
+        request_id = scope[REQUEST_ID] = next(self._ids)
+        raw, client = scope["headers"], scope.get("client")
+        if (headers := scope.get(FOLDED)) is None:
+            headers = scope[FOLDED] = dict(raw)
         request = EdgeRequest(
+            request_id,
             scope,
             scope["method"],
             scope["path"],
             headers,
             len(headers) != len(raw),
-            peer_of(scope),
+            client[0] if client else "",
             headers.get(CORRELATION),
         )
-        answer = EdgeSend(send, request, request_id)
+        answer: Any = send if isinstance(send, Cycle) else EdgeSend(send)
+        answer.request = request
         try:
             if (probe := self._probes.get(request.path)) and request.method in PROBED:
                 await respond(answer, *await probe())
@@ -180,7 +172,11 @@ class Edge:
             )
 
     async def _refuse(
-        self, request: EdgeRequest, request_id: str, raised: BaseException, answer: "EdgeSend"
+        self,
+        request: EdgeRequest,
+        request_id: str,
+        raised: BaseException,
+        answer: Any,
     ) -> None:
         refusal = refusal_of(raised, request_id)
         self._refused(refusal.code)
@@ -210,6 +206,17 @@ class Edge:
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1008})
+
+
+def numbered(prefix: str) -> Iterator[str]:
+    """Yield the prefix with the numbers from 1 on, in hexadecimal."""
+    # Formatting a number for each request would cost as much as two calls.
+    yield from [f"{prefix}{number:x}" for number in range(1, ID_BLOCK)]
+    ends = [f"{number:x}".zfill(len(f"{ID_BLOCK - 1:x}")) for number in range(ID_BLOCK)]
+    for block in count(1):
+        begin = f"{prefix}{block:x}"
+        for end in ends:
+            yield begin + end
 
 
 def peer_of(scope: Scope) -> str:

@@ -14,10 +14,10 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gatepost.http.cycle import LENGTH_LINE, Cycle, lines_of
+from gatepost.http.cycle import NEVER_AWAITED, Cycle, length_line, lines_of
 from gatepost.http.deadlines import HeadWatch, IdleWatch, ListenConfig
 from gatepost.http.flow_control import ResponseFlow, owner_of
-from gatepost.http.scope import HEAD_AT_MOST, WHOLE_BODY
+from gatepost.http.scope import FOLDED, HEAD_AT_MOST, WHOLE_BODY
 
 # A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
 MOST_PIPELINED = 1000
@@ -25,8 +25,10 @@ LOOK_AGAIN_S = 0.1
 INVALID = "Invalid HTTP request received."
 # Behind a body in another coding nobody knows where the next request begins: whatever answers it,
 # its connection ends (RFC 9112 section 6.3).
-CODINGS = (None, b"chunked")
-SEVERAL = b"several"
+CHUNKED = b"chunked"
+POST = "POST"
+SHORT_BYTES = 4_096
+"""Up to here it costs less to search all of a packet than to find the end of its head first."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -49,8 +51,8 @@ class HttptoolsProtocol(HttpToolsProtocol):
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
     _stopping = False
-    _coding: bytes | None = None
-    """The transfer coding of the head that is being read."""
+    _is_usual = False
+    """Whether the next head is known to be HTTP/1.1."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,8 +96,15 @@ class HttptoolsProtocol(HttpToolsProtocol):
             # otherwise end the idle time and start nothing.
             self._idle.since = None
             self._in_head = True
-        if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
-            data = without_upgrade(data)
+            # Of the first message in this packet. The parser would format it each time.
+            self._is_usual = data[: data.find(b"\n")].endswith(b" HTTP/1.1\r")
+        if self._in_head:
+            # Behind the head may be a document, in which to search takes longer than the rest.
+            end = data.find(b"\r\n\r\n") if len(data) > SHORT_BYTES else -1
+            if end < 0:
+                end = len(data)
+            if data.find(b"pgrade:", 0, end) >= 0 or data.find(b"PGRADE:", 0, end) >= 0:
+                data = without_upgrade(data)
         self._in_body = False
         self._packet = len(data)
         try:
@@ -112,7 +121,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._watch.stray(len(data))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        task = self.loop.create_task(cycle.run_asgi(app))
+        task = self.loop.create_task(app(cycle.scope, cycle.receive, cycle))
         self.tasks.add(task)
         task.add_done_callback(cycle.ended)
 
@@ -125,51 +134,48 @@ class HttptoolsProtocol(HttpToolsProtocol):
         # A field behind a chunked body would join those of the head: a token, or an address that
         # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
         if self._in_head:
-            name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            elif name == b"transfer-encoding":
-                self._coding = value.lower() if self._coding is None else SEVERAL
-            self.headers.append((name, value))
+            self.headers.append((name.lower(), value))
 
     def on_message_begin(self) -> None:
         self._in_head = True
         self._idle.since = None
         self.url = b""
-        self.expect_100_continue = False
-        self._coding = None
         self.headers = []
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        watch, parser, headers = self._watch, self.parser, self.headers
         scope: Any = self._every_scope.copy()
         # What came before this packet since the last head was whole, and all of this packet.
-        scope[HEAD_AT_MOST] = self._watch.received + self._packet
-        if self._watch.armed or self._watch.received:
-            self._watch.disarm()
-        parser = self.parser
+        scope[HEAD_AT_MOST] = watch.received + self._packet
+        if watch.armed or watch.received:
+            watch.disarm()
         if parser.should_upgrade():
             # Spelt or split so that it was overlooked: the parser would take what is left of this
             # message for the next one.
             raise BadRequest
-        version = parser.get_http_version()
+        version = "1.1" if self._is_usual else parser.get_http_version()
+        self._is_usual = False
         if version != "1.1":
             scope["http_version"] = version
-        scope["method"] = parser.get_method().decode("ascii")
+        method = parser.get_method()
+        scope["method"] = POST if method == b"POST" else method.decode("ascii")
         if self.url != self._url:
             # A client asks for the same thing again and again.
             self._target = target_of(self.url)
             self._url = self.url
         scope["path"], scope["raw_path"], scope["query_string"] = self._target
-        scope["headers"] = self.headers
+        scope["headers"] = headers
+        folded = scope[FOLDED] = dict(headers)
         before: Cycle | None = self.cycle
-        keep_alive = version != "1.0" and parser.should_keep_alive() and self._coding in CODINGS
-        keep_alive = keep_alive and not self._stopping
-        self.cycle = Cycle(scope, self, keep_alive=keep_alive)
-        if self.expect_100_continue:
-            self.cycle.waiting_for_100_continue = True
+        keep_alive = not self._stopping and version != "1.0" and parser.should_keep_alive()
+        if b"transfer-encoding" in folded and coding_of(headers) != CHUNKED:
+            keep_alive = False
+        self.cycle = cycle = Cycle(scope, self, keep_alive=keep_alive)
+        if b"expect" in folded and expects_100(headers):
+            cycle.waiting_for_100_continue = True
         if before is None or (before.response_complete and not self.flow.write_paused):
-            self._start_asgi_task(self.cycle, self.app)
+            self._start_asgi_task(cycle, self.app)
         else:
             # Pipelined, or the answer before it is not read yet: it waits for its turn. A client
             # that reads nothing would have answer after answer made and kept.
@@ -178,13 +184,16 @@ class HttptoolsProtocol(HttpToolsProtocol):
             elif len(self.pipeline) >= MOST_PIPELINED:
                 raise BadRequest
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         self._in_body = True
         cycle = self.cycle
         if not cycle.response_complete:
-            cycle.add(body)
+            if cycle.body or cycle.message_event is not NEVER_AWAITED:
+                cycle.add(body)
+            else:
+                cycle.body = body  # nearly every one is whole in its first piece
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
 
@@ -193,7 +202,10 @@ class HttptoolsProtocol(HttpToolsProtocol):
         # Also once the answer is out, where uvicorn leaves it alone: the watch needs to know.
         cycle.more_body = False
         if not cycle.response_complete:
-            cycle.complete()
+            if cycle.message_event is NEVER_AWAITED:
+                cycle.scope[WHOLE_BODY] = bytes(cycle.body)
+            else:
+                cycle.message_event.set()
             return
         self._watch.disarm()
         if not self.flow.write_paused:
@@ -294,7 +306,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             fields = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
             lines = lines_of([*self.server_state.default_headers, *fields]) or b""
             text = msg.encode("ascii")
-            answer = STATUS_LINE[400] + lines + LENGTH_LINE % len(text) + text
+            answer = STATUS_LINE[400] + lines + length_line(len(text)) + text
         # Behind what the client has not read of the answer before.
         self.flow.write(answer)
         self.hang_up()
@@ -331,6 +343,17 @@ def without_upgrade(data: bytes) -> bytes:
     """
     head, gap, rest = data.partition(b"\r\n\r\n")
     return UPGRADE.sub(b"\r\nx-upgrade:", head) + gap + rest
+
+
+def coding_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """Return the transfer coding that a head names, in lower case; empty if it names several."""
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    return codings[0] if len(codings) == 1 else b""
+
+
+def expects_100(headers: list[tuple[bytes, bytes]]) -> bool:
+    """Return whether the client waits to be told that it may send the body."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
 def target_of(url: bytes) -> tuple[str, bytes, bytes]:

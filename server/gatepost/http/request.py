@@ -44,6 +44,8 @@ class EdgeRequest(msgspec.Struct):
     ``answer_headers`` is what checks add to whatever is answered.
     """
 
+    id: str
+    """The request's id, which its answer and its log line have."""
     scope: Scope
     method: str
     path: str

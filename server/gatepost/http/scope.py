@@ -7,8 +7,8 @@ NO_CONTENT = gatepost_authz.middleware.NO_CONTENT
 REQUEST_ID = "gatepost.request_id"
 """By Edge: the request's id, a string of letters, digits and `-`."""
 
-FOLDED = "gatepost.headers"
-"""By Edge: the request's headers by name, each with its last value."""
+FOLDED = gatepost_authz.middleware.FOLDED
+"""By the connection, or else by Edge: the request's headers by name, each with its last value."""
 
 HEAD_AT_MOST = "gatepost.head_at_most"
 """By the connection: how many bytes the request's head cannot exceed."""

@@ -47,7 +47,7 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import RevokedToken
-from gatepost_authz.middleware import CALLER, send_response
+from gatepost_authz.middleware import CALLER, OneStepSend, send_response
 
 JSON_BODY = (b"content-type", b"application/json")
 JSON_ALONE = (JSON_BODY,)
@@ -135,20 +135,19 @@ class Endpoint:
         except RevokedToken as revoked:
             answer = self._modern.challenged(scope["path"], None, revoked)
         except Gone:
-            return
-        if answer is None:
-            return
+            answer = None
         # Asked this way round because nearly all are, and to ask of a Line costs five times that.
         if not isinstance(answer, ExchangeResponse):
-            # Everything that the request brought is let go of: it could weigh megabytes, and the
-            # stream may stay for days.
-            scope.pop(WHOLE_BODY, None)
-            await answer.run(receive, send)
+            if answer is not None:
+                # Everything that the request brought is let go of: it could weigh megabytes, and
+                # the stream may stay for days.
+                scope.pop(WHOLE_BODY, None)
+                await answer.run(receive, send)
             return
-        fields = answer.headers
-        if answer.body:
-            fields = (*fields, JSON_BODY) if fields else JSON_ALONE
-        await send_response(send, answer.status, fields, answer.body)
+        body = answer.body
+        fields = JSON_ALONE if body and not answer.headers else fields_of(answer)
+        if not isinstance(send, OneStepSend) or not send.send_whole(answer.status, fields, body):
+            await send_response(send, answer.status, fields, body)
 
     def _answer(
         self, exchange: Exchange, body: bytes, refusal: JsonRpcError | None
@@ -219,6 +218,11 @@ class Endpoint:
             return body, refusal
 
 
+def fields_of(answer: ExchangeResponse) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the header fields of an answer."""
+    return (*answer.headers, JSON_BODY) if answer.body else answer.headers
+
+
 class Stateless:
     """Serves requests of 2026-07-28, in the order of checks that H-13 gives."""
 
@@ -230,9 +234,35 @@ class Stateless:
         self._methods = served(server.modern_capabilities, modern=True)
         tools = server.registry.tools.items() if mirrors else ()
         self._routed = frozenset(name for name, tool in tools if tool.routed)
-        self._has_source = server.registry.source is not None
+        self._source = server.registry.source
 
-    async def serve(
+    def serve(
+        self,
+        exchange: Exchange,
+        message: IncomingMessage,
+        identity: bytes,
+        params: Params,
+        problem: JsonRpcError | None,
+    ) -> Awaitable[ExchangeResponse | EventStream | None]:
+        """
+        Answer one request, or start a stream that stays open.
+
+        Return None if the answer was sent as a stream, or if the client no longer waits for it.
+        """
+        if self._source is not None and self._source.at_hand(exchange.caller) is None:
+            return self._loaded(exchange, message, identity, params, problem)
+        try:
+            meta = params.meta
+            if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
+                raise no_meta(NO_META if meta is UNSET else meta)
+            method = self._check(exchange, message, params, problem)
+            if not method.runs:
+                return self._counted(exchange, identity, params, method, meta)
+            return self._run(exchange, identity, params, method, meta)
+        except JsonRpcError as refusal:
+            return self._refused(exchange, identity, refusal)
+
+    async def _loaded(
         self,
         exchange: Exchange,
         message: IncomingMessage,
@@ -240,45 +270,54 @@ class Stateless:
         params: Params,
         problem: JsonRpcError | None,
     ) -> ExchangeResponse | EventStream | None:
-        """
-        Answer one request, or start a stream that stays open.
-
-        Return None if the answer was sent as a stream, or if the client no longer waits for it.
-        """
-        is_counted = False
+        """Load what the caller's tenant has, which decides how its calls are answered."""
         try:
-            meta = params.meta
-            if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
-                raise no_meta(NO_META if meta is UNSET else meta)
-            if self._has_source and message.method == "tools/call":
-                await self._server.registry.ready(exchange.caller)
-            method = self._check(exchange, message, params, problem)
-            if not method.runs:
-                await self._server.count(exchange.caller)
-                is_counted = True
-            is_marked = exchange.is_marked or meta.idempotency_key is not UNSET
-            marks = marks_of(exchange.headers, params) if is_marked else UNMARKED
-            if method.handler is None:
-                return await self._open(exchange, identity, params, method)
-            client = self._client(exchange, method, params, meta)
-        except JsonRpcError as refusal:
-            if not is_counted:
-                refusal = await self._server.counted(exchange.caller, refusal)
-            return self._replies.refused(identity, refusal)
+            await self._server.registry.ready(exchange.caller)
         except StoreUnavailable as outage:
             return self._replies.unavailable(exchange.request_id, identity, outage)
-        caller, request_id = exchange.caller, exchange.request_id
-        server, peer = self._server, exchange.peer
+        return await self.serve(exchange, message, identity, params, problem)
+
+    def _run(
+        self, exchange: Exchange, identity: bytes, params: Params, method: Method, meta: Meta
+    ) -> Awaitable[ExchangeResponse | EventStream | None]:
+        """Run the method of a checked request; raises JsonRpcError."""
+        is_marked = exchange.is_marked or meta.idempotency_key is not UNSET
+        marks = marks_of(exchange.headers, params) if is_marked else UNMARKED
+        if method.handler is None:
+            return self._open(exchange, identity, params, method)
+        client = self._client(exchange, method, params, meta)
+        caller, server = exchange.caller, self._server
         stream = questions = None
+        asked = NOBODY
         if client is not None:
-            stream, questions = client.stream, client.questions
-        asked = NOBODY if client is None else client
-        ask = McpRequest(caller, request_id, MODERN, params, asked, None, *marks, peer)
+            stream, questions, asked = client.stream, client.questions, client
+        ask = McpRequest(
+            caller, exchange.request_id, MODERN, params, asked, None, *marks, exchange.peer
+        )
         handled = method.handler(server, ask)
         if client is not None and stream is not None:
             handled = client.answered(handled)
         work = UntilDisconnect(exchange.receive, handled, caller, server.running_requests)
-        return await self._replies.to(exchange, identity, stream, work, questions)
+        return self._replies.to(exchange, identity, stream, work, questions)
+
+    async def _counted(
+        self, exchange: Exchange, identity: bytes, params: Params, method: Method, meta: Meta
+    ) -> ExchangeResponse | EventStream | None:
+        """Answer a request that the runner does not count."""
+        try:
+            await self._server.count(exchange.caller)
+            return await self._run(exchange, identity, params, method, meta)
+        except JsonRpcError as refusal:
+            return self._replies.refused(identity, refusal)
+        except StoreUnavailable as outage:
+            return self._replies.unavailable(exchange.request_id, identity, outage)
+
+    async def _refused(
+        self, exchange: Exchange, identity: bytes, refusal: JsonRpcError
+    ) -> ExchangeResponse:
+        """Return the answer to a refused request once it is counted."""
+        refusal = await self._server.counted(exchange.caller, refusal)
+        return self._replies.refused(identity, refusal)
 
     async def _open(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method
@@ -299,7 +338,7 @@ class Stateless:
                 method.name == "tools/call"
                 and (
                     params.name in self._asking
-                    or (self._has_source and self._may_ask(exchange, params))
+                    or (self._source is not None and self._may_ask(exchange, params))
                 )
             )
         )
@@ -339,7 +378,7 @@ class Stateless:
         if problem is not None:
             raise problem
         if name == "tools/call" and (
-            params.name in self._routed or (self._has_source and self._mirrors)
+            params.name in self._routed or (self._source is not None and self._mirrors)
         ):
             self._check_routed(exchange, params)
         return method

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from starlette.types import Receive, Scope, Send
 
-from gatepost.http.edge import peer_of
 from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
@@ -33,7 +32,7 @@ from gatepost.tools.idempotency_key import (
     correlation_of,
     idempotency_key_of,
 )
-from gatepost.tools.json_shape import NESTING, decoded, decoder_of
+from gatepost.tools.json_shape import COUNTED_BYTES, NESTING, decoded, decoder_of, holds_many
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
 
@@ -52,10 +51,6 @@ class Exchange(msgspec.Struct, frozen=True):
     send: Send
     version: str | None = None
     """The revision that MCP-Protocol-Version names."""
-    method: str | None = None
-    """The value of Mcp-Method; it is compared with the body, which has no lone surrogates."""
-    name: str | None = None
-    """The value of Mcp-Name; None also if no body could contain it."""
     is_marked: bool = False
     """Whether there is an idempotency key or a correlation id."""
     is_doubled: bool = False
@@ -67,8 +62,6 @@ class Exchange(msgspec.Struct, frozen=True):
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
 DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
-EXACTLY = "surrogateescape"
-"""How bytes become a text that equals no other's."""
 
 
 def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
@@ -77,8 +70,7 @@ def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
     headers: Headers = scope.get(FOLDED) or dict(raw)
     if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
         check_type(headers)
-    version = headers.get(VERSION_HEADER)
-    named = headers.get(b"mcp-name")
+    version, client = headers.get(VERSION_HEADER), scope.get("client")
     return Exchange(
         scope[CALLER],
         scope["path"],
@@ -87,11 +79,9 @@ def exchange_of(scope: Scope, receive: Receive, send: Send) -> Exchange:
         receive,
         send,
         MODERN if version == MODERN_HEADER else version_in(headers),
-        headers.get(b"mcp-method", b"").strip(b" \t").decode(errors=EXACTLY),
-        None if named is None else decode_value(named),
         IDEMPOTENCY in headers or CORRELATION in headers,
         len(headers) != len(raw) and is_doubled(raw),
-        peer_of(scope),
+        client[0] if client else "",
     )
 
 
@@ -195,7 +185,8 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         return None
     if whole.jsonrpc != "2.0" or whole.result is not UNSET or whole.error is not UNSET:
         return None
-    if body.count(b"{") + body.count(b"[") > NESTING:
+    is_long = len(body) > COUNTED_BYTES
+    if holds_many(body, NESTING) if is_long else body.count(b"{") + body.count(b"[") > NESTING:
         return None
     number = bytes(raw_id)  # most clients count their requests
     is_short = number.isdigit() and len(number) <= ID_BYTES
@@ -314,9 +305,17 @@ def check_mirrors(
     The body decides what is done. If a header could differ, a proxy that routes or limits by
     headers would judge a different request (H-08).
     """
-    if exchange.method != method:
+    headers = exchange.headers
+    sent, said = headers.get(b"mcp-method", b""), method.encode()
+    if sent != said and sent.strip(b" \t") != said:
         raise mismatch("Mcp-Method", "method")
-    if name is not None and name is not UNSET and exchange.name != name:
+    if name is None or name is UNSET:
+        return
+    named = headers.get(b"mcp-name")
+    # Letters, digits and `_` are no encoding of anything else.
+    if named is not None and name.isidentifier() and name.isascii() and named == name.encode():
+        return
+    if named is None or decode_value(named) != name:
         raise mismatch("Mcp-Name", f"params.{_ON_THE_WIRE[member or 'name']}")
 
 

@@ -260,6 +260,8 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
     # Joined, not concatenated: each concatenation would copy a large answer again.
     if revision == MODERN:
         content = _encode(outcome.content)
+        if outcome.structured is UNSET and not outcome.as_result:
+            return b"".join((_COMPLETE, content, _NO_ERROR, tail, b"}"))
         return b"".join((_COMPLETE, content, *_value(outcome, content), _NO_ERROR, tail, b"}"))
     if revision == WITHOUT_STRUCTURE:
         blocks = tuple(block(one, revision) for one in outcome.content)

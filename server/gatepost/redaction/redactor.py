@@ -15,9 +15,13 @@ from weakref import WeakSet
 from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.matching import SecretSpan
 from gatepost.redaction.search import (
+    AND,
     AT_ONCE,
+    BACKSLASH,
+    NEWLINE,
+    PERCENT,
+    RETURN,
     STEP_BYTES,
-    UNREAD,
     Automaton,
     TooMuch,
     layers,
@@ -32,8 +36,8 @@ LEAST_SPLIT = 8
 SEPARATOR = b"\0"
 """A byte that occurs in no token and no secret."""
 
-_QUOTING = b"\"'\\%&"
-_MARKS = _QUOTING + b"\r\n"
+QUOTE, APOSTROPHE = b"\"'"
+_MARKS = b"\"'\\%&\r\n"
 """A text without any of these has no quotation mark, nor an escape that may stand for one."""
 SHORT_BYTES = 1024
 """Up to here it costs less to look for all of them at once than to read the text's layers."""
@@ -91,15 +95,15 @@ class Redactor:
 
     def clear(self, text: bytes) -> bool:
         """Return whether the text contains nothing to redact; every call uses this."""
-        return not (UNREAD(text) or self._search(text, True)) or not self.spans(text)
+        return not (has_layers(text) or self._search(text, True)) or not self.spans(text)
 
     def surely_clear(self, text: bytes) -> bool:
         """Return whether a search alone shows that there is nothing to redact."""
-        return not (UNREAD(text) or self._search(text, True))
+        return not (has_layers(text) or self._search(text, True))
 
     def spans(self, text: bytes) -> list[SecretSpan]:
         """Return the spans to redact: sorted and disjoint."""
-        if len(text) <= STEP_BYTES and not (UNREAD(text) or self._search(text, True)):
+        if len(text) <= STEP_BYTES and not (has_layers(text) or self._search(text, True)):
             return []  # nearly always
         return self._spans(text, Automaton.finds)
 
@@ -111,7 +115,7 @@ class Redactor:
         """
         if self.plain:
             return []
-        if len(text) <= STEP_BYTES and not (UNREAD(text) or self._search(text, True)):
+        if len(text) <= STEP_BYTES and not (has_layers(text) or self._search(text, True)):
             return []  # nearly always
         return self._spans(text, Automaton.values)
 
@@ -217,9 +221,18 @@ def is_prompt(text: bytes, *, of_caller: bool = False) -> bool:
     return len(text) - len(text.translate(None, _MARKS)) <= PROMPT_MARKS
 
 
+def has_layers(text: bytes) -> bool:
+    """Return whether a text has more than one decoding."""
+    # One after another: each runs at the speed of memory, and a pattern of all of them does not.
+    # As numbers, since Python takes bytes for a number first, which costs ten times as much.
+    return BACKSLASH in text or PERCENT in text or NEWLINE in text or AND in text or RETURN in text
+
+
 def is_unquoted(text: bytes) -> bool:
     """Return whether nothing in a text is in quotation marks, in whatever way they are written."""
-    return text.translate(None, _QUOTING) == text
+    return not (
+        QUOTE in text or APOSTROPHE in text or BACKSLASH in text or PERCENT in text or AND in text
+    )
 
 
 def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
@@ -230,7 +243,7 @@ def quoted(text: bytes, redactor: Redactor) -> list[SecretSpan]:
     if len(text) <= SHORT_BYTES and is_unquoted(text):
         return found  # most answers
     ways = None
-    for depth, layer in enumerate(layers(text) if UNREAD(text) else [text]):
+    for depth, layer in enumerate(layers(text) if has_layers(text) else [text]):
         for quote, form in _LEAVES:
             if layer.count(quote) < 2:
                 continue
@@ -254,7 +267,7 @@ def are_clear(documents: Sequence[bytes], redactor: Redactor) -> bool:
     """
     whole = SEPARATOR.join(documents)
     # A secret that seems to be split over two documents is looked for again, one by one.
-    return b"\\" not in whole and redactor.clear(whole) and not quoted(whole, redactor)
+    return BACKSLASH not in whole and redactor.clear(whole) and not quoted(whole, redactor)
 
 
 def cleaned_text(text: str, redactor: Redactor) -> str:

@@ -29,8 +29,7 @@ WINDOW_BYTES = 65_536
 """The bytes that are searched for escapes at once."""
 WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the following indentation; base64 is often wrapped."""
-UNREAD = re.compile(rb"[\\%&\r\n]").search
-"""Matches a text that has more than one decoding."""
+BACKSLASH, PERCENT, AND, NEWLINE, RETURN = b"\\%&\n\r"
 MOST_REMEMBERED = 4096
 AT_ONCE = 50_000
 """The number of matches processed at once, while no other thread runs."""
@@ -70,13 +69,13 @@ _escapes = _Escapes()
 def layers(text: bytes) -> list[bytes]:
     """Yield the text itself, then each further decoding."""
     found = [text]
-    if b"\\" in text or b"%" in text or b"&" in text:
+    if BACKSLASH in text or PERCENT in text or AND in text:
         for _ in range(DEEPEST):
             undone = unescaped(found[-1])
             if undone == found[-1]:
                 break
             found.append(undone)
-    if b"\n" in found[-1] or b"\r" in found[-1]:
+    if NEWLINE in found[-1] or RETURN in found[-1]:
         found.append(unwrapped(found[-1]))
     return found
 

@@ -6,6 +6,7 @@ Each element is ``{"record":…,"side":…,"hash":"…"}``: the body, the detail
 never encoded again. A table with one row for each record takes five times as long to write.
 """
 
+from binascii import hexlify
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from itertools import pairwise
@@ -75,8 +76,8 @@ _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
     """Encode a record as an element of a segment."""
     if side is None:
-        return b'{"record":%b,"hash":"%b"}' % (body, digest.hex().encode())
-    return b'{"record":%b,"side":%b,"hash":"%b"}' % (body, side, digest.hex().encode())
+        return b"".join((b'{"record":', body, b',"hash":"', hexlify(digest), b'"}'))
+    return b"".join((b'{"record":', body, b',"side":', side, b',"hash":"', hexlify(digest), b'"}'))
 
 
 def segments(

@@ -23,6 +23,9 @@ microsecond, in C and in one go.
 MOST_DIGITS = 320
 """Digits of one number: the time to read it grows with their square, and a double has 309."""
 
+COUNTED_BYTES = 2_048
+"""In bodies up to this size, counting costs less than finding."""
+
 SHALLOW = 3
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -83,7 +86,34 @@ def outside_strings(body: bytes) -> bytes:
 
 def most_values(body: bytes) -> int:
     """Return an upper bound for the number of values in well-formed JSON."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{") + 1
+    return 1 + count(body, b",") + count(body, b"[") + count(body, b"{")
+
+
+def count(body: bytes, mark: bytes) -> int:
+    """
+    Return how often a byte occurs.
+
+    A body that is one long text has each of the bytes above once at most. To find that out takes
+    a thirtieth of what Python takes to count.
+    """
+    at = body.find(mark)
+    if at < 0:
+        return 0
+    again = body.find(mark, at + 1)
+    return 1 if again < 0 else 1 + body.count(mark, again)
+
+
+def holds_many(body: bytes, most: int) -> bool:
+    """Return whether more than *most* arrays and objects may begin in a body."""
+    left = most
+    for opening in (b"{", b"["):
+        at = body.find(opening)  # at the speed of memory, which `count` is not
+        while at >= 0:
+            if left == 0:
+                return True
+            left -= 1
+            at = body.find(opening, at + 1)
+    return False
 
 
 def excess(body: bytes, most: int) -> str | None:
@@ -107,7 +137,7 @@ def excess(body: bytes, most: int) -> str | None:
 
 def too_deep(body: bytes) -> bool:
     """Return whether well-formed JSON is nested deeper than the limit."""
-    if body.count(b"{") + body.count(b"[") <= NESTING:
+    if count(body, b"{") + count(body, b"[") <= NESTING:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(SHALLOW):

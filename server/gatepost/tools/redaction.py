@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
+from gatepost.redaction.redactor import SHORT_BYTES as SHORT_TEXT
 from gatepost.redaction.redactor import (
     Redactor,
     cleaned_text,
@@ -200,7 +201,11 @@ def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) ->
         plain = text.encode()
     except UnicodeEncodeError:
         return False  # a lone surrogate, as in invalid file names
-    if len(plain) > most or not _is_clear(plain, redactor):
+    if len(plain) <= min(SHORT_TEXT, most) and redactor.plain:
+        # As `_is_clear`, of which nothing else applies to most answers.
+        if not redactor.clear(plain):
+            return False
+    elif len(plain) > most or not _is_clear(plain, redactor):
         return False
     return value is UNSET or _is_harmless_value(value, plain, redactor, most)
 

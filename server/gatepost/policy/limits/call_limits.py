@@ -58,13 +58,6 @@ class AuditQuota(msgspec.Struct, frozen=True):
     row: QuotaRow
     bucket: Bucket
 
-    def charge(self, size: int, now: float) -> None:
-        """Charge *size* bytes, even if that overdraws the bucket."""
-        bucket, cost_s = self.bucket, size * self.row.byte_s
-        full_at = bucket.full_at
-        bucket.full_at = (full_at if full_at > now else now) + cost_s
-        bucket.owed_s += cost_s
-
     @property
     def owes_much(self) -> bool:
         """Return whether the debt is so large that the relay should know before the next call."""

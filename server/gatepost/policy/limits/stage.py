@@ -140,7 +140,10 @@ class LimitStage(Stage):
         limits = self.counters.audited.get(principal) or self.audited(caller)
         now = self.monotonic()
         for quota in limits.quotas:
-            quota.charge(size, now)
+            bucket, cost_s = quota.bucket, size * quota.row.byte_s
+            full_at = bucket.full_at
+            bucket.full_at = (full_at if full_at > now else now) + cost_s
+            bucket.owed_s += cost_s
 
     async def shared(self, relay: TenantRelay, call_limits: CallLimits) -> Outcome | None:
         """Take everything a call needs from the shared counters; return a refusal or None."""
