@@ -260,6 +260,21 @@ async def test_agents_come_back_as_they_were_registered(store: UpstreamStore) ->
     assert [one.client_ids for one in await store.agents("acme")] == [("new", "cursor")]
 
 
+class OfAcme:
+    """A configuration in which one tenant has a server and an agent."""
+
+    tenants = frozenset({"acme"})
+
+    def __init__(self, server: UpstreamServer, agent: AgentRegistration) -> None:
+        self._server, self._agent = server, agent
+
+    def servers(self, tenant: str) -> tuple[UpstreamServer, ...]:
+        return (self._server,) if tenant in self.tenants else ()
+
+    def agents(self, tenant: str) -> tuple[AgentRegistration, ...]:
+        return (self._agent,) if tenant in self.tenants else ()
+
+
 @pytest.mark.requirement("E8")
 async def test_servers_of_the_configuration_come_first(
     records: Records, relay: MemoryRelay, secrets: SecretCache
@@ -278,8 +293,7 @@ async def test_servers_of_the_configuration_come_first(
         records,
         SealedHeaders(secrets),
         ChangeCounter(records, relay),
-        servers=[configured],
-        agents=[helper],
+        configured=OfAcme(configured, helper),
     )
     made = await store.create(draft())
 

@@ -41,7 +41,7 @@ class Person(SilentClient):
         self.asked, self.decided = asyncio.Event(), asyncio.Event()
 
     async def request(
-        self, requests: Mapping[str, InputRequest]
+        self, requests: Mapping[str, InputRequest], *, state: bytes = b""
     ) -> Mapping[str, Mapping[str, Any]]:
         self.asked.set()
         await self.decided.wait()

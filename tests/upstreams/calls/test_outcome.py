@@ -32,6 +32,7 @@ def content_of(*blocks: dict[str, Any]) -> list[Any]:
     return [*tool_outcome(CRM, UpstreamResult({"content": [*blocks]})).content]
 
 
+@pytest.mark.requirement("E5")
 def test_known_blocks_pass_natively_and_are_marked() -> None:
     blocks: list[dict[str, Any]] = [
         {"type": "text", "text": "hello"},
@@ -47,6 +48,7 @@ def test_known_blocks_pass_natively_and_are_marked() -> None:
     assert outcome.untrusted == "upstream crm"
 
 
+@pytest.mark.requirement("E10")
 def test_empty_texts_are_left_out() -> None:
     """E10: some servers end each answer with one."""
     blocks = (

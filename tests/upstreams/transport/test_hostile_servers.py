@@ -145,6 +145,7 @@ async def neighbour(
 
 
 @pytest.mark.parametrize(("answer", "reason"), HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.requirement("E11")
 async def test_each_hostile_answer_has_its_reason_and_a_neighbour_goes_on(
     neighbour: tuple[ScriptedServer, ConnectingProcess, str, str], answer: Answer, reason: str
 ) -> None:

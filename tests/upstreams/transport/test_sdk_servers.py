@@ -116,6 +116,7 @@ def remember(connections: UpstreamConnections, url: str, era: Era) -> None:
 
 
 @pytest.mark.parametrize("name", ["sdk", "plain", "alone", "fastmcp"])
+@pytest.mark.requirement("E4")
 async def test_a_server_is_found_to_be_modern(
     process: ConnectingProcess, servers: dict[str, str], name: str
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_server_is_found_to_be_modern(
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("name", ["sdk", "fastmcp"])
+@pytest.mark.requirement("E4")
 async def test_a_call_has_progress_and_a_result(
     process: ConnectingProcess, servers: dict[str, str], name: str, era: Era
 ) -> None:
