@@ -40,7 +40,7 @@ class ToolPolicies:
         tools: Mapping[str, Tool],
         beside: TenantTools | None = None,
     ) -> None:
-        self._settings, self._plan, self._tools, self._beside = settings, plan, tools, beside
+        self._settings, self.plan, self._tools, self._beside = settings, plan, tools, beside
         self._conditions = conditions_of(settings)
         self._others: dict[ToolFacts, ApprovalPolicy | None] = {}
 
@@ -52,7 +52,7 @@ class ToolPolicies:
     def of(self, tool: Tool) -> ApprovalPolicy | None:
         """Return the policy of a tool; None if its calls never need approval."""
         if tool.name in self._tools:
-            return self._plan.get(tool.name)
+            return self.plan.get(tool.name)
         if tool.name in SEARCH_TOOLS and tool.origin is None:
             return None
         return self._of_other(facts_of(tool))
@@ -62,15 +62,11 @@ class ToolPolicies:
         return self.of(tool) is not None
 
     def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
-        """Return the policy of the request's tool; None if no approval is needed any more."""
-        if request.facts is None:
-            return self._plan.get(request.tool)
+        """Return the policy of a tenant's tool; None if no approval is needed any more."""
         # A tool of the configuration may have taken the name meanwhile.
-        return None if request.tool in self._tools else self._of_other(request.facts)
-
-    def facts_of(self, tool: Tool) -> ToolFacts | None:
-        """Return what a request has to know of a tool; None for a tool of the configuration."""
-        return None if tool.name in self._tools else facts_of(tool)
+        if request.facts is None or request.tool in self._tools:
+            return None
+        return self._of_other(request.facts)
 
     async def ready(self, request: ApprovalRequest) -> None:
         """Load the tools of the request's tenant; raises StoreUnavailable."""

@@ -30,6 +30,7 @@ from gatepost.policy.approvals.rules import (
     ApprovalPolicy,
     caller_variables,
     definition_of,
+    facts_of,
 )
 from gatepost.policy.idempotency.record import may_repeat
 from gatepost.secrets.keyring import KeyRing
@@ -155,7 +156,7 @@ class RequestStore:
             needed=need.approvals,
             by=need.of(party),
             policy=policy,
-            facts=self._policies.facts_of(tool),
+            facts=None if tool.origin is None else facts_of(tool),
             request_id=call.request_id,
             correlation=call.correlation,
             read_only=tool.effects.read_only,

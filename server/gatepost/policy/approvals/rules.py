@@ -242,8 +242,11 @@ def matches(pattern: str, tool: Named) -> bool:
 class RequestPolicies(Protocol):
     """The current policies of the tools of requests."""
 
+    plan: Plan
+    """The policies of the configuration's tools."""
+
     def of_request(self, request: ApprovalRequest) -> ApprovalPolicy | None:
-        """Return the policy of the request's tool; None if no approval is needed any more."""
+        """Return the policy of a tenant's tool; None if no approval is needed any more."""
 
 
 def satisfies(who: Approver, by: Iterable[tuple[str, ...]]) -> bool:
@@ -269,6 +272,9 @@ WORDS = {
 }
 
 
+UNSERVED = "This tool no longer needs approval or is not served. The call has to be made again."
+
+
 def objection(
     request: ApprovalRequest,
     who: Approver,
@@ -282,11 +288,13 @@ def objection(
         return f"This request {WORDS[request.state]}."
     if request.kind == "call" and request.until <= now:
         return f"This request {WORDS['expired']}."
-    if policies is not None and (current := policies.of_request(request)) is not None:
+    if policies is not None:
+        own = request.facts is None
+        current = policies.plan.get(request.tool) if own else policies.of_request(request)
+        if current is None:
+            return UNSERVED
         if current.version != policy:
             return "The rules for this tool have changed. The call has to be made again."
-    elif policies is not None:
-        return "This tool no longer needs approval or is not served. The call has to be made again."
     return ineligibility(request, who)
 
 

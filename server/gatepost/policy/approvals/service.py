@@ -155,7 +155,9 @@ class ApprovalService:
 
     def _objection(self, request: ApprovalRequest, who: Approver, policy: str) -> str | None:
         why = objection(request, who, now=self.clock(), policies=self.policies, policy=policy)
-        return CHANGED if why is None and self.policies.has_changed(request) else why
+        if why is None and request.facts is not None and self.policies.has_changed(request):
+            return CHANGED
+        return why
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -275,7 +277,8 @@ class ApprovalService:
         approval = await self.requests.get(tenant, request_id)
         if approval is None:
             raise Undecidable(UNKNOWN)
-        await self.policies.ready(approval.request)
+        if approval.request.facts is not None:
+            await self.policies.ready(approval.request)
         why = self._objection(approval.request, by, approval.details.policy)
         if why is not None:
             raise Undecidable(why)
