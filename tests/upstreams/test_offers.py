@@ -198,6 +198,17 @@ def test_tasks_need_the_servers_capability(support: Any) -> None:
         assert made.offers[0].task_support == support
 
 
+def test_a_server_may_make_a_task_of_any_call() -> None:
+    """With the extension, no tool says so in the list; the call detaches when the server does."""
+    made = offered(
+        registered(),
+        tools=[tool("a")],
+        capabilities={"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}},
+    )
+    assert isinstance(made.offers[0], Tool)
+    assert (made.offers[0].task_support, made.offers[0].detaches) == ("optional", True)
+
+
 async def test_resources_templates_and_prompts_are_offered() -> None:
     """Resources under their own URI, `ui://` too."""
     made = offered(

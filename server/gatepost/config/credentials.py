@@ -15,6 +15,11 @@ class CredentialSettings(SettingsTable, frozen=True, kw_only=True):
     """
     tenants: tuple[str, ...] = ()
     """The tenants whose calls may use it; `["*"]` means every tenant. There is no default."""
+    hosts: tuple[str, ...] = ()
+    """
+    The hosts (`api.example.com`, or with a port) that requests with this credential may go to.
+    Tools and `[packs.openapi.apis]` may use it only for these; default: only upstreams may use it.
+    """
     api_key: str = ""
     """
     `static`: a reference (`secret:NAME` of the tenant, `env:NAME` or `file:PATH`) to the key that

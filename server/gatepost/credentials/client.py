@@ -13,7 +13,7 @@ from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
 
 from gatepost.config.credentials import CredentialSettings
 from gatepost.config.references import UnresolvedReference, resolve
-from gatepost.credentials.credential import CredentialUnavailable, SignedHeaders
+from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.credentials.keyring_key import private_pem
 from gatepost.credentials.references import referred
 from gatepost.credentials.static import bearer
@@ -31,7 +31,7 @@ from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.context import OutboundReply
+from gatepost.tools.context import OutboundReply, SignedHeaders
 from gatepost_authz.client_authentication import Credentials, authentication
 from gatepost_authz.config import Introspection
 from gatepost_authz.fetch import OAUTH_ERRORS

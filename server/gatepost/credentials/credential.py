@@ -1,25 +1,16 @@
 """What a request to another server is signed in with."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
+from gatepost.tools.context import SignedHeaders
 
 
 class CredentialUnavailable(Exception):
     """A credential cannot be had now; the message is a sentence for the operator, no secret."""
 
 
-class SignedHeaders(msgspec.Struct, frozen=True):
-    """The headers that sign a request in."""
-
-    headers: Mapping[str, str]
-    """By lower-case names; the values are secrets and are in the tenant's redaction set."""
-    version: str = ""
-    """Changes whenever the credential is renewed; connections and sessions are keyed by it."""
-
-    def __repr__(self) -> str:
-        return f"<SignedHeaders {', '.join(self.headers)}>"
+class CredentialDenied(CredentialUnavailable):
+    """The tenant, or the server that is asked, may not have the credential."""
 
 
 class OutboundCredential(Protocol):

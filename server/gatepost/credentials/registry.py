@@ -8,14 +8,15 @@ from gatepost.config.settings import Config
 from gatepost.config.upstreams import EVERY_TENANT
 from gatepost.credentials.client import ClientCredential, CredentialServices, TokenClient
 from gatepost.credentials.credential import (
-    CredentialUnavailable,
+    CredentialDenied,
     NoCredential,
     OutboundCredential,
-    SignedHeaders,
 )
 from gatepost.credentials.references import referred
 from gatepost.credentials.static import ReadHeaders, StaticCredential, bearer
 from gatepost.credentials.token_cache import TokenCache
+from gatepost.secrets.hosts import checked_hosts, destination
+from gatepost.tools.context import SignedHeaders
 
 NO_HEADERS: Mapping[str, str] = {}
 SEPARATOR = "/"
@@ -30,8 +31,8 @@ class DeniedCredential:
         self._sentence = sentence
 
     async def headers(self, principal: tuple[str, ...] | None = None) -> SignedHeaders:
-        """Raise CredentialUnavailable."""
-        raise CredentialUnavailable(self._sentence)
+        """Raise CredentialDenied."""
+        raise CredentialDenied(self._sentence)
 
     async def refused(self, headers: SignedHeaders) -> bool:
         """Return False, because there is nothing else to send."""
@@ -88,9 +89,25 @@ class CredentialRegistry:
             return DeniedCredential(f"There is no credential {name!r} in the configuration.")
         if tenant not in table.tenants and EVERY_TENANT not in table.tenants:
             return DeniedCredential(f"The tenant {tenant} may not use the credential {name!r}.")
+        if table.hosts and (problem := self._problem(name, table, url)):
+            return DeniedCredential(problem)
         key = ("named", tenant, name, url, repr(table))
         made = self._kept.get(key) or self._keep(key, self._made(tenant, name, url, table))
         return Together(made, self.referred(tenant, url, "", headers)) if headers else made
+
+    def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
+        """
+        Return the credential of a table for requests that a tool sends to *url*.
+
+        A caller may have chosen the URL, so the table must name its host.
+        """
+        table = self._tables.get(name)
+        if table is not None and not table.hosts:
+            return DeniedCredential(
+                f"The credential {name!r} names no hosts, so no tool may use it. Its operator adds "
+                f"them: credentials.{name}.hosts"
+            )
+        return self.named(tenant, name, url)
 
     def referred(
         self, tenant: str, url: str, api_key: str, headers: Mapping[str, str]
@@ -113,6 +130,17 @@ class CredentialRegistry:
             if isinstance(one, ClientCredential):
                 await one.aclose()
         self._kept.clear()
+
+    def _problem(self, name: str, table: CredentialSettings, url: str) -> str | None:
+        """Return why the credential is not sent to *url*, or None."""
+        try:
+            place = destination(url, self._services.outbound.reach)
+        except ValueError as problem:
+            return f"The credential {name!r} is not sent to this URL: {problem}."
+        if place in checked_hosts(table.hosts):
+            return None
+        bound = " and ".join(table.hosts)
+        return f"The credential {name!r} is bound to {bound} and is not sent to {place}."
 
     def _made(
         self, tenant: str, name: str, url: str, table: CredentialSettings

@@ -6,9 +6,10 @@ import secrets as random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
-from gatepost.credentials.credential import CredentialUnavailable, SignedHeaders
+from gatepost.credentials.credential import CredentialUnavailable
 from gatepost.secrets.cache import SecretCache
 from gatepost.storage.errors import StoreUnavailable
+from gatepost.tools.context import SignedHeaders
 
 ReadHeaders = Callable[[], Awaitable[Mapping[str, str]]]
 """Returns the headers by lower-case names; raises CredentialUnavailable."""

@@ -216,6 +216,7 @@ class Services:
             records=self.records,
             secrets=self.secrets,
             outbound=self.outbound,
+            credentials=self.upstreams.registry,
             run=self._run,
         )
         limits = config.limits

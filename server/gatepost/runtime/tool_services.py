@@ -8,6 +8,8 @@ import msgspec
 import structlog
 
 from gatepost.config.packs import Packs, by_type
+from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
+from gatepost.credentials.registry import CredentialRegistry
 from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.request import plain
 from gatepost.secrets.cache import SecretCache
@@ -18,7 +20,7 @@ from gatepost.storage.entries import Entries
 from gatepost.storage.records import Records
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
 from gatepost.tools.client import MissingCapability, ProtocolError
-from gatepost.tools.context import Outbound, SealedStore
+from gatepost.tools.context import Outbound, SealedStore, SignedHeaders
 from gatepost.tools.redacted_call import peer_here
 from gatepost.tools.registry import Unknown
 
@@ -40,12 +42,14 @@ class TenantToolServices:
         records: Records,
         secrets: SecretCache,
         outbound: OutboundClient,
+        credentials: CredentialRegistry,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
         self._settings = by_type(packs, outbound.network)
         self._records = records
         self._secrets = secrets
         self._outbound = outbound
+        self._credentials = credentials
         self._run = run
 
     def http(self, ctx: CallContext) -> Outbound:
@@ -86,6 +90,25 @@ class TenantToolServices:
             raise ToolFailure("denied", reason, field=field)
         log.info("secret_used", **told)
         return held.value
+
+    async def signed_headers(
+        self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
+    ) -> SignedHeaders:
+        """Implement `ToolServices`."""
+        tenant = ctx.caller.tenant_id
+        credential = self._credentials.for_tool(tenant, name, url)
+        told = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
+        try:
+            if refused is not None:
+                await credential.refused(refused)
+            headers = await credential.headers(ctx.caller.principal_key)
+        except CredentialDenied as denied:
+            log.warning("credential_withheld", **told)
+            raise ToolFailure("denied", str(denied)) from None
+        except CredentialUnavailable as problem:
+            raise ToolFailure("upstream_unavailable", str(problem)) from None
+        log.info("credential_used", **told)
+        return headers
 
     def _place(self, url: str, name: str, field: str) -> str:
         try:

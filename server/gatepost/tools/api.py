@@ -15,6 +15,7 @@ from gatepost.tools.context import (
     Outbound,
     SealedStore,
     Settings,
+    SignedHeaders,
     ToolServices,
     Workspace,
 )
@@ -62,8 +63,7 @@ class Outcome(msgspec.Struct, frozen=True):
     What a tool answered: content blocks in MCP's form (``{"type": "text", "text": …}``), a
     structured value when the tool declares one, or one Failure.
 
-    ``structured`` is a JSON value, or the same already encoded as ``msgspec.Raw``, so that a large
-    answer is encoded once however many hands it passes through.
+    ``structured`` is a JSON value, or one that is encoded already, as ``msgspec.Raw``.
     """
 
     content: tuple[Mapping[str, Any], ...] = ()
@@ -89,8 +89,8 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     """
     How a client marks a call as the same one again.
 
-    An ``idempotency`` key is one call's for a day; a ``correlation`` id is an episode's, so it
-    counts only while the first call runs and shortly after (design, decision 16).
+    An ``idempotency`` key is one call's for a day; a ``correlation`` id counts only while the first
+    call runs and shortly after.
     """
 
     kind: Literal["idempotency", "correlation"]
@@ -102,17 +102,13 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     The call as a tool sees it: who calls, for which tenant, and what it may use.
 
     **Tools that ask** (`ask`, `ask_url`, `sample`, `roots`, `ask_together`) run again. A client of
-    2026-07-28 gets the open questions as the answer to its call, and calls again with what was
-    answered: the tool then runs from its beginning, and each question that was answered returns at
-    once. So whatever a tool does to the world belongs after its last question, and what comes
-    before must be fit to be done again. Older clients are asked while the tool waits; the same
-    tool serves both. Asking raises MissingCapability, which is answered for you, where the client
-    cannot be asked: see `can`.
+    2026-07-28 gets the open questions as the answer to its call, and calls again with the answers:
+    the tool then runs from its beginning, and answered questions return at once. So effects belong
+    after the last question. Older clients are asked while the tool waits. Asking raises
+    MissingCapability, which is answered for you, where the client cannot be asked: see `can`.
 
-    Each question has a key, by which its answer is found again: "question-1", "question-2"… in the
-    order of asking, unless the tool gives one. A tool that asks in an order that may differ from
-    run to run gives keys. A form or page that reads differently the next time is a new question:
-    nobody's yes to "Delete 3 files?" counts for 300.
+    Each question has a key, by which its answer is found: "question-1", "question-2"… in the order
+    of asking; give keys if the order may differ. A form that reads differently is a new question.
     """
 
     caller: TenantContext
@@ -173,10 +169,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
 
         *to* is the URL that it will be sent to: a secret goes to the hosts that it is bound to
         only, and one that is bound to none where the configuration or your code *fixed* the host.
-        Without *to* a bound secret goes nowhere. Only for arguments that are declared as Secret,
-        whose values stay out of every answer and log.
-        ToolFailure when there is no such secret, when it may not go there, or when *literals* are
-        not taken.
+        Without *to* a bound secret goes nowhere. Only for arguments that are declared as Secret.
+        ToolFailure if there is no such secret, it may not go there, or *literals* are not taken.
         """
         if text.startswith(REFERENCE_PREFIX):
             name = text.removeprefix(REFERENCE_PREFIX)
@@ -186,10 +180,19 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
             raise ToolFailure("validation", message, field=field)
         return text
 
+    async def signed_headers(
+        self, name: str, url: str, *, refused: SignedHeaders | None = None
+    ) -> SignedHeaders:
+        """
+        Return the headers of `[credentials.NAME]` for requests to *url*, other ones than *refused*.
+
+        ToolFailure if the tenant may not use it, its `hosts` lack the URL's, or it cannot be had.
+        """
+        return await self._services.signed_headers(self, name, url, refused=refused)
+
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "Outcome":
         """
-        Call another tool as this call's caller, at most four deep: what it may not use is unknown,
-        limits count it, a scope it lacks ends this call, and its failure is an Outcome with one.
+        Call another tool as this call's caller, at most four deep; its failure is in the Outcome.
         """
         return await self._services.call(self, name, arguments)
 

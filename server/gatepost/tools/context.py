@@ -293,6 +293,18 @@ class Outbound(Protocol):
         """
 
 
+class SignedHeaders(msgspec.Struct, frozen=True):
+    """The headers that sign a request in."""
+
+    headers: Mapping[str, str]
+    """By lower-case names; the values are secrets and are in the tenant's redaction set."""
+    version: str = ""
+    """Changes whenever the credential is renewed; connections and sessions are keyed by it."""
+
+    def __repr__(self) -> str:
+        return f"<SignedHeaders {', '.join(self.headers)}>"
+
+
 if TYPE_CHECKING:
     from gatepost.tools.api import CallContext, Outcome
 
@@ -321,6 +333,15 @@ class ToolServices(Protocol):
         Return a secret of the call's tenant, which the argument *field* names.
 
         Raises ToolFailure if it does not exist or may not be sent to the URL *to*.
+        """
+
+    async def signed_headers(
+        self, ctx: "CallContext", name: str, url: str, *, refused: SignedHeaders | None
+    ) -> SignedHeaders:
+        """
+        Return the headers of a `[credentials]` table of the call's tenant for requests to *url*.
+
+        Raises ToolFailure if the tenant or the URL's host is not the credential's.
         """
 
     async def call(self, ctx: "CallContext", name: str, arguments: Mapping[str, Any]) -> "Outcome":

@@ -113,14 +113,19 @@ def effects_of(annotations: Annotations) -> Effects:
 
 def task_support(definition: Definition, capabilities: Mapping[str, Any]) -> TaskSupport:
     """Return whether a tool can be a task at the upstream, which must declare tasks itself."""
-    extensions = capabilities.get("extensions")
-    declared = "tasks" in capabilities or (
-        isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
-    )
+    makes = makes_tasks(capabilities)
     support = definition.value.get("execution", {}).get("taskSupport")
-    if declared and support == "required":
+    if support == "required" and (makes or "tasks" in capabilities):
         return "required"
-    return "optional" if declared and support == "optional" else "forbidden"
+    if makes or (support == "optional" and "tasks" in capabilities):
+        return "optional"
+    return "forbidden"
+
+
+def makes_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Return whether the server decides itself, for each call, if it becomes a task."""
+    extensions = capabilities.get("extensions")
+    return isinstance(extensions, Mapping) and TASKS_EXTENSION in extensions
 
 
 class _ServerOfferBuilder:
@@ -169,6 +174,7 @@ class _ServerOfferBuilder:
             # A stranger must not hide arguments from approvers and the record.
             secret_arguments=secret_arguments(schema) if server.trusted else (),
             task_support=task_support(definition, self._capabilities),
+            detaches=makes_tasks(self._capabilities),
             **self._common(definition),
         )
 

@@ -28,6 +28,11 @@ class Api(PackSettings, frozen=True, kw_only=True):
     """The header that carries the secret."""
     auth_scheme: str = ""
     """The scheme before it in that header, for example `Bearer`."""
+    credential: str = ""
+    """
+    Instead of `auth`: the `[credentials.NAME]` table that calls are signed in with. Its `hosts`
+    must name the API's host.
+    """
     tags: tuple[str, ...] = ()
     """Only operations with one of these tags; default: all."""
     paths: tuple[str, ...] = ()
@@ -53,6 +58,9 @@ class Api(PackSettings, frozen=True, kw_only=True):
             # The value is not shown: it may be the secret itself.
             hint = "write secret:NAME, and set it by `gatepost secrets set`"
             yield SettingFault("auth", "this is no reference to a secret", hint)
+        if self.credential and self.auth:
+            hint = "remove one of them"
+            yield SettingFault("credential", "the API has both `auth` and `credential`", hint)
         if not HEADER.fullmatch(self.auth_header):
             yield SettingFault("auth_header", f"{self.auth_header!r} is not a header name")
         if self.prefix and not NAME.fullmatch(self.prefix):

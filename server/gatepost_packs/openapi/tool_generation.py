@@ -14,6 +14,7 @@ from gatepost import (
     OutboundReply,
     Outcome,
     Pack,
+    Sending,
     SettingFault,
     ToolFailure,
     validator_of,
@@ -171,7 +172,8 @@ class Offered:
             reference=api.auth,
             fixed=_is_fixed(api, home),
         )
-        self._hidden = frozenset({api.auth_header.lower()} if api.auth else ())
+        signed_in = api.auth or api.credential
+        self._hidden = frozenset({api.auth_header.lower()} if signed_in else ())
         self.arguments: OperationArguments = arguments_of(operation, hidden=self._hidden)
         self.answer, self._validator = _answer(operation)
 
@@ -190,17 +192,32 @@ class Offered:
         except Misuse as misuse:
             raise ToolFailure("validation", str(misuse)) from None
         url = self._base + target
-        auth = await credential.headers(ctx, self._credential, url=url, home=self._home)
-        options["headers"] = {**headers, **options.get("headers", {}), **auth}
+        options["headers"] = {**headers, **options.get("headers", {})}
         options["timeout_s"] = self.api.timeout_s
         options["max_bytes"] = READ_BYTES
         options["redirects"] = 5 if entry.method in READS else 0
-        reply = await ctx.http.send(entry.method, url, **options)
+        reply = await self._sent(ctx, url, options)
         if not 200 <= reply.status < 300:
             raise refusal_of(reply, f"{entry.method} {entry.path}")
         if len(reply.body) > PROMPT_BYTES:
             return await asyncio.to_thread(self._outcome, reply)
         return self._outcome(reply)
+
+    async def _sent(self, ctx: CallContext, url: str, options: Sending) -> OutboundReply:
+        """Send the request with the API's credential; once more with a renewed one after a 401."""
+        method, name = self.operation.entry.method, self.api.credential
+        if not name or origin_of(url) != origin_of(self._home):
+            auth = await credential.headers(ctx, self._credential, url=url, home=self._home)
+            return await ctx.http.send(method, url, **with_headers(options, auth))
+        # By the API's own address: each URL that is signed in for has an access token of its own.
+        signed = await ctx.signed_headers(name, self._home)
+        reply = await ctx.http.send(method, url, **with_headers(options, signed.headers))
+        if reply.status != 401:
+            return reply
+        renewed = await ctx.signed_headers(name, self._home, refused=signed)
+        if renewed.version == signed.version:
+            return reply
+        return await ctx.http.send(method, url, **with_headers(options, renewed.headers))
 
     def _outcome(self, reply: OutboundReply) -> Outcome:
         kind = reply.headers.get("content-type", "")
@@ -238,6 +255,11 @@ class Offered:
         text = msgspec.json.encode(body).decode()[:LONGEST]
         message = f"{place} was done ({reply.status}), with {why}: {text}"
         raise ToolFailure("internal", message)
+
+
+def with_headers(options: Sending, headers: Mapping[str, str]) -> Sending:
+    """Return the options of a request with further headers, which replace those of their names."""
+    return {**options, "headers": {**options.get("headers", {}), **headers}}
 
 
 def _answer(operation: Operation) -> tuple[Mapping[str, Any] | None, Any]:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from gatepost.config.packs import Packs
-from gatepost.outbound.client import OutboundClient as Outbound
+from gatepost.credentials.client import CredentialServices
+from gatepost.credentials.registry import CredentialRegistry
+from gatepost.outbound.client import OutboundClient
 from gatepost.runtime.tool_services import TenantToolServices
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.store import SecretStore
@@ -27,11 +29,18 @@ from tests.support.endpoint_streams import EndpointPair
 
 def lends(client: EndpointClient) -> None:
     """Give its tools what they call others with."""
-    client.kit = TenantToolServices(
-        Packs(),
+    services = CredentialServices(
         records=client.records,
         secrets=SecretCache(SecretStore(client.records, client.keyring)),
-        outbound=Outbound(Network(), tls=ssl.create_default_context),
+        keyring=client.keyring,
+        outbound=OutboundClient(Network(), tls=ssl.create_default_context),
+    )
+    client.kit = TenantToolServices(
+        Packs(),
+        records=services.records,
+        secrets=services.secrets,
+        outbound=services.outbound,
+        credentials=CredentialRegistry(services),
         run=client.runner.run,
     )
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.credentials.credential import CredentialUnavailable, SignedHeaders
+from gatepost.credentials.credential import CredentialUnavailable
+from gatepost.tools.context import SignedHeaders
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     UpstreamConnection,

@@ -214,7 +214,12 @@ class _OneCall:
         if isinstance(last, Ended):
             raise ended(server, last, reads=way.reads)
         if isinstance(last, Errored):
-            raise errored(server, last, document=self._call.method == "resources/read")
+            raise errored(
+                server,
+                last,
+                document=self._call.method == "resources/read",
+                declared=self._ctx.client.capabilities,
+            )
         result = UpstreamResult(last.value)
         structured = last.value.get("structuredContent")
         try:

@@ -6,10 +6,16 @@ from typing import Any
 import msgspec
 
 from gatepost.tools.api import FailureKind, ToolFailure
-from gatepost.tools.client import RESERVED, ProtocolError
+from gatepost.tools.client import (
+    RESERVED,
+    Capabilities,
+    MissingCapability,
+    ProtocolError,
+    lacking,
+)
 from gatepost.upstreams.calls.machine import Ended, Errored
 from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
-from gatepost.upstreams.calls.questions import clean
+from gatepost.upstreams.calls.questions import CAPABILITIES, TASKS, clean
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.server import UpstreamServer
 
@@ -18,6 +24,9 @@ NOT_FOUND = -32002
 """The older revisions' code for an unknown resource; later ones use invalid parameters."""
 URL_NEEDED = -32042
 """2025-11-25: the user must visit a page before the call can be made."""
+MISSING_CAPABILITY = -32021
+"""2026-07-28: the client did not declare what the call needs."""
+NOTHING: Capabilities = {}
 MOST_DATA_BYTES = 4_096
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
@@ -75,8 +84,20 @@ def malformed(server: UpstreamServer, mistake: Malformed, *, reads: bool = False
     return ToolFailure("internal", f"{message} The call was carried out; its answer is withheld.")
 
 
-def errored(server: UpstreamServer, error: Errored, *, document: bool = False) -> Exception:
-    """Return the exception for an upstream's JSON-RPC error (E2)."""
+def errored(
+    server: UpstreamServer,
+    error: Errored,
+    *,
+    document: bool = False,
+    declared: Capabilities = NOTHING,
+) -> Exception:
+    """
+    Return the exception for an upstream's JSON-RPC error (E2).
+
+    *declared* are the capabilities of the caller's client.
+    """
+    if error.code == MISSING_CAPABILITY and (missing := _missing(server, error.data, declared)):
+        return MissingCapability(missing)
     message = clean(error.message, MOST_MESSAGE) or f"{server.name} answered with an error."
     if error.code == URL_NEEDED:
         return ToolFailure("denied", _pages(server, error.data), untrusted=untrusted(server))
@@ -92,6 +113,21 @@ def errored(server: UpstreamServer, error: Errored, *, document: bool = False) -
     except (TypeError, ValueError, RecursionError):
         is_small = False
     return ProtocolError(code, message, data if is_small else None)
+
+
+def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capabilities:
+    """Return what an upstream needs of a client, if the client lacks it and may be asked for it."""
+    required = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
+    if not isinstance(required, Mapping):
+        return NOTHING
+    # What the server's registration does not allow, no other client could give it either.
+    asked: dict[str, Any] = {
+        name: {} for name in CAPABILITIES if name in server.allow and name in required
+    }
+    extensions = required.get("extensions")
+    if isinstance(extensions, Mapping) and TASKS in extensions:
+        asked["extensions"] = {TASKS: {}}
+    return lacking(declared, asked)
 
 
 def _pages(server: UpstreamServer, data: Any) -> str:

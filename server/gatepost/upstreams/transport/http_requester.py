@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from gatepost.credentials.credential import OutboundCredential, SignedHeaders
+from gatepost.credentials.credential import OutboundCredential
 from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.streaming import StreamedReply, streamed
-from gatepost.tools.context import Sending
+from gatepost.tools.context import Sending, SignedHeaders
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.transport.failures import reported
