@@ -27,6 +27,7 @@ from gatepost.dev.composition import (
     write_state,
 )
 from gatepost.dev.imitating import scopes_of
+from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
 from gatepost.secrets.keyring import KeyRingError
 from gatepost.serve import ServerSetup
@@ -49,6 +50,20 @@ from gatepost_keys.issuer.mount import routes
     multiple=True,
     metavar="FILE.py",
     help="Python file with your own tools. Can be given several times.",
+)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="NAME=URL",
+    help="MCP server to put behind the gate. Can be given several times.",
+)
+@click.option(
+    "--upstreams",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="mcpServers file (JSON) whose MCP servers are put behind the gate.",
 )
 @click.option(
     "--state",
@@ -78,15 +93,15 @@ from gatepost_keys.issuer.mount import routes
     is_flag=True,
     help="Sign in the first user without showing pages. For tests.",
 )
-def dev(port: int, files: tuple[str, ...], state: Path, **issuer: Any) -> None:
+def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
     habits = IssuerHabits(
-        imitation=imitation_of(issuer["provider"], opaque=issuer["opaque"]),
-        opaque=issuer["opaque"],
-        rotate_keys_every_s=issuer["rotation_s"] or 0,
-        auto_approve=issuer["auto_approve"],
+        imitation=imitation_of(more["provider"], opaque=more["opaque"]),
+        opaque=more["opaque"],
+        rotate_keys_every_s=more["rotation_s"] or 0,
+        auto_approve=more["auto_approve"],
     )
-    run(port, files, state, habits)
+    run(port, files, state, habits, dev_upstreams(more["upstreams"], more["file"]))
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -108,12 +123,23 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
     return imitation
 
 
-def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) -> None:
+def run(
+    port: int,
+    files: tuple[str, ...],
+    state: Path,
+    habits: IssuerHabits,
+    upstreams: DevUpstreams,
+) -> None:
     """Run the development server with an issuer of these *habits*."""
     sock = listening(HOST, port, "--port")
     limits, mistakes = limits_of(os.environ)
     config = dev_config(
-        sock.getsockname()[1], tools=files, state=state, limits=limits, habits=habits
+        sock.getsockname()[1],
+        tools=files,
+        state=state,
+        limits=limits,
+        habits=habits,
+        upstreams=upstreams,
     )
     toolbox = load(config.tools, config.packs, config.network)
     scopes = toolbox.declared_scopes
