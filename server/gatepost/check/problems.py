@@ -3,6 +3,7 @@
 import difflib
 import ssl
 from collections.abc import Iterator
+from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,7 +11,6 @@ from urllib.parse import urlsplit
 from gatepost.check import (
     approvals,
     audit,
-    credentials,
     dashboard,
     exposure,
     file_permissions,
@@ -19,7 +19,6 @@ from gatepost.check import (
     stdio,
     storage,
     telemetry,
-    upstreams,
 )
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.pack_registration import object_at, registrations
@@ -68,8 +67,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from dashboard.problems(config)
     yield from telemetry.problems(config)
     yield from _tools(config, toolbox)
-    yield from credentials.problems(config)
-    yield from upstreams.problems(config, toolbox)
+    if config.has_upstreams or config.credentials:
+        # By name: other configurations load nothing of upstreams.
+        yield from import_module("gatepost.check.credentials").problems(config)
+        yield from import_module("gatepost.check.upstreams").problems(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
     yield from limits.problems(config, toolbox)
