@@ -26,6 +26,7 @@ from gatepost.config.packs import tables
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing, KeyRingError
+from gatepost.tools.tenant_offers import is_upstream_name
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
@@ -276,6 +277,15 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             "warning",
             "tools",
         )
+    for offer in toolbox.offers:
+        if offer.kind in {"tool", "prompt"} and is_upstream_name(offer.name):
+            yield Problem(
+                "config.E151",
+                f"the {offer.kind} {offer.name!r} has a name that only MCP servers behind this "
+                "gate have",
+                "rename it: mcp_NAME__TOOL is the name of the tool TOOL of the server NAME",
+                setting="tools",
+            )
     for scope in config.scopes.obtainable or ():
         if toolbox.offers and scope not in toolbox.declared_scopes:
             yield Problem(

@@ -19,11 +19,12 @@ from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import ServerChanges
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.server import Status, UpstreamServer
 from gatepost.upstreams.source import UpstreamOffers
 
 ADMIN = frozenset({"admin"})
 """The roles of which a visitor needs one."""
+STATUSES: Mapping[str, Status] = {"active": "active", "disabled": "disabled"}
 MOST_SHOWN = 50
 """Changes, cleanings and left-out definitions of one server that the page shows."""
 
@@ -114,8 +115,8 @@ class UpstreamsPage:
     async def switch(self, visit: PageRequest) -> PageResponse:
         """Enable or disable a server of the API."""
         server = await self._server(visit)
-        wanted = visit.form.get("status", "")
-        if wanted not in ("active", "disabled"):
+        wanted = STATUSES.get(visit.form.get("status", ""))
+        if wanted is None:
             return await self._page(visit, status=400, problem="Choose enable or disable.")
         try:
             changes = ServerChanges(status=wanted)
