@@ -12,6 +12,7 @@ from gatepost.check.problems import problems
 from gatepost.cli.configuration import show
 from gatepost.cli.serve import listening, running
 from gatepost.cli.token import DEFAULT_STATE
+from gatepost.config.settings import Config
 from gatepost.dev.composition import (
     HOST,
     IssuerHabits,
@@ -29,11 +30,12 @@ from gatepost.dev.composition import (
 from gatepost.dev.imitating import scopes_of
 from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
-from gatepost.secrets.keyring import KeyRingError
+from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.serve import ServerSetup
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
+from gatepost_keys.issuer.settings import IssuerSettings
 
 
 @click.command()
@@ -153,14 +155,7 @@ def run(
         show(errors)
         raise click.exceptions.Exit(1)
     issuer = dev_issuer(config, scopes, habits, client_secrets=secrets)
-    try:
-        keyring = dev_ring(state)
-        write_settings(state, config)
-        written = write_state(state, config, issuer)
-    except KeyRingError as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise unusable(state, error) from None
+    keyring, written = written_state(state, config, issuer)
 
     def announce() -> None:
         click.echo(BANNER)
@@ -187,6 +182,18 @@ def prepared(state: Path, imitation: Imitation) -> dict[str, str]:
     try:
         make_state_folder(state)
         return dev_secrets(state, imitation)
+    except OSError as error:
+        raise unusable(state, error) from None
+
+
+def written_state(state: Path, config: Config, issuer: IssuerSettings) -> tuple[KeyRing, Path]:
+    """Write what commands read, and return the key ring and the file of `gatepost token`."""
+    try:
+        keyring = dev_ring(state)
+        write_settings(state, config)
+        return keyring, write_state(state, config, issuer)
+    except KeyRingError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise unusable(state, error) from None
 

@@ -128,15 +128,18 @@ class UpstreamServices:
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
         audit = ManagementAudit(parts.audit_writer)
-        self.administration = UpstreamAdministration(
+        self.administration = self._administration(audit)
+        self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
+        self.apply(config)
+
+    def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
+        return UpstreamAdministration(
             self.store,
             self.catalogues,
-            reach=lambda: parts.outbound.reach,
+            reach=lambda: self._parts.outbound.reach,
             forget=self._forget,
             audit=audit,
         )
-        self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
-        self.apply(config)
 
     def apply(self, config: Config) -> None:
         """Use the tables of a configuration from now on."""
