@@ -20,8 +20,6 @@ from gatepost.mcp.request_wrappers import RequestTracing, WrapRequest, logged
 from gatepost.mcp.server import McpServer, ServerInfo
 from gatepost.mcp.sessions.session import McpSessions
 from gatepost.rest.exchange import RestExchange, RestLimits
-from gatepost.rest.management.requests import AdminRoute
-from gatepost.rest.management.routes import management_handlers
 from gatepost.rest.openapi_document import document
 from gatepost.rest.routes import CallTracing, RestRoutes
 from gatepost.runtime.readiness import readiness
@@ -243,11 +241,12 @@ def management_routes(
         running_requests=services.running_requests,
         differs=lambda refusal: services.audit_writer.differs(refusal.call, refusal.claimed),
     )
-    upstreams = services.upstreams
-    handlers = management_handlers(upstreams.administration, upstreams.agents, upstreams.packs)
+    # By name, as the dashboard: most servers have no such routes.
+    management = importlib.import_module("gatepost.rest.management.routes")
     routes = []
-    for path, by_method in handlers.items():
-        route = AdminRoute(exchange, by_method, scope=config.scopes.admin)
+    for path, route in management.management_routes(
+        services.upstreams.services, exchange, config.scopes.admin
+    ).items():
         guarded = bearer(route, place=beside)
         routes.append(Route(f"{beside.base}{path}", guarded, methods=route.methods))
     return routes

@@ -263,6 +263,7 @@ def settings(config: Config, root: Path) -> Config:
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
         approvals=ApprovalsSettings(require=("workspace_write", "vault_write"), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
+        scopes=msgspec.structs.replace(config.scopes, admin="gatepost:admin"),
     )
 
 

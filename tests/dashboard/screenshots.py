@@ -18,6 +18,9 @@ from playwright.sync_api import Browser, Page, expect
 
 from gatepost.policy.approvals.request import GrantScope
 from gatepost.policy.approvals.scripts import SUBJECT, Script, ScriptApprovals, ScriptApprover
+from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
+from gatepost.upstreams.management_audit import ManagementActor
+from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from tests.architecture.source import ROOT
 from tests.dashboard.billing_server import BillingServer, Visitor, open_billing_server, visiting
 from tests.support.browser import chromium
@@ -54,6 +57,71 @@ def scenes(billing: BillingServer, browser: Browser, **more: Any) -> Iterator[Sc
         yield from _requests(billing, dave, browser, look)
         yield from _endings(billing, dave)
         yield from _lists(billing, dave)
+    with visiting(billing, browser, "alice", **look) as alice:
+        yield "upstreams-empty", alice.open("/upstreams")
+        _upstreams(billing)
+        page = alice.open("/upstreams")
+        for details in page.locator("details").all():
+            details.evaluate("details => { details.open = true }")
+        yield "upstreams", page
+
+
+def _upstreams(billing: BillingServer) -> None:
+    """A server that works, with a change that waits, one that fails, and an agent."""
+    upstreams, now = billing.server.services.upstreams.services, billing.now()
+    actor = ManagementActor(operator="operator")
+    described = {"crm": "Customers and orders", "search": "Search of the intranet"}
+    made = {
+        name: billing.server.run(
+            upstreams.administration.add(
+                "acme",
+                ServerChanges(
+                    name=name,
+                    url=f"https://{name}.example.com/mcp",
+                    description=text,
+                    status="disabled",
+                ),
+                actor,
+            )
+        )
+        for name, text in described.items()
+    }
+    crm = made["crm"].id
+    find = {"name": "find_customer", "description": "Find a customer by name."}
+    catalogue = Catalogue(
+        server_id=crm,
+        # After its registration, or it would be fetched again.
+        fetched_at=now + 2,
+        definitions=(
+            Definition(
+                section="tools",
+                key="find_customer",
+                name="find_customer",
+                value=find,
+                digest="a" * 64,
+            ),
+        ),
+        left_out=(LeftOut(section="tools", key="export", reason="its schema is not an object"),),
+        changes=(
+            Change(
+                section="tools",
+                key="delete_customer",
+                before={"description": "Delete a draft."},
+                after={"description": "Delete a customer \u202efor good."},
+                digest="d" * 64,
+            ),
+        ),
+    )
+    billing.server.run(upstreams.store.catalogues.put("acme", catalogue))
+    active = ServerChanges(status="active")
+    billing.server.run(upstreams.administration.change(made["crm"], active, actor))
+    breaker = upstreams.calls.health.of("acme", made["search"].id)
+    for _ in range(5):
+        breaker.failed("unreachable", "search refused the connection.", now - 3_700)
+    agent = AgentChanges(
+        name="Support", client_id="support-bot", capabilities=({"ref": f"mcp:{crm}"},)
+    )
+    billing.server.run(upstreams.agents.add("acme", agent, actor))
 
 
 def _outside(billing: BillingServer, browser: Browser, look: dict[str, Any]) -> Iterator[Scene]:
@@ -195,9 +263,20 @@ SERIES: tuple[tuple[str, dict[str, Any], frozenset[str] | None], ...] = (
     (
         "-phone",
         PHONE,
-        frozenset({"waiting", "request", "edit-mistake", "history", "audit", "tools", "usage"}),
+        frozenset(
+            {
+                "waiting",
+                "request",
+                "edit-mistake",
+                "history",
+                "audit",
+                "tools",
+                "usage",
+                "upstreams",
+            }
+        ),
     ),
-    ("-dark", DARK, frozenset({"waiting", "request", "file", "usage", "signin"})),
+    ("-dark", DARK, frozenset({"waiting", "request", "file", "usage", "signin", "upstreams"})),
 )
 """What is added to the names, what is different about the browser, and which scenes; None: all."""
 

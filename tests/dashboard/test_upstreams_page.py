@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
+from gatepost.config.settings import Config
 from gatepost.upstreams.catalogue import Catalogue, Change, LeftOut
 from gatepost.upstreams.management_audit import ManagementActor
-from gatepost.upstreams.registration_changes import ServerChanges
+from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from gatepost.upstreams.server import UpstreamServer
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
 
@@ -16,18 +18,24 @@ HOSTILE = "<script>alert(1)</script>\u202e\u200b"
 
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardServer]:
-    with open_dashboard_server(tmp_path_factory.mktemp("upstreams")) as running:
+    with open_dashboard_server(tmp_path_factory.mktemp("upstreams"), change=managed) as running:
         yield running
+
+
+def managed(config: Config) -> Config:
+    """The configuration, with routes for administrators and so with upstreams."""
+    scopes = msgspec.structs.replace(config.scopes, admin="gatepost:admin")
+    return msgspec.structs.replace(config, scopes=scopes)
 
 
 def added(dashboard: DashboardServer, name: str, tenant: str = "acme") -> UpstreamServer:
     """A server that an administrator registered, and which was fetched once."""
-    administration = dashboard.services.upstreams.administration
+    administration = dashboard.services.upstreams.services.administration
     changes = ServerChanges(name=name, url="https://mcp.example.com/mcp", status="disabled")
 
     async def work() -> UpstreamServer:
         server = await administration.add(tenant, changes, ManagementActor(operator="test"))
-        await dashboard.services.upstreams.store.catalogues.put(
+        await dashboard.services.upstreams.services.store.catalogues.put(
             tenant,
             Catalogue(
                 server_id=server.id,
@@ -116,3 +124,61 @@ def test_a_server_of_another_tenant_is_not_found(dashboard: DashboardServer) -> 
 
     assert "theirs" not in page.text
     assert answer.status_code == 404
+
+
+def test_an_administrator_disables_and_enables_a_server(dashboard: DashboardServer) -> None:
+    """By a button each, and the change is in the audit trail; a server of nobody is not found."""
+    server = added(dashboard, "switched")
+    with dashboard.guest("alice") as alice:
+        before = alice.get("/upstreams").text
+        enabled = alice.post(f"/upstreams/{server.id}/status", {"status": "active"})
+        page = alice.get("/upstreams").text
+        disabled = alice.post(f"/upstreams/{server.id}/status", {"status": "disabled"})
+        odd = alice.post(f"/upstreams/{server.id}/status", {"status": "gone"})
+        missing = alice.post("/upstreams/none/status", {"status": "disabled"})
+        trail = alice.get("/audit").text
+
+    assert 'aria-label="Enable switched"' in before
+    assert 'aria-label="Disable switched"' in page
+    statuses = [one.status_code for one in (enabled, disabled, odd, missing)]
+    assert statuses == [303, 303, 400, 404]
+    assert re.search(r"enabled", trail)
+    assert re.search(r"disabled", trail)
+
+
+def test_the_page_shows_failing_calls_and_agents(dashboard: DashboardServer) -> None:
+    """Since when calls fail, why they are not made, and what the agents of the tenant see."""
+    upstreams = dashboard.services.upstreams.services
+    server = added(dashboard, "dead")
+    breaker = upstreams.calls.health.of("acme", server.id)
+    for _ in range(5):
+        breaker.failed(
+            "unreachable", "dead refused the connection.", upstreams.calls.health.clock()
+        )
+    changes = AgentChanges(
+        name="Support", client_id="support-bot", capabilities=({"ref": f"mcp:{server.id}"},)
+    )
+    actor = ManagementActor(operator="test")
+    dashboard.run(upstreams.agents.add("acme", changes, actor))
+    with dashboard.guest("alice") as alice:
+        page = alice.get("/upstreams").text
+
+    assert "5 calls of this process, 5 failed" in page
+    assert "dead refused the connection." in page
+    assert "<strong>open</strong>" in page
+    assert "Support" in page
+    assert "support-bot" in page
+
+
+def test_without_upstreams_there_is_no_page_and_no_link(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Neither for administrators."""
+    with (
+        open_dashboard_server(tmp_path_factory.mktemp("none")) as running,
+        running.guest("alice") as alice,
+    ):
+        page, home = alice.get("/upstreams"), alice.get("")
+
+    assert page.status_code == 404
+    assert "/upstreams" not in home.text

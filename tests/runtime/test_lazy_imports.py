@@ -69,6 +69,8 @@ UNUSED = {
     "prometheus_client", "opentelemetry",  # nobody scrapes, nothing is sent
     "jinja2", "authlib", "gatepost.dashboard.routes",  # no dashboard
     "yaml", "apprise", "icalendar", "starlark", "gatepost_packs.openapi.description",  # other packs
+    "gatepost.upstreams", "gatepost.credentials", "gatepost.runtime.upstreams",  # no upstreams
+    "gatepost.rest.management", "gatepost.dashboard.upstreams", "gatepost.check.upstreams",
     "gatepost.doctor", "gatepost.dev", "gatepost_keys", "joserfc",  # other commands
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.tools.api import Effects, Failure, Outcome, Tool
+from gatepost.tools.client import ProtocolError
 from gatepost.tools.search import MOST_FOUND, ToolIndex
 from gatepost.tools.tenant_offers import Agent
 from tests.rest.conftest import Octopus
@@ -85,6 +86,10 @@ async def fail(ctx: CallContext, arguments: Any) -> Outcome:
     return Outcome(failure=Failure("denied", "Not today."))
 
 
+async def refuse(ctx: CallContext, arguments: Any) -> Outcome:
+    raise ProtocolError(-32042, "The upstream says no.", {"because": "Monday"})
+
+
 SECRET = {"type": "object", "properties": {"password": {"type": "string"}}}
 SECRET["properties"]["password"]["x-gatepost-secret"] = True  # type: ignore[index]
 
@@ -108,6 +113,7 @@ def server(idp: Idp) -> Iterator[Server]:
         crm.tool("ask", invoke=ask),
         crm.tool("picture", invoke=picture),
         crm.tool("fail", invoke=fail),
+        crm.tool("refuse", invoke=refuse),
         crm.tool("login", schema=SECRET, invoke=echoes),
         crm.tool("hidden", scopes=frozenset({"crm:admin"})),
         crm.tool("read", effects=READS),
@@ -152,7 +158,7 @@ def test_the_agent_sees_two_tools_and_finds_the_others(server: Server, token: st
     }
     assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
     everything = result(server.client.call(token, "find_tools", {"query": "", "limit": 3}))
-    assert everything["structuredContent"]["total"] == 8
+    assert everything["structuredContent"]["total"] == 9
     assert len(everything["structuredContent"]["tools"]) == 3
     none = result(server.client.call(token, "find_tools", {"query": "whoami"}))
     assert none["structuredContent"] == {"tools": [], "total": 0}
@@ -193,6 +199,16 @@ def test_the_outcome_of_the_tool_passes_through(server: Server, token: str) -> N
         for name in ("whoami", "nothere")
     ]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.requirement("E2")
+def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> None:
+    """As at the tool itself: code, message and data of its JSON-RPC error."""
+    answer = through(server, token, "mcp_crm__refuse", {})
+
+    error = json.loads(answer.body)["error"]
+    assert (error["code"], error["message"]) == (-32042, "The upstream says no.")
+    assert error["data"] == {"because": "Monday"}
 
 
 def test_a_scope_that_the_tool_lacks_is_asked_for(server: Server, token: str) -> None:

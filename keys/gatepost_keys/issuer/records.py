@@ -26,6 +26,8 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
     introspects: bool = False
     offered: tuple[str, ...] = ()
     """The scopes that exist at this issuer."""
+    offered_prefixes: tuple[str, ...] = ()
+    """Each scope that begins so exists too."""
     default_scope: str = ""
     unknown_scopes: Literal["leave out", "ignore", "refuse"] = "leave out"
     """What unknown scopes of a request lead to."""
@@ -64,11 +66,14 @@ class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True):
         asked = (scope or "").split()
         if not asked:
             asked = (self.scope or self.default_scope).split()
-            return " ".join(name for name in dict.fromkeys(asked) if name in self.offered)
-        granted = [name for name in dict.fromkeys(asked) if name in self.offered]
+            return " ".join(name for name in dict.fromkeys(asked) if self._exists(name))
+        granted = [name for name in dict.fromkeys(asked) if self._exists(name)]
         if self.unknown_scopes == "refuse" and len(granted) < len(set(asked)):
             return None
         return " ".join(granted) if granted or self.unknown_scopes == "ignore" else None
+
+    def _exists(self, name: str) -> bool:
+        return name in self.offered or name.startswith(self.offered_prefixes)
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -42,6 +42,7 @@ DEFAULT_USERS = (
 DESCRIPTIONS: Mapping[str, str] = {
     "files:read": "Read the files of your workspace",
     "files:write": "Create and change files of your workspace",
+    "gatepost:admin": "Manage MCP servers and agents of your organisation",
 }
 
 ACR_VALUES = ("urn:gatepost:dev:basic", "urn:gatepost:dev:strong")
@@ -81,6 +82,8 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The resources it issues tokens for; `{tenant}` may stand for one path segment."""
     scopes: tuple[str, ...] = ("files:read", "files:write")
     """The scopes that exist; others are left out of what is granted (RFC 6749 section 3.3)."""
+    scope_prefixes: tuple[str, ...] = ()
+    """Each scope that begins so exists too, such as `mcp:` for servers that are added later."""
     default_scopes: tuple[str, ...] = ()
     """Granted to a client that asks for none and registered none."""
     descriptions: Mapping[str, str] = msgspec.field(default_factory=lambda: DESCRIPTIONS)
@@ -163,6 +166,14 @@ class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
         form, own = self.imitation.scope_form, self.imitation.api_scopes
         resource = self.resources[0] if self.resources else ""
         return tuple(form.format(resource=resource, scope=name) for name in own or self.scopes)
+
+    def unknown(self, scopes: Iterable[str]) -> list[str]:
+        """Return those of *scopes*, as tools name them, that do not exist."""
+        return sorted(
+            name
+            for name in set(scopes)
+            if name not in self.scopes and not name.startswith(self.scope_prefixes)
+        )
 
     def user(self, hint: str) -> TokenSubject | None:
         """Return the user that *hint* names: `alice`, `alice@acme` or the e-mail address."""

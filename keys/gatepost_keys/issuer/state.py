@@ -146,6 +146,7 @@ class DevelopmentIssuer:
         return msgspec.structs.replace(
             client,
             offered=settings.offered,
+            offered_prefixes=settings.scope_prefixes,
             default_scope=default,
             unknown_scopes=settings.imitation.unknown_scopes,
         )

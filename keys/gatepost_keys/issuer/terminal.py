@@ -33,13 +33,11 @@ class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
         # Asked by its own name under every imitation: a command line follows no provider's habit.
         self.request.resource = named(self.request.resources, resources, default=resources.default)
         self.request.user = self._person()
-        unknown = set((self.request.payload.scope or "").split()) - {
-            *self.server.issuer.settings.scopes
-        }
-        if unknown:
+        settings = self.server.issuer.settings
+        if unknown := settings.unknown((self.request.payload.scope or "").split()):
             raise rfc6749.InvalidScopeError(
-                f"No such scope: {plain(' '.join(sorted(unknown)))}. "
-                f"There are: {plain(' '.join(self.server.issuer.settings.scopes)) or 'none'}"
+                f"No such scope: {plain(' '.join(unknown))}. "
+                f"There are: {plain(' '.join(settings.scopes)) or 'none'}"
             )
         if self.request.form.get("access_token_format", "jwt") not in {"jwt", "opaque"}:
             raise rfc6749.InvalidRequestError("access_token_format is jwt or opaque")

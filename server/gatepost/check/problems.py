@@ -3,6 +3,7 @@
 import difflib
 import ssl
 from collections.abc import Iterator
+from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -10,7 +11,6 @@ from urllib.parse import urlsplit
 from gatepost.check import (
     approvals,
     audit,
-    credentials,
     dashboard,
     exposure,
     file_permissions,
@@ -19,7 +19,6 @@ from gatepost.check import (
     stdio,
     storage,
     telemetry,
-    upstreams,
 )
 from gatepost.check.pack_loading import Toolbox
 from gatepost.config.pack_registration import object_at, registrations
@@ -27,6 +26,7 @@ from gatepost.config.packs import tables
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
 from gatepost.secrets.keyring import KeyRing, KeyRingError
+from gatepost.tools.tenant_offers import is_upstream_name
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.client_authentication import reference_of, signing_key
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
@@ -68,8 +68,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from dashboard.problems(config)
     yield from telemetry.problems(config)
     yield from _tools(config, toolbox)
-    yield from credentials.problems(config)
-    yield from upstreams.problems(config, toolbox)
+    if config.has_upstreams or config.credentials:
+        # By name: other configurations load nothing of upstreams.
+        yield from import_module("gatepost.check.credentials").problems(config)
+        yield from import_module("gatepost.check.upstreams").problems(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
     yield from limits.problems(config, toolbox)
@@ -275,6 +277,15 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             "warning",
             "tools",
         )
+    for offer in toolbox.offers:
+        if offer.kind in {"tool", "prompt"} and is_upstream_name(offer.name):
+            yield Problem(
+                "config.E151",
+                f"the {offer.kind} {offer.name!r} has a name that only MCP servers behind this "
+                "gate have",
+                "rename it: mcp_NAME__TOOL is the name of the tool TOOL of the server NAME",
+                setting="tools",
+            )
     for scope in config.scopes.obtainable or ():
         if toolbox.offers and scope not in toolbox.declared_scopes:
             yield Problem(

@@ -178,11 +178,14 @@ async def found(service: ApprovalService, tenant: str, request_id: str) -> Appro
 
 def tell(request: ApprovalRequest) -> None:
     """Print a request, with control characters escaped."""
+    facts = request.facts
     rows = [
         ("request", request.id),
         ("state", request.state),
         ("call", USES.get(request.use, "")),
         ("tool", f"{request.tool}  {request.title}".strip()),
+        ("upstream", f"{facts.upstream}  {facts.upstream_tool}".strip() if facts else ""),
+        ("definition", facts.definition if facts else ""),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),
         ("acting", request.caller.actor or ""),

@@ -25,7 +25,11 @@ KINDS: dict[type[Offer], str] = {
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array, with schemas.")
 def tools(path: Path, as_json: bool) -> None:
-    """List the tools, resources, prompts and skills of a configuration with their scopes."""
+    """
+    List the tools, resources, prompts and skills of a configuration with their scopes.
+
+    What upstream MCP servers offer is not among them: see `gatepost upstream list`.
+    """
     config, toolbox = settled(path)
     plan = plan_of(config.approvals, toolbox.offers)
     order = list(KINDS)
@@ -35,6 +39,10 @@ def tools(path: Path, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
     else:
         click.echo(table(listed, plan))
+        if config.has_upstreams:
+            # Not part of the table: programs read that.
+            note = "The tools of upstream MCP servers are not listed: see `gatepost upstream list`."
+            click.echo(note, err=True)
 
 
 def described(offer: Offer, plan: Plan) -> dict[str, Any]:

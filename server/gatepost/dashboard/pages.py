@@ -1,5 +1,7 @@
 """The dashboard's routing table."""
 
+from importlib import import_module
+
 from gatepost.audit.search import AuditSearch
 from gatepost.config.packs import by_type
 from gatepost.config.references import plain
@@ -15,7 +17,6 @@ from gatepost.dashboard.page import PageRoute
 from gatepost.dashboard.request_page import RequestPage
 from gatepost.dashboard.templating import Templates
 from gatepost.dashboard.tools import ToolsPage
-from gatepost.dashboard.upstreams import ADMIN, UpstreamsPage
 from gatepost.dashboard.usage import UsagePage
 from gatepost.runtime.services import Services
 
@@ -66,16 +67,15 @@ def pages(config: Config, services: Services, view: Templates) -> tuple[PageRout
         PageRoute(path="/audit", get=evidence.search),
         PageRoute(path="/audit/{number}", get=evidence.show),
         PageRoute(path="/tools", get=catalogue.show),
-        *upstream_routes(sheet, services),
+        *(upstream_routes(sheet, services) if config.has_upstreams else ()),
         PageRoute(path="/usage", get=usage.show),
     )
 
 
 def upstream_routes(sheet: PageLayout, services: Services) -> tuple[PageRoute, ...]:
     """Return the routes of the upstreams page, which is for administrators."""
-    page, one = UpstreamsPage(sheet, services.upstreams.administration), "/upstreams/{id}"
-    return (
-        PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
-        PageRoute(path=f"{one}/accept", post=page.accept, roles=ADMIN),
-        PageRoute(path=f"{one}/refresh", post=page.refresh, roles=ADMIN),
+    # By name: a server without upstreams does not load them.
+    found: tuple[PageRoute, ...] = import_module("gatepost.dashboard.upstreams").routes(
+        sheet, services.upstreams.services
     )
+    return found

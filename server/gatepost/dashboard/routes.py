@@ -88,11 +88,10 @@ def rooms(config: Config, services: Services, resource: Resource) -> DashboardRo
         return Route(place.pattern + below, guarded, methods=list(methods))
 
     leaving = PageRoute(path="/sign-out", post=_sign_out, roles=frozenset())
+    shown = pages(config, services, view)
+    view.lead_to({page.path for page in shown})
     made = (
-        *(
-            route(page.path, GuardedPage(page, around), _methods(page))
-            for page in pages(config, services, view)
-        ),
+        *(route(page.path, GuardedPage(page, around), _methods(page)) for page in shown),
         route("/sign-out", GuardedPage(leaving, around), ["POST"]),
         route("/sign-in", SignInStep(choose, gateway), ["GET"]),
         route("/sign-in/start", SignInStep(begin, gateway), ["GET"]),

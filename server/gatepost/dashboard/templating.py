@@ -1,11 +1,11 @@
 """Render the dashboard's templates, which escape every value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import jinja2
 import markupsafe
 
-from gatepost.dashboard.labels import teach
+from gatepost.dashboard.labels import NAVIGATION, teach
 from gatepost.dashboard.page import PageRequest, PageResponse, shown
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
@@ -33,6 +33,11 @@ class Templates:
         )
         teach(self.environment)
         self._asset = asset
+
+    def lead_to(self, paths: Container[str]) -> None:
+        """Show only these pages in the navigation."""
+        links = [link for link in NAVIGATION if link.path in paths]
+        self.environment.globals["navigation"] = links
 
     def render(self, name: str, visit: PageRequest, **values: object) -> str:
         """

@@ -4,21 +4,27 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from gatepost.dashboard.difference import Difference, difference
 from gatepost.dashboard.navigation import PageLayout
-from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, redirect
+from gatepost.dashboard.page import NotShown, PageRequest, PageResponse, PageRoute, redirect
 from gatepost.upstreams.administration import Conflict, NotRegistered, UpstreamAdministration
+from gatepost.upstreams.agent_administration import AgentAdministration
+from gatepost.upstreams.calls.calls import UpstreamCalls
+from gatepost.upstreams.calls.health import HealthNumbers
 from gatepost.upstreams.catalogue import Catalogue, Change, Definition, LeftOut
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.management_audit import ManagementActor
-from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.registration_changes import ServerChanges
+from gatepost.upstreams.server import Status, UpstreamServer
+from gatepost.upstreams.source import UpstreamOffers
 
 ADMIN = frozenset({"admin"})
 """The roles of which a visitor needs one."""
+STATUSES: Mapping[str, Status] = {"active": "active", "disabled": "disabled"}
 MOST_SHOWN = 50
 """Changes, cleanings and left-out definitions of one server that the page shows."""
 
@@ -43,13 +49,36 @@ class ShownUpstream(msgspec.Struct, frozen=True, kw_only=True):
     """A digest of all changes that wait, so that nothing else is accepted."""
     left_out: Sequence[LeftOut] = ()
     cleaned: Sequence[Definition] = ()
+    health: HealthNumbers
+    """The calls of the process that answers."""
+
+
+class ShownServices(Protocol):
+    """What the page shows and changes."""
+
+    administration: UpstreamAdministration
+    agents: AgentAdministration
+    offers: UpstreamOffers
+    calls: UpstreamCalls
+
+
+def routes(sheet: PageLayout, upstreams: ShownServices) -> tuple[PageRoute, ...]:
+    """Return the routes of the page, which is for administrators."""
+    page, one = UpstreamsPage(sheet, upstreams), "/upstreams/{id}"
+    return (
+        PageRoute(path="/upstreams", get=page.show, roles=ADMIN),
+        PageRoute(path=f"{one}/accept", post=page.accept, roles=ADMIN),
+        PageRoute(path=f"{one}/refresh", post=page.refresh, roles=ADMIN),
+        PageRoute(path=f"{one}/status", post=page.switch, roles=ADMIN),
+    )
 
 
 class UpstreamsPage:
     """Render the upstreams page."""
 
-    def __init__(self, sheet: PageLayout, administration: UpstreamAdministration) -> None:
-        self._sheet, self._administration = sheet, administration
+    def __init__(self, sheet: PageLayout, upstreams: ShownServices) -> None:
+        self._sheet, self._upstreams = sheet, upstreams
+        self._administration = upstreams.administration
 
     async def show(self, visit: PageRequest) -> PageResponse:
         """Show all servers of the tenant."""
@@ -83,6 +112,19 @@ class UpstreamsPage:
             return await self._page(visit, status=502, problem=failure.message)
         return redirect("/upstreams")
 
+    async def switch(self, visit: PageRequest) -> PageResponse:
+        """Enable or disable a server of the API."""
+        server = await self._server(visit)
+        wanted = STATUSES.get(visit.form.get("status", ""))
+        if wanted is None:
+            return await self._page(visit, status=400, problem="Choose enable or disable.")
+        try:
+            changes = ServerChanges(status=wanted)
+            await self._administration.change(server, changes, _actor(visit))
+        except Conflict as conflict:
+            return await self._page(visit, status=409, problem=conflict.message)
+        return redirect("/upstreams")
+
     async def _server(self, visit: PageRequest) -> UpstreamServer:
         try:
             return await self._administration.server(visit.tenant, visit.path["id"])
@@ -96,8 +138,13 @@ class UpstreamsPage:
         shown = []
         for server in found:
             catalogue = await self._administration.catalogue(server)
+            taken = self._upstreams.offers.left_out(visit.tenant, server.id)
+            health = self._upstreams.calls.health.numbers(visit.tenant, server.id)
             # Texts of strangers may be long.
-            shown.append(await asyncio.to_thread(shown_server, server, catalogue))
+            shown.append(
+                await asyncio.to_thread(shown_server, server, catalogue, health, taken=taken)
+            )
+        agents = await self._upstreams.agents.agents(visit.tenant)
         return self._sheet.page(
             "upstreams.html",
             visit,
@@ -105,15 +152,23 @@ class UpstreamsPage:
             status=status,
             problem=problem,
             upstreams=shown,
+            agents=agents,
+            servers={server.id: server.name for server in found},
             most=MOST_SHOWN,
         )
 
 
-def shown_server(server: UpstreamServer, catalogue: Catalogue | None) -> ShownUpstream:
-    """Return what the page shows of a server."""
+def shown_server(
+    server: UpstreamServer,
+    catalogue: Catalogue | None,
+    health: HealthNumbers,
+    *,
+    taken: Sequence[LeftOut] = (),
+) -> ShownUpstream:
+    """Return what the page shows of a server; *taken* is left out beside what is unusable."""
     if catalogue is None:
         state = "disabled" if server.status == "disabled" else "new"
-        return ShownUpstream(server=server, catalogue=None, state=state)
+        return ShownUpstream(server=server, catalogue=None, state=state, health=health)
     state = "failing" if catalogue.failing_since is not None else "working"
     changes = catalogue.changes
     return ShownUpstream(
@@ -127,7 +182,8 @@ def shown_server(server: UpstreamServer, catalogue: Catalogue | None) -> ShownUp
         ),
         waiting=len(changes),
         seen=seen_of(changes),
-        left_out=catalogue.left_out[:MOST_SHOWN],
+        left_out=tuple(dict.fromkeys((*catalogue.left_out, *taken))),
+        health=health,
         cleaned=[one for one in catalogue.definitions if one.cleaned][:MOST_SHOWN],
     )
 

@@ -12,6 +12,7 @@ from gatepost.check.problems import problems
 from gatepost.cli.configuration import show
 from gatepost.cli.serve import listening, running
 from gatepost.cli.token import DEFAULT_STATE
+from gatepost.config.settings import Config
 from gatepost.dev.composition import (
     HOST,
     IssuerHabits,
@@ -27,12 +28,14 @@ from gatepost.dev.composition import (
     write_state,
 )
 from gatepost.dev.imitating import scopes_of
+from gatepost.dev.upstreams import DevUpstreams, dev_upstreams
 from gatepost.dev.welcome import lines
-from gatepost.secrets.keyring import KeyRingError
+from gatepost.secrets.keyring import KeyRing, KeyRingError
 from gatepost.serve import ServerSetup
 from gatepost_keys.imitation import DEVELOPMENT, IMITATIONS, Imitation, nearest
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
+from gatepost_keys.issuer.settings import IssuerSettings
 
 
 @click.command()
@@ -49,6 +52,20 @@ from gatepost_keys.issuer.mount import routes
     multiple=True,
     metavar="FILE.py",
     help="Python file with your own tools. Can be given several times.",
+)
+@click.option(
+    "--upstream",
+    "upstreams",
+    multiple=True,
+    metavar="NAME=URL",
+    help="MCP server to put behind the gate. Can be given several times.",
+)
+@click.option(
+    "--upstreams",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="mcpServers file (JSON) whose MCP servers are put behind the gate.",
 )
 @click.option(
     "--state",
@@ -78,15 +95,15 @@ from gatepost_keys.issuer.mount import routes
     is_flag=True,
     help="Sign in the first user without showing pages. For tests.",
 )
-def dev(port: int, files: tuple[str, ...], state: Path, **issuer: Any) -> None:
+def dev(port: int, files: tuple[str, ...], state: Path, **more: Any) -> None:
     """Run a complete development server: endpoint, sample tools, issuer and three users."""
     habits = IssuerHabits(
-        imitation=imitation_of(issuer["provider"], opaque=issuer["opaque"]),
-        opaque=issuer["opaque"],
-        rotate_keys_every_s=issuer["rotation_s"] or 0,
-        auto_approve=issuer["auto_approve"],
+        imitation=imitation_of(more["provider"], opaque=more["opaque"]),
+        opaque=more["opaque"],
+        rotate_keys_every_s=more["rotation_s"] or 0,
+        auto_approve=more["auto_approve"],
     )
-    run(port, files, state, habits)
+    run(port, files, state, habits, dev_upstreams(more["upstreams"], more["file"]))
 
 
 def imitation_of(provider: str, *, opaque: bool) -> Imitation:
@@ -108,12 +125,23 @@ def imitation_of(provider: str, *, opaque: bool) -> Imitation:
     return imitation
 
 
-def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) -> None:
+def run(
+    port: int,
+    files: tuple[str, ...],
+    state: Path,
+    habits: IssuerHabits,
+    upstreams: DevUpstreams,
+) -> None:
     """Run the development server with an issuer of these *habits*."""
     sock = listening(HOST, port, "--port")
     limits, mistakes = limits_of(os.environ)
     config = dev_config(
-        sock.getsockname()[1], tools=files, state=state, limits=limits, habits=habits
+        sock.getsockname()[1],
+        tools=files,
+        state=state,
+        limits=limits,
+        habits=habits,
+        upstreams=upstreams,
     )
     toolbox = load(config.tools, config.packs, config.network)
     scopes = toolbox.declared_scopes
@@ -127,14 +155,7 @@ def run(port: int, files: tuple[str, ...], state: Path, habits: IssuerHabits) ->
         show(errors)
         raise click.exceptions.Exit(1)
     issuer = dev_issuer(config, scopes, habits, client_secrets=secrets)
-    try:
-        keyring = dev_ring(state)
-        write_settings(state, config)
-        written = write_state(state, config, issuer)
-    except KeyRingError as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise unusable(state, error) from None
+    keyring, written = written_state(state, config, issuer)
 
     def announce() -> None:
         click.echo(BANNER)
@@ -161,6 +182,18 @@ def prepared(state: Path, imitation: Imitation) -> dict[str, str]:
     try:
         make_state_folder(state)
         return dev_secrets(state, imitation)
+    except OSError as error:
+        raise unusable(state, error) from None
+
+
+def written_state(state: Path, config: Config, issuer: IssuerSettings) -> tuple[KeyRing, Path]:
+    """Write what commands read, and return the key ring and the file of `gatepost token`."""
+    try:
+        keyring = dev_ring(state)
+        write_settings(state, config)
+        return keyring, write_state(state, config, issuer)
+    except KeyRingError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise unusable(state, error) from None
 

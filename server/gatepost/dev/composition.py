@@ -31,9 +31,16 @@ from gatepost.dev.imitating import (
     issuer_table,
     static_clients,
 )
+from gatepost.dev.upstreams import (
+    ADMIN_SCOPE,
+    DEV_TENANTS,
+    NO_UPSTREAMS,
+    SERVER_SCOPES,
+    DevUpstreams,
+)
 from gatepost.permissions import close_to_others
 from gatepost.secrets.keyring import KeyRing, create
-from gatepost_authz.config import Problem
+from gatepost_authz.config import Network, Problem
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
 from gatepost_keys.issuer.locks import problems
 from gatepost_keys.issuer.settings import MOUNT, IssuerSettings
@@ -77,6 +84,7 @@ def dev_config(
     state: Path,
     limits: LimitsSettings | None = None,
     habits: IssuerHabits | None = None,
+    upstreams: DevUpstreams = NO_UPSTREAMS,
 ) -> Config:
     """Return the development configuration: loopback only, one issuer, tenants on first use."""
     resource, chosen = f"http://{HOST}:{port}/mcp", habits or IssuerHabits()
@@ -85,11 +93,14 @@ def dev_config(
         mode="development",
         listen=Listen(host=HOST, port=port, drain_s=5),
         issuers=(issuer_table(resource, state, chosen.imitation, opaque=opaque_tokens(chosen)),),
-        tenancy=TenancySettings(tenants=("acme", "globex")),
+        tenancy=TenancySettings(tenants=DEV_TENANTS),
         storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
         tools=ToolsSettings(packs=("demo",), load=tools),
         limits=limits or LimitsSettings(),
+        upstreams=upstreams.tables,
+        upstreams_file=upstreams.file,
+        network=Network(allow_hosts=upstreams.allow_hosts),
         log=LogSettings(format="console"),
     )
 
@@ -107,10 +118,12 @@ def dev_issuer(
     Clients without a secret in *client_secrets* do not work, such as dashboard sign-in.
     """
     imitation = habits.imitation
+    shaped = imitation != DEVELOPMENT
     return IssuerSettings(
         issuer=f"{config.resource.removesuffix('/mcp')}{MOUNT}",
         resources=(config.resource,),
-        scopes=tuple(sorted(scopes)),
+        scopes=tuple(sorted(scopes if shaped else {*scopes, ADMIN_SCOPE})),
+        scope_prefixes=() if shaped else (SERVER_SCOPES,),
         cli_secret=secrets.token_urlsafe(32),
         auto_approve=habits.auto_approve,
         algorithm=imitation.algorithm,
@@ -201,6 +214,9 @@ def write_settings(folder: Path, config: Config) -> None:
         b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
         b"tools = { packs = %b }" % quoted(config.tools.packs),
         b"keys = { ring = %b }" % quoted(f"file:{place / RING_FILE}"),
+        b"network = %b" % inline(config.network).encode(),
+        b"upstreams_file = %b" % inline(config.upstreams_file).encode(),
+        b"upstreams = [%b]" % ", ".join(map(inline, config.upstreams)).encode(),
     ]
     (folder / SETTINGS_FILE).write_bytes(b"\n".join([*lines, b""]))
 

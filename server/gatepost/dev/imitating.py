@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost.config.settings import Config, ScopesSettings
+from gatepost.dev.upstreams import ADMIN_SCOPE
 from gatepost_authz.config import DashboardClient, Introspection, Issuer, RoleRule, TenantRule
 from gatepost_authz.presets import PRESETS
 from gatepost_keys.imitation import DEVELOPMENT, Imitation
@@ -148,7 +149,7 @@ def scopes_of(issuer: IssuerSettings) -> ScopesSettings:
     if issuer.offered != tools:
         pairs = zip(issuer.offered, tools, strict=True)
         return ScopesSettings(obtainable=(), implied={full: (name,) for full, name in pairs})
-    return ScopesSettings()
+    return ScopesSettings(admin=ADMIN_SCOPE if shape == DEVELOPMENT else "")
 
 
 def tables(config: Config) -> list[str]:

@@ -1,17 +1,19 @@
 """The OpenAPI 3.1 document of the REST routes; it is public, so it names no tools or tenants."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 import msgspec
 
-from gatepost.rest.management.openapi import SCHEMAS, UNREACHABLE, ManagementPaths
 from gatepost.tools.function import NAME
 from gatepost_authz.config import TENANT_ID, Beside, Resource
 
 TITLE = "Gatepost REST tool protocol"
 
 JSON = "application/json"
+UNREACHABLE = 502
+"""Only the routes of administrators answer it."""
 
 REFUSALS: Mapping[int, str] = {
     400: "The request cannot be read, or a field is invalid.",
@@ -72,12 +74,12 @@ CALL_HEADERS = (
 def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
     """Return the encoded document for one configuration, with the routes of administrators."""
     base = Beside(resource).base
-    management = ManagementPaths(_refusals, [_tenant_header()]).paths(base, _tenant(resource))
+    paths_of_management, schemas = _management(resource) if admin else ({}, {})
     paths = {
         f"{base}/tools": {**_tenant(resource), "get": _listing()},
         f"{base}/tool/{{name}}/call": {**_tenant(resource), "post": _calling()},
         "/health": {"get": _health()},
-        **(management if admin else {}),
+        **paths_of_management,
     }
     shown = {
         "openapi": "3.1.0",
@@ -90,12 +92,20 @@ def document(resource: Resource, version: str, *, admin: bool = False) -> bytes:
                 "Tool": DESCRIPTOR,
                 "Error": ERROR,
                 "Health": HEALTH,
-                **(SCHEMAS if admin else {}),
+                **schemas,
             },
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
     return msgspec.json.encode(shown)
+
+
+def _management(resource: Resource) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the paths and the schemas of the routes of administrators."""
+    # By name: a server without these routes does not load them.
+    openapi = import_module("gatepost.rest.management.openapi")
+    described = openapi.ManagementPaths(_refusals, [_tenant_header()])
+    return described.paths(Beside(resource).base, _tenant(resource)), openapi.SCHEMAS
 
 
 def _tenant(resource: Resource) -> dict[str, Any]:

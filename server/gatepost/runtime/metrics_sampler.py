@@ -18,6 +18,7 @@ from gatepost.background import during
 from gatepost.runtime.approvals import ApprovalServices
 from gatepost.runtime.exporter import Exporter
 from gatepost.runtime.stores import Watch
+from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.runtime.watchdog import Watchdog
 from gatepost.telemetry import metric_families
 from gatepost.telemetry.access import AccessLog
@@ -82,6 +83,8 @@ class SampledParts(Protocol):
     def reviews(self) -> ApprovalServices: ...
     @property
     def exporter(self) -> Exporter: ...
+    @property
+    def upstreams(self) -> UpstreamLoader: ...
 
 
 class Sample(Protocol):
@@ -222,6 +225,7 @@ def sampler_of(parts: SampledParts) -> MetricsSampler:
         samples=[
             StoreMetrics(parts.watch),
             IssuerKeyMetrics(parts.keys, lambda: parts.issuers.issuers),
+            parts.upstreams.sample,
         ],
     )
 

@@ -39,7 +39,7 @@ from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
 from gatepost.runtime.stages import stages_of
 from gatepost.runtime.tool_services import TenantToolServices
-from gatepost.runtime.upstreams import ClientNotices, UpstreamServices
+from gatepost.runtime.upstream_loading import UpstreamLoader
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretStore
@@ -134,7 +134,7 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamServices(self, config, clients=ClientNotices(self.feed))
+        self.upstreams = UpstreamLoader(self, self.feed, lambda: self.cutoffs.suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
@@ -159,6 +159,7 @@ class Services:
         """Build what depends on issuers, tenants, scopes and tools; change nothing on errors."""
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
+        self.upstreams.prepare(config)
         registry = Registry(
             toolbox.offers,
             obtainable=None if obtainable is None else frozenset(obtainable),
@@ -168,9 +169,10 @@ class Services:
         runner = self._runner_for(config, registry)
         self.audit_writer.apply(config.audit)
         self.runs.quota.apply(config.limits)
-        self.meter.set_label_values([tool.name for tool in toolbox.tools], tenant_labels(config))
-        self.upstreams.apply(config)
-        self.secrets.keep_own(own_secrets(config, self.upstreams.configured.references()))
+        references = self.upstreams.apply(config)
+        tools = [tool.name for tool in toolbox.tools]
+        self.meter.set_label_values(tools, tenant_labels(config), self.upstreams.names)
+        self.secrets.keep_own(own_secrets(config, references))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config
@@ -289,6 +291,7 @@ class Services:
         self.streams.end(cutoffs.is_cut)
         self.task_runner.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
+        self.upstreams.end(cutoffs.is_cut)
         self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
@@ -326,7 +329,7 @@ SourceOf = Callable[[Services, Config], OfferSource | None]
 
 def upstream_offers(services: Services, config: Config) -> OfferSource | None:
     """Return the offers of upstreams, if the configuration lets any tenant have some."""
-    return services.upstreams.offers if config.has_upstreams else None
+    return services.upstreams.source(config)
 
 
 @asynccontextmanager

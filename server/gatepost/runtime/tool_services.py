@@ -117,7 +117,14 @@ class TenantToolServices:
             message = f"The secret {name} is not sent to that URL: {problem}."
             raise ToolFailure("denied", message, field=field) from None
 
-    async def call(self, ctx: CallContext, name: str, arguments: Mapping[str, Any]) -> Outcome:
+    async def call(
+        self,
+        ctx: CallContext,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        is_passed_on: bool = False,
+    ) -> Outcome:
         """Implement `ToolServices`."""
         if ctx.depth >= MOST_DEPTH:
             message = f"Tools call one another at most {MOST_DEPTH} deep; {name} was not called."
@@ -138,8 +145,12 @@ class TenantToolServices:
         except Unknown:
             failure = Failure("not_found", f"There is no tool named {name!r}.")
         except MissingCapability as missing:
+            if is_passed_on:
+                raise
             failure = Failure("denied", f"{name} {missing}, which the caller of a tool has not.")
         except ProtocolError as error:
+            if is_passed_on:
+                raise
             failure = Failure("internal", error.message)
         return Outcome(failure=failure)
 

@@ -1,6 +1,7 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
@@ -10,11 +11,13 @@ from gatepost.credentials.client import CredentialServices
 from gatepost.credentials.registry import CredentialRegistry
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.outbound.client import OutboundClient
+from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
+from gatepost.telemetry.metric_families import OTHER
 from gatepost.tools.context import Listed as ListName
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
@@ -25,7 +28,6 @@ from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
-from gatepost.upstreams.connection import Connections
 from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
@@ -33,12 +35,13 @@ from gatepost.upstreams.sealed_headers import SealedHeaders
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.signing import UpstreamCredentials
 from gatepost.upstreams.source import UpstreamOffers
-from gatepost.upstreams.store import UpstreamStore
+from gatepost.upstreams.store import UpstreamStore, configured_id
 from gatepost.upstreams.subscription import UpstreamSubscription
 from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
+from gatepost_authz.caller import TenantContext
 
 
 class UpstreamParts(Protocol):
@@ -84,8 +87,10 @@ class UpstreamServices:
         config: Config,
         *,
         clients: ClientNotices | None = None,
+        suspended: Callable[[], Set[str]] = frozenset,
     ) -> None:
-        self._parts, self.keyring = parts, parts.keyring
+        self._parts, self.keyring, self._suspended = parts, parts.keyring, suspended
+        self._ending: set[asyncio.Task[None]] = set()
         self._redaction = Redaction(parts.secrets)
         self.configured = ConfiguredUpstreams(config)
         self.registry = CredentialRegistry(
@@ -102,7 +107,7 @@ class UpstreamServices:
         self.store = UpstreamStore(
             parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
         )
-        self.connections: Connections = UpstreamConnections(
+        self.connections = UpstreamConnections(
             parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
         )
         self._watch = ChangeWatch(self.counter)
@@ -113,20 +118,28 @@ class UpstreamServices:
             self._watch,
             leases,
             UpstreamSubscription(self.store, self.connections, leases, clients.updated),
+            suspended=suspended,
         )
-        self.calls = UpstreamCalls(self.connections, parts.relay, parts.keyring)
+        self.calls = UpstreamCalls(
+            self.connections, parts.relay, parts.keyring, called=self.refresher.called
+        )
+        health = self.calls.health
+        self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
         self.catalogues = FetchedCatalogues(self.store, self.refresher)
         audit = ManagementAudit(parts.audit_writer)
-        self.administration = UpstreamAdministration(
-            self.store,
-            self.catalogues,
-            reach=lambda: parts.outbound.reach,
-            forget=self.connections.forget,
-            audit=audit,
-        )
+        self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self.apply(config)
+
+    def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
+        return UpstreamAdministration(
+            self.store,
+            self.catalogues,
+            reach=lambda: self._parts.outbound.reach,
+            forget=self._forget,
+            audit=audit,
+        )
 
     def apply(self, config: Config) -> None:
         """Use the tables of a configuration from now on."""
@@ -146,11 +159,32 @@ class UpstreamServices:
             await closing.enter_async_context(self.refresher.running())
             yield
 
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """End the parked calls of these callers, and all that suspended tenants have here."""
+        self.calls.parked.end(which)
+        for tenant in self._suspended():
+            self.refresher.end(tenant)
+            task = asyncio.create_task(self.connections.end(tenant))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
         await self.calls.aclose()
         await self.connections.aclose()
         await self.registry.aclose()
+        await asyncio.gather(*self._ending)
+
+    async def _forget(self, server_id: str) -> None:
+        """End what belongs to a registration that changed or is gone."""
+        self.calls.health.forget(server_id)
+        await self.connections.forget(server_id)
+
+    def _label(self, key: tuple[str, str]) -> str:
+        """Return the name of a configured server, by its tenant and id, for the metrics."""
+        tenant, server_id = key
+        names = (one.name for one in self.configured.settings)
+        return next((name for name in names if configured_id(tenant, name) == server_id), OTHER)
 
     async def _secret(self, tenant: str, name: str) -> str | None:
         try:

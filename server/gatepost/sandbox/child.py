@@ -27,6 +27,7 @@ ANSWERS = (
     *("/etc/pki/tls/openssl.cnf", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/gnutls"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
     *("/etc/hosts", "/etc/host.conf", "/etc/services", "/etc/protocols", "/etc/gai.conf"),
+    "/etc/mime.types",
 )
 """Files without secrets that the system's libraries read."""
 

@@ -11,6 +11,7 @@ UNKNOWN, OTHER = "unknown", "other"
 
 MOST_TOOLS = 500
 MOST_TENANTS = 200
+MOST_UPSTREAMS = 100
 
 Kind = Literal["counter", "gauge", "histogram"]
 Aggregation = Literal["sum", "max", "min"]
@@ -144,6 +145,7 @@ LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 
 TOOL = ConfiguredLabel("tool", MOST_TOOLS)
 TENANT = ConfiguredLabel("tenant", MOST_TENANTS)
+UPSTREAM = ConfiguredLabel("upstream", MOST_UPSTREAMS)
 OUTCOME = FixedLabel("outcome", OUTCOMES)
 ROUTE = FixedLabel("route", ROUTES)
 STORE = FixedLabel("store", STORES)
@@ -286,6 +288,26 @@ EXPORT_DROPPED = MetricFamily(
     "Spans and log records that were dropped because the OpenTelemetry collector was too slow.",
     (FixedLabel("signal", ("traces", "logs")),),
 )
+UPSTREAM_CALLS = MetricFamily(
+    "gatepost_upstream_calls_total",
+    "counter",
+    "Calls of upstream MCP servers, also of their prompts and resources: the server answered, it "
+    "failed, or the call was not made because its circuit was open.",
+    (UPSTREAM, FixedLabel("result", ("answered", "failed", "not_made"))),
+)
+UPSTREAM_CIRCUITS = MetricFamily(
+    "gatepost_upstream_circuits_open",
+    "gauge",
+    "Open or half-open circuits, one for each tenant of a server and each worker.",
+    (UPSTREAM,),
+)
+UPSTREAM_FAILING = MetricFamily(
+    "gatepost_upstream_failing_seconds",
+    "gauge",
+    "Seconds since calls of the server began to fail; 0 if the last one did not.",
+    (UPSTREAM,),
+    aggregation="max",
+)
 WORKERS = MetricFamily("gatepost_workers", "gauge", "Serving processes.")
 PROCESS_SECONDS = MetricFamily(
     "process_cpu_seconds_total", "counter", "CPU time of all workers, including system time."
@@ -316,6 +338,7 @@ FAMILIES = (
     *(TOKENS_REFUSED, LIMITED, WAITING, DECIDED, WEBHOOK_MESSAGES, TASKS, STREAMS),
     *(AUDIT_QUEUE, AUDIT_SECONDS, REDACTIONS),
     *(KEY_FETCHES, KEY_AGE, ISSUERS, STORE_UP, OUTAGES, LAG, LINES_DROPPED, EXPORT_DROPPED),
+    *(UPSTREAM_CALLS, UPSTREAM_CIRCUITS, UPSTREAM_FAILING),
     *(WORKERS, PROCESS_SECONDS, RESIDENT, OPEN_FILES, STARTED),
 )
 """The families that processes count; `BUILD` is the same in every process."""

@@ -25,6 +25,7 @@ from gatepost.telemetry.metric_families import (
     TOOL_CALLS,
     TOOL_SECONDS,
     UNKNOWN,
+    UPSTREAM,
     WORKERS,
     ConfiguredLabel,
     MetricFamily,
@@ -53,7 +54,7 @@ class Meter:
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
-        self._names = {label.name: LabelNames(slot, label) for label in (TOOL, TENANT)}
+        self._names = {label.name: LabelNames(slot, label) for label in (TOOL, TENANT, UPSTREAM)}
         self._layout = {family.name: self._layout_of(family) for family in FAMILIES}
         self._in_seconds = frozenset(family.name for family in FAMILIES if family.in_seconds)
         self._index = lru_cache(MOST_REMEMBERED)(self._index_of)
@@ -83,7 +84,12 @@ class Meter:
         self.set(STARTED, now)
         self._slot[0] = os.getpid()
 
-    def set_label_values(self, tools: Iterable[str], tenants: Iterable[str] | None) -> None:
+    def set_label_values(
+        self,
+        tools: Iterable[str],
+        tenants: Iterable[str] | None,
+        upstreams: Iterable[str] = (),
+    ) -> None:
         """
         Set the names that may be labels; with *tenants* None, calls are not counted by tenant.
         """
@@ -91,6 +97,7 @@ class Meter:
         self._tenants = frozenset(tenants or ())
         self._names[TOOL.name].add(sorted(tools))
         self._names[TENANT.name].add(sorted(self._tenants))
+        self._names[UPSTREAM.name].add(sorted(set(upstreams)))
         self._index.cache_clear()
 
     def called(self, kind: str, name: str | None, outcome: str, *seconds: float) -> None:

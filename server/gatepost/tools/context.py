@@ -344,5 +344,17 @@ class ToolServices(Protocol):
         Raises ToolFailure if the tenant or the URL's host is not the credential's.
         """
 
-    async def call(self, ctx: "CallContext", name: str, arguments: Mapping[str, Any]) -> "Outcome":
-        """Call another tool as the same caller, with all limits, approvals and records."""
+    async def call(
+        self,
+        ctx: "CallContext",
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        is_passed_on: bool = False,
+    ) -> "Outcome":
+        """
+        Call another tool as the same caller, with all limits, approvals and records.
+
+        With *is_passed_on* the answer is the caller's: an error of the protocol is raised with its
+        code, and so is a capability that the client lacks.
+        """

@@ -189,7 +189,8 @@ def _checked(arguments: bytes) -> CallToolArguments:
 
 def _call_tool(reachable: Reachable) -> Tool:
     async def call(ctx: CallContext, arguments: CallToolArguments) -> Outcome:
-        return await ctx.call(arguments.name, arguments.arguments)
+        services, name = ctx._services, arguments.name
+        return await services.call(ctx, name, arguments.arguments, is_passed_on=True)
 
     def reads(arguments: CallToolArguments) -> bool:
         """Return whether the called tool only reads, so that no answer is stored for retries."""

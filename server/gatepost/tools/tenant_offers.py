@@ -15,6 +15,13 @@ UPSTREAM_PREFIX = "mcp_"
 The names of upstreams' tools, and of their packs, begin with it; a configuration may name them
 although it enables none of them.
 """
+UPSTREAM_SEPARATOR = "__"
+"""Stands between the name of an upstream and that of its tool."""
+
+
+def is_upstream_name(name: str) -> bool:
+    """Return whether a name has the form of an upstream's tools, which no pack may use."""
+    return name.startswith(UPSTREAM_PREFIX) and UPSTREAM_SEPARATOR in name[len(UPSTREAM_PREFIX) :]
 
 
 def capability_of(offer: Offer) -> str:

@@ -113,6 +113,7 @@ def _server(name: str, entry: Any) -> ImportedServer:
             raise ImportProblem(f"`args` of the server {name!r} is not a list of texts")
         draft.fields["args"] = tuple(draft.text(one, "args") for one in arguments)
         draft.environment(_strings(name, entry, "env"))
+        draft.confinement(entry)
     else:
         raise ImportProblem(f"the server {name!r} has neither `url` nor `command`")
     if entry.get("disabled") is True or entry.get("enabled") is False:
@@ -179,6 +180,18 @@ class _Draft:
                 kept[name] = self.reference(value, name, always_secret=True)
         if kept:
             self.fields["env"] = kept
+
+    def confinement(self, entry: Mapping[str, Any]) -> None:
+        """Take up what the program may use: `reads`, `writes` and `network`, as in a table."""
+        for member in ("reads", "writes"):
+            paths = entry.get(member, [])
+            if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+                raise ImportProblem(f"`{member}` of the server {self.name!r} is no list of texts")
+            self.fields[member] = tuple(self.text(one, member) for one in paths)
+        network = entry.get("network", False)
+        if not isinstance(network, bool):
+            raise ImportProblem(f"`network` of the server {self.name!r} is neither true nor false")
+        self.fields["network"] = network
 
     def reference(self, value: str, member: str, *, always_secret: bool = False) -> str:
         """Return a reference in place of a value, which may be a placeholder or a secret itself."""

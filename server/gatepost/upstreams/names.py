@@ -5,8 +5,9 @@ import re
 
 import msgspec
 
-PREFIX = "mcp_"
-SEPARATOR = "__"
+from gatepost.tools.tenant_offers import UPSTREAM_PREFIX as PREFIX
+from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR as SEPARATOR
+
 MOST = 64
 """The most characters of a name, because some clients accept no more."""
 HASH_CHARACTERS = 8
@@ -35,11 +36,6 @@ def offered_name(server: str, tool: str) -> str:
     head = f"{PREFIX}{_part(server)[:MOST_SERVER].rstrip('_')}{SEPARATOR}"
     room = MOST - len(head) - 1 - HASH_CHARACTERS
     return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
-
-
-def is_upstream_name(name: str) -> bool:
-    """Return whether a name has the form of an upstream's tools, which no pack may use."""
-    return name.startswith(PREFIX) and SEPARATOR in name.removeprefix(PREFIX)
 
 
 def server_scope(server: str) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 
 import structlog
@@ -56,7 +56,7 @@ class CatalogueRefresher(Wanted):
     others read the result from the store. A slow server delays no other.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         store: UpstreamStore,
         update: CatalogueUpdate,
@@ -65,7 +65,9 @@ class CatalogueRefresher(Wanted):
         subscription: UpstreamSubscription,
         *,
         clock: Callable[[], float] = time.time,
+        suspended: Callable[[], Set[str]] = frozenset,
     ) -> None:
+        self._suspended = suspended
         self._store, self._update, self._watch, self._leases = store, update, watch, leases
         self._subscription, self._clock = subscription, clock
         self._used: dict[str, float] = {}
@@ -100,6 +102,11 @@ class CatalogueRefresher(Wanted):
         if (planned := self._plans.get(tenant, {}).get(server_id)) is not None:
             planned.calls += 1
 
+    def end(self, tenant: str) -> None:
+        """Fetch nothing more for a tenant, and follow none of its servers, until it is used."""
+        if tenant in self._used:
+            self._forget(tenant)
+
     async def refresh(
         self, tenant: str, server_id: str, principal: Principal | None = None
     ) -> Catalogue:
@@ -119,7 +126,7 @@ class CatalogueRefresher(Wanted):
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Refresh during the block."""
-        for tenant in self._store.configured_tenants:
+        for tenant in self._store.configured_tenants - self._suspended():
             self.used(tenant)
         async with during("upstream_catalogues", self._run):
             try:
@@ -178,7 +185,7 @@ class CatalogueRefresher(Wanted):
         self._follow_only(tenant, {})
 
     async def _plan(self, tenant: str) -> None:
-        if tenant not in self._used:
+        if tenant not in self._used or tenant in self._suspended():
             return
         await self._watch.track(tenant)
         servers = [one for one in await self._store.servers(tenant) if one.status == "active"]

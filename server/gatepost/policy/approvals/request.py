@@ -91,6 +91,10 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether some of its calls only read."""
     definition: str = ""
     """The digest of the definition at the upstream; empty for a tool of this server."""
+    upstream: str = ""
+    """The name of the upstream."""
+    upstream_tool: str = ""
+    """The tool's own name there."""
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):

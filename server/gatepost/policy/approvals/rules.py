@@ -173,6 +173,8 @@ def facts_of(tool: Tool) -> ToolFacts:
         destructive=tool.effects.destructive,
         reading_form=tool.read_only_form is not None,
         definition=definition_of(tool),
+        upstream="" if tool.origin is None else tool.origin.server,
+        upstream_tool="" if tool.origin is None else tool.origin.key,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gatepost.rest.openapi_document import UNREACHABLE
 from gatepost.upstreams.fields import API_KEY, HEADER_NAME
 from gatepost.upstreams.registration_changes import (
     CAPABILITY,
@@ -15,7 +16,6 @@ from gatepost.upstreams.server import MOST_DESCRIPTION, MOST_HEADERS, MOST_NAME,
 JSON = "application/json"
 READING = (400, 401, 403, 404, 405, 408, 409, 413, 415, 429, 500, 503)
 """The statuses of refusals of these routes; a refresh also has 502."""
-UNREACHABLE = 502
 
 TEXT = {"type": "string"}
 MOMENT = {"type": ["string", "null"], "description": "RFC 3339, in UTC"}

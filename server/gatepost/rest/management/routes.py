@@ -1,14 +1,34 @@
 """All routes of administrators, by path and method."""
 
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from gatepost.rest.exchange import RestExchange
 from gatepost.rest.management.agents import AgentRoutes
-from gatepost.rest.management.requests import Handler
+from gatepost.rest.management.requests import AdminRoute, Handler
 from gatepost.rest.management.servers import ServerRoutes
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 
 VERSION = "/v1"
+
+
+class ManagedUpstreams(Protocol):
+    """What these routes manage."""
+
+    administration: UpstreamAdministration
+    agents: AgentAdministration
+
+    def packs(self) -> Mapping[str, str]:
+        """Return the names of the enabled packs, each with a description."""
+
+
+def management_routes(
+    upstreams: ManagedUpstreams, exchange: RestExchange, scope: str
+) -> dict[str, AdminRoute]:
+    """Return the routes by path below the base, for callers with *scope*."""
+    handlers = management_handlers(upstreams.administration, upstreams.agents, upstreams.packs)
+    return {path: AdminRoute(exchange, found, scope=scope) for path, found in handlers.items()}
 
 
 def management_handlers(

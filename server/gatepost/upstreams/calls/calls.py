@@ -105,8 +105,10 @@ class UpstreamCalls:
         *,
         parking: ParkingLimits = DEFAULT_PARKING,
         clock: Callable[[], float] = time.time,
+        called: Callable[[str, str], None] = lambda tenant, server_id: None,
     ) -> None:
-        self._connections = connections
+        """Make the calls; *called* hears of each with its tenant and the server's id."""
+        self._connections, self._called = connections, called
         self.health = UpstreamHealth(clock)
         self.parked = ParkedCalls(relay, keyring, limits=parking, clock=clock)
         self._sessions = SessionCalls(self.parked)
@@ -247,6 +249,7 @@ class _OneCall:
         if wait_s is not None:
             sentence = breaker.sentence(server.name, health.clock())
             raise ToolFailure("upstream_unavailable", sentence, retry_after=wait_s)
+        self._calls._called(server.tenant, server.id)
         about = (ctx.caller.principal_digest, self._way.definition.key)
         last: LastStep | None = None
         try:

@@ -146,11 +146,18 @@ class UpstreamHealth:
 
     def numbers(self, tenant: str, server_id: str) -> HealthNumbers:
         """Return the health of a tenant's upstream."""
-        return self.of(tenant, server_id).numbers(self.clock())
+        known = self._breakers.get((tenant, server_id), CircuitBreaker())
+        return known.numbers(self.clock())
 
-    def forget(self, tenant: str, server_id: str) -> None:
+    def all(self) -> dict[tuple[str, str], HealthNumbers]:
+        """Return the health of all upstreams that were called, by tenant and id."""
+        now = self.clock()
+        return {key: breaker.numbers(now) for key, breaker in self._breakers.items()}
+
+    def forget(self, server_id: str) -> None:
         """Forget an upstream that was changed or removed."""
-        self._breakers.pop((tenant, server_id), None)
+        for key in [one for one in self._breakers if one[1] == server_id]:
+            del self._breakers[key]
 
 
 def _duration(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -71,7 +71,7 @@ def confined(server: UpstreamServer, program: StdioProgram, env: Mapping[str, st
         argv=(str(command), *program.args),
         env={"PATH": os.pathsep.join((*folders, *USUAL_PATH)), "LANG": "C.UTF-8", **env},
         root="/",
-        reads=(*installations(command), *program.reads),
+        reads=(*installations(command), *scripts(program.args), *program.reads),
         writes=program.writes,
         network=program.network,
         offline=not program.network,
@@ -95,6 +95,13 @@ def installations(command: Path) -> Iterator[str]:
         versioned = any(above.glob("lib/python3.*")) if one.parent.name == "bin" else False
         if versioned or any((above / sign).exists() for sign in INSTALLATIONS):
             yield str(above)
+
+
+def scripts(args: Iterable[str]) -> Iterator[str]:
+    """Yield the files among the arguments that are absolute paths: the program is to read them."""
+    for one in args:
+        if one.startswith("/") and Path(one).is_file():
+            yield one
 
 
 def tasks_of_this_user() -> int:

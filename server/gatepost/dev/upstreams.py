@@ -1,0 +1,68 @@
+"""The MCP servers that `gatepost dev` puts behind the gate, as the command line names them."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import msgspec
+
+from gatepost.config.upstreams import UpstreamSettings, UpstreamsFile
+from gatepost.upstreams.import_formats import ImportProblem, settings_of_file
+from gatepost_authz.addresses import is_loopback_host, parted
+
+DEV_TENANTS = ("acme", "globex")
+ADMIN_SCOPE = "gatepost:admin"
+"""The scope with which a token may manage MCP servers and agents."""
+SERVER_SCOPES = "mcp:"
+"""How the scopes of MCP servers begin that are registered while the issuer runs."""
+
+
+class DevUpstreams(msgspec.Struct, frozen=True):
+    """The tables of the configuration about MCP servers."""
+
+    tables: tuple[UpstreamSettings, ...] = ()
+    file: UpstreamsFile = UpstreamsFile()
+    allow_hosts: tuple[str, ...] = ()
+    """The hosts of this machine that the tables name."""
+
+
+NO_UPSTREAMS = DevUpstreams()
+
+
+def dev_upstreams(named: Sequence[str], path: Path | None) -> DevUpstreams:
+    """
+    Return the tables for `--upstream NAME=URL` and `--upstreams FILE`, for both tenants.
+
+    Raises a usage error. Of this machine, only the hosts that the URLs name can be reached.
+    """
+    tables = []
+    hosts = []
+    for text in named:
+        name, found, url = text.partition("=")
+        if not (name and found and url):
+            raise click.BadParameter(
+                f"{text!r} is not NAME=URL, such as crm=http://127.0.0.1:9100/mcp",
+                param_hint="--upstream",
+            )
+        tables.append(UpstreamSettings(name=name, tenants=DEV_TENANTS, url=url))
+        hosts += _own_host(url)
+    file = UpstreamsFile()
+    if path is not None:
+        file = UpstreamsFile(path=str(path.resolve()), tenants=DEV_TENANTS)
+        with suppress(ImportProblem):  # `problems` says what is wrong
+            hosts += [host for one in settings_of_file(file) for host in _own_host(one.url)]
+    return DevUpstreams(tuple(tables), file, tuple(dict.fromkeys(hosts)))
+
+
+def _own_host(url: str) -> list[str]:
+    """Return the host and port of a URL of this machine."""
+    try:
+        parts = parted(url)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        return []  # `problems` says what is wrong
+    host = parts.hostname or ""
+    if not is_loopback_host(host):
+        return []
+    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}"]

@@ -1,0 +1,124 @@
+"""The lines of docs/upstreams.md lead from a FastMCP server and an mcpServers file to a call."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.support import commands
+from tests.support.commands import Gatepost
+from tests.support.measuring import eventually
+from tests.support.processes import Process, free_port, python_environment
+
+PAGE = (ROOT / "docs" / "upstreams.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAM = f'"{sys.executable}" -m gatepost'
+NOTES = """
+from fastmcp import FastMCP
+
+mcp = FastMCP("notes")
+
+
+@mcp.tool
+def add_note(text: str) -> str:
+    return f"Noted: {text}"
+
+
+mcp.run(show_banner=False)
+"""
+
+
+def block(language: str, holding: str) -> str:
+    """The one code block of that language that holds the text."""
+    found = [text for kind, text in BLOCKS if kind == language and holding in text]
+    assert len(found) == 1, f"{len(found)} blocks of {language} hold {holding!r}"
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Where the page's server runs, and the URL of the server."""
+    folder, port = tmp_path_factory.mktemp("page"), free_port()
+    (folder / "crm.py").write_text(block("python", "find_customer").replace("9100", str(port)))
+    server = Process([sys.executable, "crm.py"], env=python_environment(), cwd=folder)
+    try:
+        server.wait_for("Uvicorn running")
+        yield folder, f"http://127.0.0.1:{port}/mcp"
+    finally:
+        server.kill()
+
+
+def paste(lines: str, gate: Gatepost) -> str:
+    """What a shell prints for these lines, with this run's port, program and state."""
+    lines = lines.replace("http://127.0.0.1:8000", gate.origin)
+    lines = re.sub(r"\bgatepost token", f"{PROGRAM} token --state state", lines)
+    lines = re.sub(r"^gatepost (?!token)", f"{PROGRAM} ", lines, flags=re.MULTILINE)
+    done = subprocess.run(
+        ["sh", "-c", lines.replace(".gatepost/dev.toml", "state/dev.toml")],
+        cwd=gate.folder,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def started(line: str, url: str) -> tuple[str, ...]:
+    """The options of a line that starts `gatepost dev`."""
+    command = line.strip().removeprefix("gatepost dev ")
+    return tuple(command.replace("http://127.0.0.1:9100/mcp", url).split())
+
+
+@pytest.mark.slow
+def test_a_fastmcp_server_is_called_through_the_gate(folder: tuple[Path, str]) -> None:
+    """Tested, called, approved and called again, and listed over REST."""
+    place, url = folder
+    lines = block("sh", "gatepost upstream test crm")
+    with commands.dev(place, *started(block("sh", "gatepost dev --upstream "), url)) as gate:
+        calls = "\n".join(lines.splitlines()[1:])
+        eventually(lambda: "approval_pending" in paste(calls, gate), within=30)
+        tested = paste(lines.splitlines()[0], gate)
+        pending = paste(calls, gate)
+        approve = approval(pending, gate)
+        answer = json.loads(paste(calls, gate))
+        servers = json.loads(paste(block("sh", "/v1/mcp-servers -H"), gate))
+
+    assert tested.splitlines()[-1] == "crm can be used."
+    assert "is approved" in approve
+    assert answer == json.loads(block("json", "customer 17"))
+    assert [one["name"] for one in servers["data"]] == ["crm"]
+
+
+def approval(pending: str, gate: Gatepost) -> str:
+    """What the approval of the call that waits prints."""
+    found = re.search("[0-9a-f]{24}", pending)
+    assert found is not None, pending
+    desk = f"gatepost approvals show {found[0]} --tenant acme --config state/dev.toml"
+    approve = re.search(r"^gatepost approvals approve .*$", paste(desk, gate), re.MULTILINE)
+    assert approve is not None
+    return paste(f"{approve[0]} --config state/dev.toml", gate)
+
+
+@pytest.mark.slow
+def test_the_servers_of_an_mcpservers_file_are_behind_the_gate(folder: tuple[Path, str]) -> None:
+    """A server over HTTP and a program, each listed and tested."""
+    place, url = folder
+    script = place / "notes.py"
+    script.write_text(NOTES, encoding="utf-8")
+    file = block("json", "mcpServers").replace("http://127.0.0.1:9100/mcp", url)
+    file = file.replace("/srv/notes/.venv/bin/python", sys.executable)
+    (place / "mcp.json").write_text(file.replace("/srv/notes/notes.py", str(script)))
+    lines = block("sh", "gatepost upstream test notes").splitlines()
+    with commands.dev(place, *started(block("sh", "gatepost dev --upstreams "), url)) as gate:
+        listed = paste(lines[0], gate)
+        tested = paste(lines[1], gate)
+
+    assert {line.split()[0] for line in listed.splitlines()} >= {"crm", "notes"}
+    assert tested.splitlines()[-1] == "notes can be used."

@@ -1,0 +1,145 @@
+"""What a suspension and an erasure end of a tenant's upstreams, and what `/metrics` counts."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from gatepost.policy.revocation.orders import suspension
+from gatepost.runtime.erasure import TenantErasure
+from gatepost.telemetry.exposition import registry_of
+from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.management_audit import ManagementActor
+from gatepost.upstreams.registration_changes import ServerChanges
+from tests.rest.conftest import Octopus
+from tests.support.issuers import Idp
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
+
+PROGRAM = """
+import os
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("notes")
+
+
+@server.tool()
+def pid() -> int:
+    return os.getpid()
+
+
+server.run()
+"""
+WITHIN_S = 40
+
+
+@pytest.fixture(scope="module")
+def server(idp: Idp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A gate with one stdio server, for two tenants, each with a process of its own."""
+    script = tmp_path_factory.mktemp("program") / "notes.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    table = {
+        "name": "notes",
+        "tenants": ["acme", "globex"],
+        "command": sys.executable,
+        "args": [str(script)],
+    }
+    with running_server(
+        idp,
+        [issuer_settings(idp)],
+        tenancy={"create_on_first_use": True},
+        upstreams=[table],
+        scopes={"admin": "gatepost:admin"},
+    ) as gate:
+        yield gate
+
+
+def run(server: Server, work: Any) -> Any:
+    """What a coroutine of the server returns."""
+    assert server.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, server.loop).result(WITHIN_S)
+
+
+def process_of(server: Server, tenant: str) -> int:
+    """The process that serves a tenant, which its tool names."""
+    octopus = Octopus(server, server.token(org_id=tenant, scope="mcp:notes"))
+    eventually(lambda: "mcp_notes__pid" in octopus.names(), within=WITHIN_S)
+    answer = octopus.call("mcp_notes__pid")
+    assert answer.status == 200, answer.json
+    return int(answer.json["result"])
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_calls_are_counted_by_the_names_of_the_configuration(server: Server) -> None:
+    """For `/metrics`, and for early refreshes."""
+    process_of(server, "acme")
+    (notes,) = server.services.upstreams.services.configured.servers("acme")
+    run(server, server.services.upstreams.sample(server.services.meter))
+    told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
+    planned = server.services.upstreams.services.refresher._plans["acme"][notes.id]
+
+    assert 'gatepost_upstream_calls_total{result="answered",upstream="notes"}' in told
+    assert 'gatepost_upstream_circuits_open{upstream="notes"} 0.0' in told
+    assert planned.calls >= 1
+
+
+def test_a_registered_server_counts_as_other(server: Server) -> None:
+    """Its name is its tenant's, and no label."""
+    upstreams = server.services.upstreams.services
+    breaker = upstreams.calls.health.of("acme", "somebody-elses")
+    for _ in range(5):
+        breaker.failed("unreachable", "It is down.", upstreams.calls.health.clock() - 60)
+    run(server, server.services.upstreams.sample(server.services.meter))
+    told = generate_latest(registry_of(server.shared_metrics, version="1")).decode()
+
+    assert 'gatepost_upstream_calls_total{result="failed",upstream="other"} 5.0' in told
+    assert 'gatepost_upstream_circuits_open{upstream="other"} 1.0' in told
+    assert "somebody-elses" not in told
+
+
+def test_a_suspension_ends_the_programs_of_its_tenant_alone(server: Server) -> None:
+    """And nothing starts them again; then erasure leaves nothing of the tenant."""
+    ours, theirs = process_of(server, "acme"), process_of(server, "globex")
+    upstreams, records = server.services.upstreams.services, server.services.records
+    registered = run(server, register(server, "globex"))
+    assert run(server, records.tenant_data.count("globex")).get("entries", 0) > 3
+
+    order = suspension("globex", now=time.time(), by="test", reason="")
+    run(server, records.revocations.put(order))
+    run(server, server.services.cutoffs.look())
+    eventually(lambda: not is_alive(theirs), within=WITHIN_S)
+    run(server, upstreams.refresher.look())
+
+    assert is_alive(ours)
+    assert "globex" not in upstreams.refresher._plans
+
+    root = Path(server.config.workspace.root)
+    erasure = TenantErasure("globex", records, server.services.relay, root)
+    run(server, erasure.run(lambda line: None))
+
+    assert run(server, records.tenant_data.count("globex")).keys() <= {"audit_records"}
+    assert run(server, upstreams.store.server("globex", registered)) is None
+    assert run(server, upstreams.store.catalogues.get("globex", registered)) is None
+
+
+async def register(server: Server, tenant: str) -> str:
+    """A server of the API with a sealed key and header, a catalogue and pins; its id."""
+    upstreams = server.services.upstreams.services
+    changes = ServerChanges(
+        name="crm",
+        url="https://mcp.example.com/mcp",
+        status="disabled",
+        api_key="a-key-of-the-tenant",
+        headers={"X-Team": "a-value-of-the-tenant"},
+    )
+    made = await upstreams.administration.add(tenant, changes, ManagementActor(operator="test"))
+    await upstreams.store.catalogues.put(tenant, Catalogue(server_id=made.id, fetched_at=1.0))
+    return made.id
