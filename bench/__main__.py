@@ -14,6 +14,7 @@ from pathlib import Path
 from bench import (
     checkpoints,
     contestants,
+    gateway,
     hotspots,
     issuer,
     listen,
@@ -48,6 +49,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fresh", type=int, help="size of the pool of never-seen tokens")
     parser.add_argument(
         "--listen", action="store_true", help="what open streams cost, instead of calls"
+    )
+    parser.add_argument(
+        "--gateway", action="store_true", help="what a call of an upstream costs, beside gateways"
     )
     parser.add_argument("--streams", type=int, default=10_000, help="how many of them (10000)")
     parser.add_argument(
@@ -121,14 +125,15 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
     busy = os.getloadavg()[0]
     if busy > 0.5:
         print(f"load average {busy:.1f}: this machine is busy; trust ratios, not microseconds")
-    ports = free_ports([each.name for each in (*contestants.CONTESTANTS, listen.SSE)])
+    everyone = (*contestants.CONTESTANTS, listen.SSE, *gateway.gateways(""))
+    ports = free_ports(sorted({each.name for each in everyone}))
     resource = f"http://127.0.0.1:{ports['gatepost']}{workload.PATH}"
     asked = {name for each in wanted.contestants for name in wanted.workloads(each, 1)}
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
         folder = Path(place)
         mint = tokens.Mint.create(origin.url, resource)
         origin.key_set = mint.key_set
-        calls_only = options.listen or "fresh" not in asked
+        calls_only = options.listen or options.gateway or "fresh" not in asked
         fresh = 0 if calls_only else options.fresh or FRESH_A_SECOND * wanted.seconds
         print(f"minting {fresh + 1001} tokens ...", flush=True)
         purse = tokens.Purse.fill(mint, folder, fresh=fresh)
@@ -137,6 +142,8 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
         bench = Bench(folder, origin, resource, purse, cores, ports)
         if options.listen:
             return listened(options, bench, mint)
+        if options.gateway:
+            return proxied(options, bench)
         if options.profile:
             for what in workload.named(sorted(asked)):
                 for server in profiled(options):
@@ -158,6 +165,22 @@ def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> in
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-listen.json"
     listen.save(costs, this_machine(), path)
     print(f"Every figure: {shown(path)}")
+    return 0
+
+
+def proxied(options: argparse.Namespace, bench: Bench) -> int:
+    """Call upstreams through each gateway, print, save; with --profile only look at Gatepost."""
+    seconds = options.seconds or (1 if options.quick else 3)
+    if options.profile:
+        servers = [name for name in options.only if name] or ["stripped"]
+        print(gateway.profile(bench, servers, max(seconds, 5)))
+        return 0
+    number = options.rounds or (1 if options.quick else 3)
+    costs = gateway.run(bench, number, seconds, lambda line: print(line, flush=True))
+    print(f"\n{gateway.render(costs)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-gateway.json"
+    gateway.save(costs, this_machine(), path)
+    print(f"Every sample: {shown(path)}")
     return 0
 
 

@@ -28,7 +28,8 @@ def python(environment: Path = ENVIRONMENT, lock: Path = LOCK) -> Path:
     pip = [str(interpreter), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     steps = (
         [sys.executable, "-m", "venv", "--clear", str(environment)],
-        [*pip, "--require-hashes", "--requirement", str(lock)],
+        # The lock is complete. Where an extra is asked for, pip would look for other versions.
+        [*pip, "--no-deps", "--require-hashes", "--requirement", str(lock)],
     )
     for step in steps:
         try:

@@ -57,6 +57,8 @@ class Workload:
     progress: bool = False
     """Whether `count_slowly` is called instead, with five reports before its result (SSE)."""
     connections: int = CONNECTIONS
+    named: str = ""
+    """The tool that is called, if it is not the usual one."""
     tools: int = FEW_TOOLS
     """How many tools the server has; FastMCP's calls get slower with every one."""
     target: float | None = None
@@ -78,7 +80,7 @@ class Workload:
     @property
     def tool(self) -> str:
         """The tool that a call names."""
-        return "count_slowly" if self.progress else "echo"
+        return self.named or ("count_slowly" if self.progress else "echo")
 
     @property
     def body(self) -> bytes:

@@ -16,6 +16,10 @@ from gatepost_authz.addresses import (
     url_problem,
 )
 
+KEPT = 1_000
+"""How many URLs without a problem are remembered."""
+KEPT_CHARACTERS = 500
+
 
 class AddressPolicy(Protocol):
     """Checks a URL by its text, and every address before a connection."""
@@ -65,6 +69,8 @@ class ToolAddressPolicy:
     def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
         entries = tuple(allow_hosts)
         self._allowed = frozenset(allowed_host(entry) for entry in entries)
+        self._checked: set[str] = set()
+        """URLs that may be fetched: most calls go to the same few."""
         # A host alone is one by https: nothing may be sent to it in the clear.
         self._with_port = frozenset(
             allowed_host(entry) for entry in entries if parted(f"//{entry}").port is not None
@@ -82,6 +88,17 @@ class ToolAddressPolicy:
 
     def problem(self, url: str) -> str | None:
         """Return why requests to *url* are refused, or None."""
+        if url in self._checked:
+            return None
+        problem = self._problem(url)
+        # A query may hold secrets, and it is different in every request.
+        if problem is None and len(url) <= KEPT_CHARACTERS and "?" not in url:
+            if len(self._checked) >= KEPT:
+                self._checked.clear()
+            self._checked.add(url)
+        return problem
+
+    def _problem(self, url: str) -> str | None:
         try:
             parts = parted(url)
         except ValueError as error:

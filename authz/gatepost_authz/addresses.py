@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -116,6 +117,7 @@ def networks_of(texts: Iterable[str]) -> Networks:
     return tuple(ip_network(text) for text in texts)
 
 
+@lru_cache(maxsize=512)
 def literal(host: str) -> Address | None:
     """Return the address that *host* contains literally, or None for a name."""
     try:

@@ -219,7 +219,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""
         url = request.url
         host = url.host
-        if self._reach.problem(str(url.copy_with(fragment=None))):
+        text = str(url.copy_with(fragment=None) if url.fragment else url)
+        if self._reach.problem(text):
             raise httpx2.UnsupportedProtocol("URL not allowed", request=request)
         spelt = literal(host)
         port = url.port or USUAL_PORTS[url.scheme]

@@ -13,7 +13,11 @@ VARIABLE = "BENCH_SETTINGS"
 
 @dataclass(frozen=True)
 class Settings:
-    """Where a server listens and whose tokens it accepts; `sizes` are the floor's answers."""
+    """
+    Where a server listens and whose tokens it accepts.
+
+    `sizes` are the floor's answers; `upstream` is the URL of the MCP server behind a gateway.
+    """
 
     port: int
     issuer: str
@@ -21,6 +25,7 @@ class Settings:
     resource: str
     tools: int
     sizes: dict[str, int]
+    upstream: str = ""
 
     def write(self, path: Path) -> dict[str, str]:
         """Save to a file; the environment that makes a server read it."""

