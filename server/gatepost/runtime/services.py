@@ -218,7 +218,7 @@ class Services:
             records=self.records,
             secrets=self.secrets,
             outbound=self.outbound,
-            credentials=self.upstreams.registry,
+            credentials=self.upstreams,
             run=self._run,
         )
         limits = config.limits

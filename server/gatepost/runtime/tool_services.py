@@ -2,14 +2,17 @@
 
 import difflib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
 
 from gatepost.config.packs import Packs, by_type
-from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
-from gatepost.credentials.registry import CredentialRegistry
+from gatepost.credentials.credential import (
+    CredentialDenied,
+    CredentialUnavailable,
+    OutboundCredential,
+)
 from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.request import plain
 from gatepost.secrets.cache import SecretCache
@@ -32,6 +35,13 @@ MOST_DEPTH = 4
 log = structlog.get_logger("gatepost.secrets")
 
 
+class ToolCredentials(Protocol):
+    """The `[credentials]` tables, as far as tools may use them."""
+
+    def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
+        """Return the credential of a table for requests that a tool sends to *url*."""
+
+
 class TenantToolServices:
     """Implement `ToolServices` for one configuration."""
 
@@ -42,7 +52,7 @@ class TenantToolServices:
         records: Records,
         secrets: SecretCache,
         outbound: OutboundClient,
-        credentials: CredentialRegistry,
+        credentials: ToolCredentials,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
         self._settings = by_type(packs, outbound.network)

@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gatepost.config.settings import Config
+from gatepost.credentials.credential import OutboundCredential
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.telemetry.metrics import Meter
+from gatepost.tools.api import ToolFailure
 from gatepost.tools.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
 
@@ -39,6 +41,12 @@ class UpstreamLoader:
             raise RuntimeError("the configuration has no upstreams")
         return self._services
 
+    def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
+        """Return the credential of a `[credentials]` table for requests of a tool to *url*."""
+        if self._services is None:
+            raise ToolFailure("denied", f"There is no table credentials.{name}.")
+        return self._services.registry.for_tool(tenant, name, url)
+
     @property
     def names(self) -> frozenset[str]:
         """The names of the servers of the configuration."""
@@ -48,7 +56,7 @@ class UpstreamLoader:
 
     def prepare(self, config: Config) -> None:
         """Load what the configuration needs; the tables of the one before stay in force."""
-        if self._services is None and config.has_upstreams:
+        if self._services is None and (config.has_upstreams or config.credentials):
             module = import_module("gatepost.runtime.upstreams")
             notices = module.ClientNotices(self._feed)
             self._services = module.UpstreamServices(
