@@ -119,6 +119,7 @@ _PLACES = {
         "Outbound",
         "OutboundReply",
         "Sending",
+        "SignedHeaders",
         "Upload",
         "Workspace",
         "WorkspaceUsage",
