@@ -87,7 +87,7 @@ async def fail(ctx: CallContext, arguments: Any) -> Outcome:
 
 
 async def refuse(ctx: CallContext, arguments: Any) -> Outcome:
-    raise ProtocolError(-32042, "The upstream says no.", {"because": "Monday"})
+    raise ProtocolError(4711, "The upstream says no.", {"because": "Monday"})
 
 
 SECRET = {"type": "object", "properties": {"password": {"type": "string"}}}
@@ -207,7 +207,7 @@ def test_an_error_of_the_upstream_keeps_its_code(server: Server, token: str) -> 
     answer = through(server, token, "mcp_crm__refuse", {})
 
     error = json.loads(answer.body)["error"]
-    assert (error["code"], error["message"]) == (-32042, "The upstream says no.")
+    assert (error["code"], error["message"]) == (4711, "The upstream says no.")
     assert error["data"] == {"because": "Monday"}
 
 
