@@ -33,7 +33,9 @@ name = "{name}"
 tenants = ["{tenant}"]
 url = "{origin}/{name}/mcp"
 scopes = {{ "*" = ["profile"] }}
+trusted = true
 """
+"""Trusted, because the tool says that it only reads; any other call would wait for approval."""
 
 OWN = Workload("own", "echo of the server itself, 32 connections", "tools/call", "one")
 PROXIED = Workload("proxied", "echo of an upstream, 32 connections", "tools/call", "one")

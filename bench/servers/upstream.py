@@ -32,7 +32,12 @@ def results(tools: int) -> dict[str, bytes]:
     info = {"name": "upstream", "version": "1"}
     names = ["echo", *(f"tool_{number:03}" for number in range(1, tools))]
     listed = [
-        {"name": name, "description": "Answer the text that was sent.", "inputSchema": SCHEMA}
+        {
+            "name": name,
+            "description": "Answer the text that was sent.",
+            "inputSchema": SCHEMA,
+            "annotations": {"readOnlyHint": True},
+        }
         for name in names
     ]
     kept = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "private"}
