@@ -5,12 +5,14 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import Annotated, Any, Literal
 
 import httpx2
 import msgspec
 import pytest
+from mcp.server.lowlevel import NotificationOptions
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, Resolve
@@ -18,6 +20,7 @@ from mcp.server.mcpserver.utilities.types import Image
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.upstreams import plan
 from tests.support.client import MODERN, message
 from tests.support.issuers import AsgiServer, Idp, respond
 from tests.support.measuring import eventually
@@ -50,6 +53,11 @@ class Books(MCPServer):
         self.sessions: dict[int, Any] = {}
         for tool in (self.count, self.wait, self.remove, self.cover, self.fail, self.publish):
             self.add_tool(tool)
+        # By default, this SDK declares no changes to sessions.
+        self._lowlevel_server.create_initialization_options = partial(  # type: ignore[method-assign]
+            self._lowlevel_server.create_initialization_options,
+            NotificationOptions(tools_changed=True),
+        )
 
     async def _handle_list_tools(self, ctx: Any, params: Any) -> Any:
         self.sessions[id(ctx.session)] = ctx.session
@@ -108,9 +116,10 @@ class BeforeDiscovery:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse requests of the modern era, and pass the others on."""
-        if scope["type"] == "http" and dict(scope["headers"]).get(
-            b"mcp-protocol-version"
-        ) == MODERN.encode():
+        if (
+            scope["type"] == "http"
+            and dict(scope["headers"]).get(b"mcp-protocol-version") == MODERN.encode()
+        ):
             error = {"code": -32601, "message": "Method not found"}
             body = {"jsonrpc": "2.0", "id": None, "error": error}
             await respond(send, 400, json.dumps(body).encode())
@@ -143,6 +152,8 @@ class Caller:
         self._http, self._url, self.revision = http, url, revision
         self._ids = count(1)
         self._headers: dict[str, str] = {}
+        self.answer: dict[str, Any] = ACCEPTED
+        """What questions are answered with."""
         self.capabilities: dict[str, Any] = {"elicitation": {}} if revision in ASKED else {}
         if revision == MODERN:
             self.capabilities = {"elicitation": {"form": {}}}
@@ -194,9 +205,7 @@ class Caller:
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         """The messages of one request; leaving the block hangs up."""
         body, headers = self.request(method, params, identity)
-        async with self._http.stream(
-            "POST", self._url, content=body, headers=headers
-        ) as answer:
+        async with self._http.stream("POST", self._url, content=body, headers=headers) as answer:
             yield _messages(answer)
 
     async def call(self, tool: str, **arguments: Any) -> Answered:
@@ -210,7 +219,7 @@ class Caller:
                 if asked.get("resultType") != "input_required":
                     return ended
                 ended.asked += [one["params"] for one in asked["inputRequests"].values()]
-                params["inputResponses"] = dict.fromkeys(asked["inputRequests"], ACCEPTED)
+                params["inputResponses"] = dict.fromkeys(asked["inputRequests"], self.answer)
                 params["requestState"] = asked["requestState"]
 
     async def _round(self, params: Mapping[str, Any], ended: Answered) -> None:
@@ -220,7 +229,7 @@ class Caller:
                     ended.message = one
                 elif "id" in one:
                     ended.asked.append(one["params"])
-                    await self.say({"jsonrpc": "2.0", "id": one["id"], "result": ACCEPTED})
+                    await self.say({"jsonrpc": "2.0", "id": one["id"], "result": self.answer})
                 else:
                     ended.notices.append(one)
 
@@ -244,16 +253,26 @@ class Caller:
         task.cancel()
         await asyncio.wait({task})
 
-    async def names(self) -> set[str]:
-        """The names of the tools that are listed."""
-        async with self.asking("tools/list", {}, next(self._ids)) as messages:
-            listed = [one async for one in messages][-1]
-        return {tool["name"] for tool in listed["result"]["tools"]}
+    async def send(self, method: str, **params: Any) -> httpx2.Response:
+        """The whole answer to one request."""
+        body, headers = self.request(method, params, next(self._ids))
+        return await self._http.post(self._url, content=body, headers=headers)
+
+    async def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of one request."""
+        async with self.asking(method, params, next(self._ids)) as messages:
+            last = [one async for one in messages][-1]
+        assert "result" in last, last
+        found: dict[str, Any] = last["result"]
+        return found
 
     async def listed(self, name: str) -> None:
         """Wait until a tool is listed."""
         async with asyncio.timeout(WITHIN_S):
-            while name not in await self.names():
+            while True:
+                listed = await self.ask("tools/list")
+                if name in {tool["name"] for tool in listed["tools"]}:
+                    return
                 await asyncio.sleep(0.05)
 
     @asynccontextmanager
@@ -323,13 +342,18 @@ def bridge(idp: Idp) -> Iterator[Bridge]:
     ]
     hosts = [one.url.split("/")[2] for one in running.values()]
     try:
-        with running_server(
-            idp,
-            [issuer_settings(idp)],
-            tenancy={"create_on_first_use": True},
-            network={"allow_hosts": hosts},
-            upstreams=tables,
-        ) as gate:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            running_server(
+                idp,
+                [issuer_settings(idp)],
+                tenancy={"create_on_first_use": True},
+                network={"allow_hosts": hosts},
+                upstreams=tables,
+            ) as gate,
+        ):
+            # So often is a list fetched because it changed; the test changes it again and again.
+            patch.setattr(plan, "TOLD_S", 0.1)
             yield Bridge(gate, servers)
     finally:
         for one in running.values():

@@ -17,7 +17,7 @@ from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import LONG_BYTES
-from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
+from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed, unable
 from gatepost.upstreams.calls.health import UpstreamHealth
 from gatepost.upstreams.calls.machine import (
     METHOD_NOT_FOUND,
@@ -206,6 +206,7 @@ class _OneCall:
         )
         self._call = way.prepare(arguments)
         self._declared: Capabilities = mirrored(way.server, ctx.client.capabilities)
+        self._is_modern = False
 
     async def outcome(self) -> Outcome:
         """Return the outcome; raises what the protocol answers."""
@@ -214,6 +215,9 @@ class _OneCall:
         if isinstance(last, Ended):
             raise ended(server, last, reads=way.reads)
         if isinstance(last, Errored):
+            lacks = unable(server, last, self._declared, is_modern=self._is_modern)
+            if lacks is not None:
+                raise lacks
             raise errored(server, last, document=self._call.method == "resources/read")
         result = UpstreamResult(last.value)
         structured = last.value.get("structuredContent")
@@ -262,7 +266,8 @@ class _OneCall:
 
     async def _sent(self, target: UpstreamTarget, kept: RoundState | None) -> LastStep:
         description = await self._connection.describe()
-        if description.era == "session":
+        self._is_modern = description.era == "modern"
+        if not self._is_modern:
             if not self._declared:
                 return _step(await self._exchanged(self._call, self._options(waits=False)))
             return await self._calls._sessions.begin(

@@ -6,10 +6,16 @@ from typing import Any
 import msgspec
 
 from gatepost.tools.api import FailureKind, ToolFailure
-from gatepost.tools.client import RESERVED, ProtocolError
+from gatepost.tools.client import (
+    RESERVED,
+    Capabilities,
+    MissingCapability,
+    ProtocolError,
+    lacking,
+)
 from gatepost.upstreams.calls.machine import Ended, Errored
 from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
-from gatepost.upstreams.calls.questions import clean
+from gatepost.upstreams.calls.questions import CAPABILITIES, clean
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.server import UpstreamServer
 
@@ -18,6 +24,10 @@ NOT_FOUND = -32002
 """The older revisions' code for an unknown resource; later ones use invalid parameters."""
 URL_NEEDED = -32042
 """2025-11-25: the user must visit a page before the call can be made."""
+CAPABILITY_NEEDED = -32021
+"""The client did not declare a capability that the call needs."""
+MODES = frozenset({"form", "url", "tools", "context"})
+"""The parts of capabilities that a client can be told to lack."""
 MOST_DATA_BYTES = 4_096
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
@@ -73,6 +83,32 @@ def malformed(server: UpstreamServer, mistake: Malformed, *, reads: bool = False
     if reads:
         return ToolFailure("upstream_unavailable", message)
     return ToolFailure("internal", f"{message} The call was carried out; its answer is withheld.")
+
+
+def unable(
+    server: UpstreamServer, error: Errored, declared: Capabilities, *, is_modern: bool
+) -> Exception | None:
+    """
+    Return the exception if the call needs capabilities that the caller's client lacks, else None.
+
+    *declared* is what the upstream was told. What `allow` forbids is no lack of the client. A
+    session-era upstream may have begun its work before it asked, so there the call counts as made.
+    """
+    data = error.data if isinstance(error.data, Mapping) else {}
+    required = data.get("requiredCapabilities")
+    if error.code != CAPABILITY_NEEDED or not isinstance(required, Mapping) or not required:
+        return None
+    if not all(name in CAPABILITIES and name in server.allow for name in required):
+        return None
+    parts: dict[str, Mapping[str, Any]] = {
+        name: {part: {} for part in value if part in MODES}
+        for name, value in required.items()
+        if isinstance(value, Mapping)
+    }
+    missing = MissingCapability(lacking(declared, parts))
+    if not missing.required:
+        return None
+    return missing if is_modern else ToolFailure("denied", f"{server.name} {missing}.")
 
 
 def errored(server: UpstreamServer, error: Errored, *, document: bool = False) -> Exception:
