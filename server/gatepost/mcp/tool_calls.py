@@ -37,7 +37,7 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         raise await server.counted(ask.caller, refusal) from None
     call = Call(
         caller=ask.caller,
-        name=name,
+        name=await server.registry.called_name(ask.caller, name),
         arguments=arguments,
         request_id=ask.request_id,
         client=ask.client,

@@ -8,11 +8,6 @@ import msgspec
 import structlog
 
 from gatepost.config.packs import Packs, by_type
-from gatepost.credentials.credential import (
-    CredentialDenied,
-    CredentialUnavailable,
-    OutboundCredential,
-)
 from gatepost.outbound.client import OutboundClient
 from gatepost.outbound.request import plain
 from gatepost.secrets.cache import SecretCache
@@ -38,8 +33,10 @@ log = structlog.get_logger("gatepost.secrets")
 class ToolCredentials(Protocol):
     """The `[credentials]` tables, as far as tools may use them."""
 
-    def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
-        """Return the credential of a table for requests that a tool sends to *url*."""
+    async def signed_headers(
+        self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
+    ) -> SignedHeaders:
+        """Return the headers of a table for requests of a call to *url*; raises ToolFailure."""
 
 
 class TenantToolServices:
@@ -105,20 +102,7 @@ class TenantToolServices:
         self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
     ) -> SignedHeaders:
         """Implement `ToolServices`."""
-        tenant = ctx.caller.tenant_id
-        credential = self._credentials.for_tool(tenant, name, url)
-        told = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
-        try:
-            if refused is not None:
-                await credential.refused(refused)
-            headers = await credential.headers(ctx.caller.principal_key)
-        except CredentialDenied as denied:
-            log.warning("credential_withheld", **told)
-            raise ToolFailure("denied", str(denied)) from None
-        except CredentialUnavailable as problem:
-            raise ToolFailure("upstream_unavailable", str(problem)) from None
-        log.info("credential_used", **told)
-        return headers
+        return await self._credentials.signed_headers(ctx, name, url, refused=refused)
 
     def _place(self, url: str, name: str, field: str) -> str:
         try:

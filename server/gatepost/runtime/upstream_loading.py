@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gatepost.config.settings import Config
-from gatepost.credentials.credential import OutboundCredential
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.telemetry.metrics import Meter
-from gatepost.tools.api import ToolFailure
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.context import SignedHeaders
 from gatepost.tools.tenant_offers import OfferSource
 from gatepost_authz.caller import TenantContext
 
@@ -41,11 +41,13 @@ class UpstreamLoader:
             raise RuntimeError("the configuration has no upstreams")
         return self._services
 
-    def for_tool(self, tenant: str, name: str, url: str) -> OutboundCredential:
-        """Return the credential of a `[credentials]` table for requests of a tool to *url*."""
+    async def signed_headers(
+        self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
+    ) -> SignedHeaders:
+        """Implement `ToolCredentials`."""
         if self._services is None:
             raise ToolFailure("denied", f"There is no table credentials.{name}.")
-        return self._services.registry.for_tool(tenant, name, url)
+        return await self._services.signed_headers(ctx, name, url, refused=refused)
 
     @property
     def names(self) -> frozenset[str]:

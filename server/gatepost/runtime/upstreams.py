@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
+import structlog
+
 from gatepost.audit.writer import AuditWriter
 from gatepost.config.settings import Config
 from gatepost.credentials.client import CredentialServices
+from gatepost.credentials.credential import CredentialDenied, CredentialUnavailable
 from gatepost.credentials.registry import CredentialRegistry
 from gatepost.mcp.change_notifications import ChangeFeed
 from gatepost.outbound.client import OutboundClient
@@ -18,7 +21,9 @@ from gatepost.secrets.store import SecretUnreadable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.telemetry.metric_families import OTHER
+from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import Listed as ListName
+from gatepost.tools.context import SignedHeaders
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.upstreams.administration import UpstreamAdministration
@@ -42,6 +47,8 @@ from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
 from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.secrets")
 
 
 class UpstreamParts(Protocol):
@@ -150,6 +157,25 @@ class UpstreamServices:
         """Return the names of the enabled packs, each with a description."""
         names = sorted({tool.pack for tool in self._parts.registry.tools.values() if tool.pack})
         return {name: f"The tools of the pack {name}" for name in names}
+
+    async def signed_headers(
+        self, ctx: CallContext, name: str, url: str, *, refused: SignedHeaders | None
+    ) -> SignedHeaders:
+        """Return the headers of a `[credentials]` table for a tool; raises ToolFailure."""
+        tenant = ctx.caller.tenant_id
+        credential = self.registry.for_tool(tenant, name, url)
+        told = {"tenant": tenant, "credential": name, "request_id": ctx.request_id}
+        try:
+            if refused is not None:
+                await credential.refused(refused)
+            headers = await credential.headers(ctx.caller.principal_key)
+        except CredentialDenied as denied:
+            log.warning("credential_withheld", **told)
+            raise ToolFailure("denied", str(denied)) from None
+        except CredentialUnavailable as problem:
+            raise ToolFailure("upstream_unavailable", str(problem)) from None
+        log.info("credential_used", **told)
+        return headers
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

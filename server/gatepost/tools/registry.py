@@ -127,6 +127,17 @@ class Registry:
             raise UnknownTool(name)
         return self.tools[name]
 
+    async def called_name(self, caller: TenantContext, name: str) -> str:
+        """
+        Return the name of the tool that a call means: *name*, unless the page of an App made it.
+
+        Raises StoreUnavailable.
+        """
+        if self.source is None or name in self.tools:
+            return name
+        await self.ready(caller)
+        return self._reach(self._at_hand(caller)).called_name(name, caller)
+
     def known(self, caller: TenantContext, name: str) -> Tool | None:
         """
         Return the tool of that name if the caller's tenant has it, whoever can reach it.

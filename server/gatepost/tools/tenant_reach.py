@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
+from gatepost.tools.app_calls import app_tools
 from gatepost.tools.offers import ResourceOffer, Template
 from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
 from gatepost.tools.visible import Visible
@@ -68,6 +69,7 @@ class TenantReach:
             if not enabled.takes(one.owner)
             and not (isinstance(one.offer, Tool) and one.offer.name in search)
         )
+        self._apps = app_tools(self._own.entries)
         self._agents, self._ttl_ms = beside.agents, beside.ttl_ms
         self._all = sorted(
             (*enabled.entries, *self._own.entries), key=lambda entry: entry.offer.key
@@ -97,6 +99,22 @@ class TenantReach:
         if kind != "document":
             return None
         return self._document(key, caller, agent, is_taken=entry is not None)
+
+    def called_name(self, name: str, caller: TenantContext) -> str:
+        """
+        Return the name of the tool that a call means.
+
+        That is *name* itself, unless no tool has it and it is one server's own name for a tool that
+        the caller can reach, and that server has pages of MCP Apps. If two servers have such a
+        tool, the call means neither of them.
+        """
+        if name not in self._apps or name in self._search:
+            return name
+        if name in self._enabled.by_key["tool"] or name in self._own.by_key["tool"]:
+            return name
+        agent = self.agent_of(caller)
+        meant = [one.offer.key for one in self._apps[name] if self._shows(one, caller, agent)]
+        return meant[0] if len(meant) == 1 else name
 
     def _document(
         self, uri: str, caller: TenantContext, agent: Agent | None, *, is_taken: bool

@@ -28,6 +28,8 @@ MOST_CALLERS = 2_000
 """The callers with catalogues of their own that are kept in memory, of all tenants."""
 RETRY_S = 1.0
 """How long an outdated snapshot still counts while the store does not answer."""
+AGAIN_S = 0.1
+"""How long a snapshot counts that was outdated while it was read."""
 NOTHING = TenantOffers()
 
 Principal = tuple[str, ...]
@@ -86,14 +88,14 @@ class UpstreamOffers:
         """Implement `OfferSource`."""
         tenant = caller.tenant_id
         kept = self._tenants.get(tenant)
-        if kept is None or kept.stale or kept.offers is None:
+        if kept is None or kept.offers is None or self._is_outdated(kept):
             return None
         self._tenants.move_to_end(tenant)
         self._wanted.used(tenant)
         if not kept.personal:
             return kept.offers
         own = self._callers.get((tenant, caller.principal_key))
-        if own is None or own.stale:
+        if own is None or self._is_outdated(own):
             return None
         self._callers.move_to_end((tenant, caller.principal_key))
         return own.offers
@@ -114,6 +116,9 @@ class UpstreamOffers:
         """Return what of a server's catalogue is not offered, as far as this process knows."""
         kept = self._tenants.get(tenant)
         return () if kept is None else kept.left_out.get(server_id, ())
+
+    def _is_outdated(self, kept: _Snapshot) -> bool:
+        return kept.stale and kept.retry_at <= self._clock()
 
     def _kept(self, kept: "OrderedDict[Key, _Snapshot]", key: Key, most: int) -> _Snapshot:
         if key not in kept:
@@ -143,6 +148,8 @@ class UpstreamOffers:
                 await self._watch.track(tenant)
                 kept.stale = False  # a change from now on makes it stale again
                 await self._rebuild(tenant, kept, principal)
+                # Who waited for it must find it, even if it was outdated meanwhile.
+                kept.retry_at = self._clock() + AGAIN_S if kept.stale else 0.0
             except StoreUnavailable:
                 kept.stale = True
                 if kept.offers is None:

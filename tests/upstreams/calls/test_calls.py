@@ -17,12 +17,14 @@ from gatepost.upstreams.calls.notifications import passed_on
 from gatepost.upstreams.catalogue import Definition
 from gatepost.upstreams.connection import (
     ConnectionFailure,
+    Era,
     FailureReason,
     UpstreamError,
     UpstreamMessage,
     UpstreamNotification,
     UpstreamResult,
 )
+from gatepost.upstreams.server import Allowed
 from gatepost.workspace import TenantWorkspace
 from tests.support.asking_tools import ask_again, said
 from tests.support.endpoint import a_caller
@@ -116,6 +118,47 @@ async def test_a_failure_says_what_may_have_happened(reason: FailureReason, sent
     assert response.status == 200
     assert response.json["result"]["isError"]
     assert sentence in said(response)
+
+
+NEEDS_FORMS = UpstreamError(
+    -32021, "No forms", {"requiredCapabilities": {"elicitation": {"form": {}}}}
+)
+
+
+@pytest.mark.parametrize(
+    ("era", "allow", "declared", "heard"),
+    [
+        (
+            "modern",
+            ("elicitation",),
+            {},
+            "-32021 This needs a client that can do: elicitation form",
+        ),
+        ("session", ("elicitation",), {}, "crm needs a client that can do: elicitation form."),
+        # What is not allowed here, or was declared, is no lack of the client.
+        ("modern", (), {}, "-32603 crm: No forms (code -32021)"),
+        ("session", ("elicitation",), {"elicitation": {}}, "-32603 crm: No forms (code -32021)"),
+    ],
+)
+async def test_a_client_that_lacks_what_an_upstream_needs_is_told_so(
+    era: Era, allow: tuple[Allowed, ...], declared: dict[str, Any], heard: str
+) -> None:
+    """As a tool of our own tells it; a call of a session counts as made."""
+
+    async def script(_: Exchanged) -> UpstreamError:
+        return NEEDS_FORMS
+
+    upstream = ScriptedUpstream(script, era=era)
+    gate = Gate(upstream, server=msgspec.structs.replace(CRM, allow=allow))
+
+    response = await ask_again(gate.client, TOOL, capabilities=declared)
+
+    if "error" in response.json:
+        error = response.json["error"]
+        assert heard in f"{error['code']} {error['message']}"
+    else:
+        assert response.json["result"]["isError"]
+        assert said(response) == heard
 
 
 @pytest.mark.parametrize(

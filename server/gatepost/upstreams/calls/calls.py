@@ -208,6 +208,7 @@ class _OneCall:
         )
         self._call = way.prepare(arguments)
         self._declared: Capabilities = mirrored(way.server, ctx.client.capabilities)
+        self._is_modern = False
 
     async def outcome(self) -> Outcome:
         """Return the outcome; raises what the protocol answers."""
@@ -221,6 +222,7 @@ class _OneCall:
                 last,
                 document=self._call.method == "resources/read",
                 declared=self._ctx.client.capabilities,
+                is_modern=self._is_modern,
             )
         result = UpstreamResult(last.value)
         structured = last.value.get("structuredContent")
@@ -270,7 +272,8 @@ class _OneCall:
 
     async def _sent(self, target: UpstreamTarget, kept: RoundState | None) -> LastStep:
         description = await self._connection.describe()
-        if description.era == "session":
+        self._is_modern = description.era == "modern"
+        if not self._is_modern:
             if not self._declared:
                 return _step(await self._exchanged(self._call, self._options(waits=False)))
             return await self._calls._sessions.begin(

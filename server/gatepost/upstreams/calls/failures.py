@@ -90,14 +90,17 @@ def errored(
     *,
     document: bool = False,
     declared: Capabilities = NOTHING,
+    is_modern: bool = True,
 ) -> Exception:
     """
     Return the exception for an upstream's JSON-RPC error (E2).
 
-    *declared* are the capabilities of the caller's client.
+    *declared* are the capabilities of the caller's client. A session-era upstream may have begun
+    its work before it asked, so there the call counts as made.
     """
     if error.code == MISSING_CAPABILITY and (missing := _missing(server, error.data, declared)):
-        return MissingCapability(missing)
+        lacks = MissingCapability(missing)
+        return lacks if is_modern else ToolFailure("denied", f"{server.name} {lacks}.")
     message = clean(error.message, MOST_MESSAGE) or f"{server.name} answered with an error."
     if error.code == URL_NEEDED:
         return ToolFailure("denied", _pages(server, error.data), untrusted=untrusted(server))

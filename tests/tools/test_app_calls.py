@@ -1,0 +1,78 @@
+"""A call by the page of an MCP App, which knows only its server's own names."""
+
+from msgspec.structs import replace
+
+from gatepost import CallContext, Pack
+from gatepost.tools.api import Offer
+from gatepost.tools.registry import Registry
+from gatepost.tools.tenant_offers import Agent
+from tests.support.endpoint import a_caller
+from tests.tools.conftest import MemorySource, Upstream
+
+ACME = a_caller()
+
+
+def page(upstream: Upstream, uri: str = "ui://clock/page.html") -> Offer:
+    """A resource of an upstream."""
+    pack = Pack("pages")
+
+    @pack.resource(uri)
+    async def shown(ctx: CallContext) -> str:
+        """A page."""
+        return "<html>"
+
+    (offer,) = pack.offers
+    return replace(offer, origin=upstream.origin(uri, uri))
+
+
+async def meant(name: str, *offers: Offer, agents: dict[str, Agent] | None = None) -> str:
+    """The tool that a call of acme's means."""
+    pack = Pack("office")
+
+    @pack.tool
+    async def stamp(ctx: CallContext) -> str:
+        """Stamp a card."""
+        return "stamped"
+
+    source = MemorySource()
+    source.put("acme", *offers, agents=agents)
+    registry = Registry([*pack.offers], obtainable=frozenset(), source=source)
+    return await registry.called_name(ACME, name)
+
+
+async def test_the_server_with_a_page_is_meant() -> None:
+    """Other names stay as they are, and so do those of servers without a page."""
+    clock, crm = Upstream("clock", server_id="id-1"), Upstream("crm", server_id="id-2")
+    offers = (clock.tool("now"), page(clock), crm.tool("now"), crm.tool("find"))
+
+    assert await meant("now", *offers) == "mcp_clock__now"
+    assert await meant("find", *offers) == "find"
+    assert await meant("mcp_crm__now", *offers) == "mcp_crm__now"
+    assert await meant("now", clock.tool("now"), page(clock, "clock://now")) == "now"
+
+
+async def test_of_two_servers_with_pages_neither_is_meant() -> None:
+    """Unless the caller reaches only one of them."""
+    one, two = Upstream("one", server_id="id-1"), Upstream("two", server_id="id-2")
+    theirs, pages = two.tool("now"), (page(one), page(two, "ui://two/page.html"))
+
+    assert await meant("now", one.tool("now"), theirs, *pages) == "now"
+    hidden = replace(theirs, scopes=frozenset({"secret"}))
+    assert await meant("now", one.tool("now"), hidden, *pages) == "mcp_one__now"
+
+
+async def test_a_tool_of_that_name_comes_first() -> None:
+    """A page takes no call away from a tool of the configuration."""
+    clock = Upstream("clock")
+
+    assert await meant("stamp", clock.tool("stamp"), page(clock)) == "stamp"
+
+
+async def test_a_tool_that_the_caller_does_not_reach_is_not_meant() -> None:
+    """Neither by scopes nor by the capabilities of its agent."""
+    clock = Upstream("clock")
+    hidden = replace(clock.tool("now"), scopes=frozenset({"secret"}))
+    nothing = {ACME.client_id or "": Agent(frozenset(), "list")}
+
+    assert await meant("now", hidden, page(clock)) == "now"
+    assert await meant("now", clock.tool("now"), page(clock), agents=nothing) == "now"
