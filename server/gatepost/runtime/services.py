@@ -134,7 +134,8 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        self.upstreams = UpstreamServices(self, config, clients=ClientNotices(self.feed))
+        notices, suspended = ClientNotices(self.feed), self.cutoffs.suspended
+        self.upstreams = UpstreamServices(self, config, clients=notices, suspended=suspended)
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
@@ -183,6 +184,7 @@ class Services:
         self.cutoffs.configure(config.tenancy.suspended)
         self._cannot_sign_in = revoked_callers(config, issuers)
         self.task_runner.end(self._is_out)
+        self.upstreams.end(self._is_out, ())
         self.tenants_apart = TENANT in config.resource
 
     def _is_out(self, caller: TenantContext) -> bool:
@@ -288,6 +290,7 @@ class Services:
         self.streams.end(cutoffs.is_cut)
         self.task_runner.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
+        self.upstreams.end(cutoffs.is_cut, [one.tenant for one in new if one.suspends])
         self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:

@@ -1,6 +1,7 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
@@ -25,7 +26,6 @@ from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
-from gatepost.upstreams.connection import Connections
 from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
@@ -39,6 +39,7 @@ from gatepost.upstreams.transport.connections import UpstreamConnections
 from gatepost.upstreams.transport.stdio_program import ProgramServices
 from gatepost.upstreams.update import CatalogueUpdate
 from gatepost.upstreams.watch import ChangeWatch
+from gatepost_authz.caller import TenantContext
 
 
 class UpstreamParts(Protocol):
@@ -84,8 +85,10 @@ class UpstreamServices:
         config: Config,
         *,
         clients: ClientNotices | None = None,
+        suspended: Set[str] = frozenset(),
     ) -> None:
         self._parts, self.keyring = parts, parts.keyring
+        self._suspended, self._ending = suspended, set[asyncio.Task[None]]()
         self._redaction = Redaction(parts.secrets)
         self.configured = ConfiguredUpstreams(config)
         self.registry = CredentialRegistry(
@@ -102,7 +105,7 @@ class UpstreamServices:
         self.store = UpstreamStore(
             parts.records, sealed, self.counter, configured=InForce(lambda: self.configured)
         )
-        self.connections: Connections = UpstreamConnections(
+        self.connections = UpstreamConnections(
             parts.outbound, self.credentials.of, ProgramServices(self._secret, self._redacted)
         )
         self._watch = ChangeWatch(self.counter)
@@ -124,7 +127,7 @@ class UpstreamServices:
             self.store,
             self.catalogues,
             reach=lambda: parts.outbound.reach,
-            forget=self.connections.forget,
+            forget=self._forget,
             audit=audit,
         )
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
@@ -145,14 +148,33 @@ class UpstreamServices:
         """Keep the catalogues of served tenants fresh during the block."""
         async with AsyncExitStack() as closing:
             await closing.enter_async_context(self._watch.watching())
-            await closing.enter_async_context(self.refresher.running())
+            await closing.enter_async_context(self.refresher.running(self._suspended))
             yield
+
+    def end(self, which: Callable[[TenantContext], bool], suspended: Iterable[str]) -> None:
+        """
+        End the calls that wait for these callers, and all work for suspended tenants.
+
+        Their programs end, and nobody asks their servers until they are resumed.
+        """
+        self.calls.parked.end(which)
+        for tenant in suspended:
+            self.refresher.stop(tenant)
+            self.offers.outdate(tenant)
+            task = asyncio.create_task(self.connections.forget_tenant(tenant))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""
         await self.calls.aclose()
+        await asyncio.gather(*self._ending)
         await self.connections.aclose()
         await self.registry.aclose()
+
+    async def _forget(self, server: UpstreamServer) -> None:
+        self.calls.health.forget(server.tenant, server.id)
+        await self.connections.forget(server.id)
 
     async def _secret(self, tenant: str, name: str) -> str | None:
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 
 import structlog
@@ -68,6 +68,7 @@ class CatalogueRefresher(Wanted):
     ) -> None:
         self._store, self._update, self._watch, self._leases = store, update, watch, leases
         self._subscription, self._clock = subscription, clock
+        self._suspended: Set[str] = frozenset()
         self._used: dict[str, float] = {}
         self._unplanned: set[str] = set()
         self._plans: dict[str, dict[str, Planned]] = {}
@@ -79,12 +80,16 @@ class CatalogueRefresher(Wanted):
 
     def used(self, tenant: str) -> None:
         """Implement `Wanted`."""
+        if tenant in self._suspended:
+            return
         if tenant not in self._used:
             self._replan(tenant)
         self._used[tenant] = self._clock()
 
     def want(self, server: UpstreamServer, principal: Principal | None) -> None:
         """Implement `Wanted`."""
+        if server.tenant in self._suspended:
+            return
         key = catalogue_key(server.id, principal)
         plan = self._plans.setdefault(server.tenant, {})
         if key not in plan:
@@ -94,6 +99,15 @@ class CatalogueRefresher(Wanted):
                 del plan[one]
         self.used(server.tenant)
         self._wake.set()
+
+    def stop(self, tenant: str) -> None:
+        """End everything for a tenant until its offers are used again."""
+        if tenant in self._used:
+            self._forget(tenant)
+        for running in (self._refreshing, self._tasks):
+            for (owner, _), task in running.items():
+                if owner == tenant:
+                    task.cancel()
 
     def called(self, tenant: str, server_id: str) -> None:
         """Count a call, so that a busy server is refreshed before its catalogue is stale."""
@@ -117,10 +131,9 @@ class CatalogueRefresher(Wanted):
         return await asyncio.shield(self._fetch(Planned(server, principal)))
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Refresh during the block."""
-        for tenant in self._store.configured_tenants:
-            self.used(tenant)
+    async def running(self, suspended: Set[str] = frozenset()) -> AsyncIterator[None]:
+        """Refresh during the block; nothing is done for tenants while they are in *suspended*."""
+        self._suspended = suspended
         async with during("upstream_catalogues", self._run):
             try:
                 yield
@@ -134,6 +147,8 @@ class CatalogueRefresher(Wanted):
     async def look(self) -> None:
         """Plan what is not planned, and start what is due; raises StoreUnavailable."""
         now = self._clock()
+        for tenant in self._store.configured_tenants - self._used.keys():
+            self.used(tenant)
         for tenant in [one for one, at in self._used.items() if at + USED_S < now]:
             if tenant not in self._store.configured_tenants:
                 self._forget(tenant)

@@ -36,7 +36,7 @@ class RegisteredServer:
     """What the connections to one revision of a registration share."""
 
     def __init__(self, server: UpstreamServer) -> None:
-        self.revision = server.revision
+        self.tenant, self.revision = server.tenant, server.revision
         self.known = KnownEra()
         self.concurrency = UpstreamConcurrency(server.name, server.concurrency)
 
@@ -83,6 +83,11 @@ class UpstreamConnections:
         self._servers.pop(server_id, None)
         keys = [key for key in self._connections if key[0] == server_id]
         await asyncio.gather(*(self._connections.pop(key).aclose() for key in keys))
+
+    async def forget_tenant(self, tenant: str) -> None:
+        """Close all connections of a tenant, and end its programs."""
+        found = [key for key, one in self._servers.items() if one.tenant == tenant]
+        await asyncio.gather(*map(self.forget, found))
 
     async def aclose(self) -> None:
         """Close all connections (`Connections`)."""
