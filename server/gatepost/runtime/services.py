@@ -134,8 +134,7 @@ class Services:
         self.task_runner = TaskRunner(task_store, lambda: self.runner, is_out=self._is_out)
         self._follow_revocations()
         self._introspectors: list[Introspectors] = []
-        notices, suspended = ClientNotices(self.feed), self.cutoffs.suspended
-        self.upstreams = UpstreamServices(self, config, clients=notices, suspended=suspended)
+        self.upstreams = UpstreamServices(self, config, clients=ClientNotices(self.feed))
         self._source_of = source_of or upstream_offers
         self.apply(config, toolbox)
 
@@ -373,7 +372,7 @@ async def opened(
         await closing.enter_async_context(sampling_metrics(sampler))
         await closing.enter_async_context(services.reviews.outbox.running())
         await closing.enter_async_context(services.approvals.expiring())
-        await closing.enter_async_context(services.upstreams.running())
+        await closing.enter_async_context(services.upstreams.running(services.cutoffs.suspended))
         yield services
 
 

@@ -85,10 +85,8 @@ class UpstreamServices:
         config: Config,
         *,
         clients: ClientNotices | None = None,
-        suspended: Set[str] = frozenset(),
     ) -> None:
-        self._parts, self.keyring = parts, parts.keyring
-        self._suspended, self._ending = suspended, set[asyncio.Task[None]]()
+        self._parts, self.keyring, self._ending = parts, parts.keyring, set[asyncio.Task[None]]()
         self._redaction = Redaction(parts.secrets)
         self.configured = ConfiguredUpstreams(config)
         self.registry = CredentialRegistry(
@@ -112,9 +110,7 @@ class UpstreamServices:
         leases, clients = Leases(parts.records), clients or ClientNotices()
         self.refresher = CatalogueRefresher(
             self.store,
-            CatalogueUpdate(
-                self.store, self.connections, clients.relisted, redacted=self._redacted
-            ),
+            CatalogueUpdate(self.store, self.connections, clients.relisted, self._redacted),
             self._watch,
             leases,
             UpstreamSubscription(self.store, self.connections, leases, clients.updated),
@@ -144,11 +140,11 @@ class UpstreamServices:
         return {name: f"The tools of the pack {name}" for name in names}
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Keep the catalogues of served tenants fresh during the block."""
+    async def running(self, suspended: Set[str]) -> AsyncIterator[None]:
+        """Keep the catalogues of served tenants fresh, unless they are in *suspended*."""
         async with AsyncExitStack() as closing:
             await closing.enter_async_context(self._watch.watching())
-            await closing.enter_async_context(self.refresher.running(self._suspended))
+            await closing.enter_async_context(self.refresher.running(suspended))
             yield
 
     def end(self, which: Callable[[TenantContext], bool], suspended: Iterable[str]) -> None:

@@ -46,8 +46,8 @@ class CatalogueUpdate:
         store: UpstreamStore,
         connections: Connections,
         announce: Announce,
-        *,
         redacted: Redacted = lambda tenant, text: text,
+        *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._connections, self._announce = store, connections, announce
