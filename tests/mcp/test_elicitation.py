@@ -125,7 +125,13 @@ ADDRESSES = [
         "https:///x",
     ),
     *("https://alice:secret@example.com/", "https://alice@example.com/", "https://exämple.com/"),
-    *("https://example.com/ x", "https://example.com/?access_token=1", "", "https://e.com/\n"),
+    *(
+        "https://evil.example\\.example.com/",
+        "https://example.com/ x",
+        "https://example.com/?access_token=1",
+        "",
+        "https://e.com/\n",
+    ),
     *("https://example.com/?api_key=1", "http://localhost.example.com/", "data:text/html,x"),
 ]
 

@@ -190,6 +190,7 @@ class UpstreamServices:
         self.calls.parked.end(which)
         for tenant in self._suspended():
             self.refresher.end(tenant)
+            self.offers.outdate(tenant)
             task = asyncio.create_task(self.connections.end(tenant))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -201,10 +202,10 @@ class UpstreamServices:
         await self.registry.aclose()
         await asyncio.gather(*self._ending)
 
-    async def _forget(self, server_id: str) -> None:
+    async def _forget(self, server: UpstreamServer) -> None:
         """End what belongs to a registration that changed or is gone."""
-        self.calls.health.forget(server_id)
-        await self.connections.forget(server_id)
+        self.calls.health.forget(server.id)
+        await self.connections.forget(server.id)
 
     def _label(self, key: tuple[str, str]) -> str:
         """Return the name of a configured server, by its tenant and id, for the metrics."""

@@ -205,7 +205,14 @@ def _address(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
     secure = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
-    if not host or not secure or not url.isascii() or not url.isprintable() or " " in url:
+    # Browsers read a backslash as a slash, so the host would be another one than here.
+    if (
+        not host
+        or not secure
+        or not url.isascii()
+        or not url.isprintable()
+        or set(url) & set(" \\")
+    ):
         raise ValueError("the page to visit has an https URL (http only on this machine)")
     secret = [name for name, _ in parse_qsl(parts.query) if is_secret(name)]
     if "@" in parts.netloc or secret:

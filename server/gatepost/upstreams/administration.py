@@ -53,8 +53,8 @@ class Catalogues(Protocol):
         """Accept the changes with these digests, or all (None), and return the catalogue."""
 
 
-Forget = Callable[[str], Awaitable[None]]
-"""Closes all connections to a server."""
+Forget = Callable[[UpstreamServer], Awaitable[None]]
+"""Closes all connections to a server, and forgets how well it was."""
 
 
 class UpstreamAdministration:
@@ -146,7 +146,7 @@ class UpstreamAdministration:
             raise Conflict(
                 "The MCP server was changed at the same time. Read it and try again."
             ) from None
-        await self._forget(server.id)
+        await self._forget(server)
         await self._note(_word(server, changed), changed, actor)
         return changed
 
@@ -155,7 +155,7 @@ class UpstreamAdministration:
         self._own(server)
         if not await self._store.delete(server.tenant, server.id):
             raise NotRegistered("There is no such MCP server.")
-        await self._forget(server.id)
+        await self._forget(server)
         await self._note("removed", server, actor)
 
     async def refresh(self, server: UpstreamServer, actor: ManagementActor) -> Catalogue:

@@ -15,8 +15,16 @@ PATTERN = re.compile(r"!?[A-Za-z0-9_.*/-]{1,200}", re.ASCII)
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}", re.ASCII)
 
 OURS = frozenset(
-    {"accept", "accept-encoding", "connection", "cookie", "expect", "host", "keep-alive"}
-    | {"last-event-id", "te", "trailer", "traceparent", "tracestate", "transfer-encoding"}
+    {"accept", "accept-encoding", "connection", "cookie", "expect", "host", "idempotency-key"}
+    | {
+        "keep-alive",
+        "last-event-id",
+        "te",
+        "trailer",
+        "traceparent",
+        "tracestate",
+        "transfer-encoding",
+    }
     | {"upgrade", "user-agent"}
 )
 """Headers that frame a message, or that only the client of this server sets."""

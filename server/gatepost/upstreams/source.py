@@ -112,6 +112,10 @@ class UpstreamOffers:
         own = self._kept(self._callers, key, MOST_CALLERS)
         return await self._loaded(tenant, own, caller.principal_key)
 
+    def outdate(self, tenant: str) -> None:
+        """Read the offers of a tenant anew before they are used again."""
+        self._changed(tenant)
+
     def left_out(self, tenant: str, server_id: str) -> tuple[LeftOut, ...]:
         """Return what of a server's catalogue is not offered, as far as this process knows."""
         kept = self._tenants.get(tenant)

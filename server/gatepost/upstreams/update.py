@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 import structlog
@@ -13,12 +14,15 @@ from gatepost.upstreams.catalogue import Catalogue, Section, same_content
 from gatepost.upstreams.catalogue_store import CatalogueTooLarge
 from gatepost.upstreams.connection import ConnectionFailure, Connections
 from gatepost.upstreams.fetch import fetched
+from gatepost.upstreams.listed_secrets import without_secrets
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
 
 Announce = Callable[[str, frozenset[ListName]], Awaitable[None]]
 """Tells the clients of a tenant which of its lists changed."""
 Principal = tuple[str, ...]
+Redacted = Callable[[str, str], str]
+"""Returns a text without the secrets of a tenant."""
 
 FETCH_S = 60.0
 """How long one fetch may take in all, in seconds."""
@@ -42,11 +46,12 @@ class CatalogueUpdate:
         store: UpstreamStore,
         connections: Connections,
         announce: Announce,
+        redacted: Redacted = lambda tenant, text: text,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._connections, self._announce = store, connections, announce
-        self._clock = clock
+        self._redacted, self._clock = redacted, clock
 
     async def run(self, server: UpstreamServer, principal: Principal | None) -> Catalogue:
         """
@@ -76,6 +81,7 @@ class CatalogueUpdate:
     ) -> Catalogue:
         catalogues, tenant = self._store.catalogues, server.tenant
         before = await catalogues.get(tenant, server.id, principal)
+        listed = await asyncio.to_thread(without_secrets, listed, partial(self._redacted, tenant))
         while True:
             pins, revision = await catalogues.pins(tenant, server.id)
             made, kept = await asyncio.to_thread(

@@ -1,0 +1,73 @@
+"""Keep the tenant's secrets out of catalogues: a server may repeat what it was sent."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.upstreams.assembly import Listed
+from gatepost.upstreams.catalogue import LeftOut
+from gatepost.upstreams.listing import Found
+
+Clean = Callable[[str], str]
+"""Returns a text without the secrets of one tenant."""
+REASON = "it repeats a secret in a name"
+
+
+def without_secrets(listed: Listed, clean: Clean) -> Listed:
+    """
+    Return what a fetch brought without secrets; it takes time, so call it in a thread.
+
+    Digests stay those of the server's own words. A definition with a secret in a name is left out.
+    """
+    found: list[Found] = []
+    left_out = list(listed.left_out)
+    for one in listed.found:
+        text = "\n".join(_texts(one.value))
+        if clean(text) == text:
+            found.append(one)
+        elif any(clean(name) != name for name in (one.key, *_names(one.value))):
+            left_out.append(LeftOut(section=one.section, key=clean(one.key), reason=REASON))
+        else:
+            found.append(msgspec.structs.replace(one, value=_cleaned(one.value, clean)))
+    description = msgspec.structs.replace(
+        listed.description, instructions=clean(listed.description.instructions)
+    )
+    kept = [msgspec.structs.replace(one, key=clean(one.key)) for one in left_out]
+    return msgspec.structs.replace(
+        listed,
+        description=description,
+        found=tuple(found),
+        left_out=tuple(kept),
+        failure=clean(listed.failure),
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield name
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from value
+    for inner in value.values() if isinstance(value, Mapping) else value:
+        if isinstance(inner, Mapping | list | tuple):
+            yield from _names(inner)
+
+
+def _cleaned(value: Any, clean: Clean) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {name: _cleaned(inner, clean) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(inner, clean) for inner in value]
+    return value

@@ -1,0 +1,1 @@
+"""Attacks by hostile upstreams, and on those of other tenants."""

@@ -1,0 +1,212 @@
+"""Hostile upstreams, each at a path of its own, and a gate in front with two tenants."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.rest.conftest import Heard, Octopus
+from tests.support.client import RawAnswer
+from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
+from tests.support.server import Server, issuer_settings, running_server
+from tests.upstreams.transport.conftest import ScriptedServer, result
+
+ADMIN = "gatepost:admin"
+SERVERS, AGENTS = "/v1/mcp-servers", "/v1/agents"
+META = "io.modelcontextprotocol/"
+FORMS = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
+WITHIN_S = 30
+LAG_S = 2.0
+"""How long the gate's event loop may stand still; other work shares the machine."""
+
+
+def tool(name: str = "act", **more: Any) -> dict[str, Any]:
+    """A tool as an upstream lists it."""
+    return {"name": name, "description": "Act.", "inputSchema": {"type": "object"}} | more
+
+
+def said(text: str) -> dict[str, Any]:
+    """The result of a tool that says something."""
+    return {"content": [{"type": "text", "text": text}]}
+
+
+class Town:
+    """An ASGI app with a scripted server at `/{name}/mcp`."""
+
+    def __init__(self) -> None:
+        self.houses: dict[str, ScriptedServer] = {}
+        self.strays: list[str] = []
+        """The paths that were asked for although nobody lives there."""
+
+    def house(self, name: str) -> ScriptedServer:
+        """A new well-behaved server with the tool `act`."""
+        made = self.houses[name] = ScriptedServer()
+        made.answers["tools/list"] = result({"tools": [tool()]})
+        made.answers["tools/call"] = result(said(f"done by {name}"))
+        return made
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        house = self.houses.get(scope["path"].split("/")[1])
+        if house is None:
+            self.strays.append(scope["path"])
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        await house(scope, receive, send)
+
+
+class Person(Octopus):
+    """Somebody of one tenant who uses REST and MCP."""
+
+    def ask(self, method: str, path: str, body: Any = None) -> Heard:
+        """A request of an administrator."""
+        sent = b"" if body is None else json.dumps(body).encode()
+        raw = self.server.client.send(method, path, (), sent, token=self.token)
+        return Heard(raw.status, json.loads(raw.body) if raw.body else None, raw)
+
+    def names(self) -> list[str]:
+        """The tools of all pages over MCP: over REST there may be too many."""
+        found: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = self.rpc("tools/list", cursor)["result"]
+            found += [one["name"] for one in page["tools"]]
+            if not page.get("nextCursor"):
+                return found
+            cursor = {"cursor": page["nextCursor"]}
+
+    def rpc(self, method: str, params: Mapping[str, Any], declared: Any = FORMS) -> Any:
+        """The JSON-RPC answer to a request of the modern era."""
+        meta = {META + "clientCapabilities": declared}
+        raw = self.server.client.ask(self.token, method, {**params, "_meta": meta})
+        assert raw.status in {200, 400}, raw
+        return answer_in(raw)
+
+    def run(self, name: str, arguments: Any = None, **more: Any) -> Any:
+        """A `tools/call`."""
+        return self.rpc("tools/call", {"name": name, "arguments": arguments or {}, **more})
+
+    def register(self, name: str, url: str, **fields: Any) -> str:
+        """Register a server and fetch what it offers; return its id."""
+        made = self.ask("POST", SERVERS, {"name": name, "url": url, **fields})
+        assert made.status == 201, made
+        identity: str = made.json["id"]
+        return identity
+
+    def refresh(self, identity: str) -> Heard:
+        return self.ask("POST", f"{SERVERS}/{identity}/refresh")
+
+
+def answer_in(raw: RawAnswer) -> Any:
+    """The last message of an answer, as JSON or as a stream."""
+    text = raw.body.decode()
+    if raw.field("content-type") == "application/json":
+        return json.loads(text)
+    return json.loads([line[6:] for line in text.splitlines() if line.startswith("data: {")][-1])
+
+
+class Scene:
+    """The gate, the upstreams, and the people of `acme` and `globex`."""
+
+    def __init__(self, gate: Server, town: Town, origin: str) -> None:
+        self.gate, self.town, self.origin = gate, town, origin
+
+    def url(self, name: str) -> str:
+        return f"{self.origin}/{name}/mcp"
+
+    def of(self, tenant: str, *names: str, **claims: Any) -> Person:
+        """An administrator of a tenant who may use these upstreams."""
+        scopes = " ".join([ADMIN, *(f"mcp:{name}" for name in ("good", *names))])
+        return Person(self.gate, self.gate.token(**{"org_id": tenant, "scope": scopes} | claims))
+
+    def moved_in(
+        self, name: str, tenant: str = "acme", **fields: Any
+    ) -> tuple[ScriptedServer, Person, str]:
+        """A new upstream of a tenant, its user, and its id; it is not asked yet."""
+        house = self.town.house(name)
+        person = self.of(tenant, name)
+        return house, person, person.register(name, self.url(name), **fields)
+
+    def others_go_on(self) -> None:
+        """Another upstream's and another tenant's calls are answered at once."""
+        for tenant in ("acme", "globex"):
+            person, began = self.of(tenant), time.monotonic()
+            answer = person.call("mcp_good__act")
+            assert (answer.status, "done by good" in str(answer.json)) == (200, True), answer
+            assert time.monotonic() - began < WITHIN_S / 3
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something holds that the gate does in the background."""
+        end = time.monotonic() + WITHIN_S
+        while not condition():
+            assert time.monotonic() < end, "it did not happen in time"
+            self.pause()
+
+    def pause(self) -> None:
+        """Let the gate's loop turn for a moment."""
+        loop = self.gate.loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.02), loop).result(WITHIN_S)
+
+    def offered(self, person: Person, name: str) -> None:
+        """Wait until a tool is listed."""
+        self.until(lambda: name in person.names())
+
+    @contextmanager
+    def never_stands_still(self) -> Iterator[None]:
+        """The gate's event loop turns all the time inside the block."""
+        loop, lags, running = self.gate.loop, [0.0], [True]
+        assert loop is not None
+
+        def beat(due: float) -> None:
+            now = loop.time()
+            lags.append(now - due)
+            if running[0]:
+                loop.call_later(0.02, beat, now + 0.02)
+
+        loop.call_soon_threadsafe(beat, loop.time())
+        try:
+            yield
+        finally:
+            running[0] = False
+        assert max(lags) < LAG_S, f"the loop stood still for {max(lags):.1f} s"
+
+
+def outcome_of(answer: Heard) -> tuple[int, str]:
+    """Status and stable word of a REST answer; the word of a good one is `ok`."""
+    return answer.status, answer.json.get("error", "ok") if isinstance(answer.json, dict) else "ok"
+
+
+@contextmanager
+def scene_of(idp: Idp, **settings: Any) -> Iterator[Scene]:
+    """A scene with one good upstream that the configuration gives both tenants."""
+    town = Town()
+    town.house("good")
+    server = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    host = server.url.split("/")[2]
+    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp"}]
+    try:
+        with running_server(
+            idp,
+            [issuer_settings(idp)],
+            tenancy={"create_on_first_use": True},
+            network={"allow_hosts": [host]},
+            scopes={"admin": ADMIN},
+            **{"upstreams": tables} | settings,
+        ) as gate:
+            scene = Scene(gate, town, server.url)
+            for tenant in ("acme", "globex"):
+                scene.offered(scene.of(tenant), "mcp_good__act")
+            yield scene
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def scene(idp: Idp) -> Iterator[Scene]:
+    with scene_of(idp) as made:
+        yield made

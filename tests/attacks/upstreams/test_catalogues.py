@@ -1,0 +1,214 @@
+"""Hostile catalogues: each is bounded or left out with a reason, and other lists stay."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.upstreams.fetch import MOST_ITEMS
+from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, answer_in, said, tool
+from tests.attacks.upstreams.test_upstreams import BOMB, endless, endless_line, typed
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import Answer, Posted, begin, finish, more, raw, result
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """A schema of schemas."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def forks(levels: int) -> dict[str, Any]:
+    """Each level of a value has two ways to be right, so that there are 2**levels in all."""
+    schema: dict[str, Any] = {"const": "never"}
+    for _ in range(levels):
+        inner = {"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "required": ["a"]}
+        schema = {"anyOf": [inner, inner, schema]}
+    return {"type": "object", "properties": {"a": schema}, "$defs": {"x": schema}}
+
+
+async def crowd(posted: Posted, send: Send) -> None:
+    """100,000 tools, a thousand a page."""
+    page = int(posted.body["params"].get("cursor", "0"))
+    tools = [tool(f"t{page}_{at}") for at in range(1_000)]
+    await result({"tools": tools, "nextCursor": str(page + 1)})(posted, send)
+
+
+async def crowd_at_once(posted: Posted, send: Send) -> None:
+    await result({"tools": [tool(f"t{at}") for at in range(100_000)]})(posted, send)
+
+
+async def novel(posted: Posted, send: Send) -> None:
+    """A description of 100 MB."""
+    await begin(send)
+    head = b'{"jsonrpc":"2.0","id":%d,"result":{"tools":[{"name":"act","description":"'
+    await more(send, head % posted.id)
+    for _ in range(100):
+        await more(send, b"d" * 1_000_000)
+    await finish(send, b'","inputSchema":{"type":"object"}}]}}')
+
+
+async def circle(posted: Posted, send: Send) -> None:
+    await result({"tools": [tool()], "nextCursor": "again"})(posted, send)
+
+
+def listing(*tools: Any, **members: Any) -> Answer:
+    return result({"tools": list(tools), **members})
+
+
+HIDDEN = "\U000e0049\U000e0047\u202e\u200b"
+CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
+    "100,000 tools": (crowd, 200, {"mcp_hostile__t0_0"}),
+    "100,000 tools at once": (crowd_at_once, 502, set()),
+    "a description of 100 MB": (novel, 502, set()),
+    "invalid JSON": (raw(b"{"), 502, set()),
+    "deep JSON": (raw(BOMB), 502, set()),
+    "endless": (endless, 502, set()),
+    "an endless line": (endless_line, 502, set()),
+    "HTML": (typed("text/html"), 502, set()),
+    "a circle": (circle, 200, {"mcp_hostile__act"}),
+    "a cursor of another type": (listing(tool(), nextCursor={"a": 1}), 502, set()),
+    "a huge cursor": (listing(tool(), nextCursor="c" * 5_000), 502, set()),
+    "no list": (result({"tools": {"act": {}}}), 502, set()),
+    "items of other types": (listing(None, 7, [], {}, "x", tool()), 200, {"mcp_hostile__act"}),
+    "one name twice": (
+        listing(tool(), tool(description="Another one.")),
+        200,
+        {"mcp_hostile__act"},
+    ),
+    "a name with an escape": (
+        listing(tool("../../admin"), tool("act\r\nSet-Cookie: a=b"), tool("act\u202e"), tool()),
+        200,
+        {"mcp_hostile__act"},
+    ),
+    "a schema deeper than any message": (
+        listing(tool("deep", inputSchema=deep(100)), tool()),
+        502,
+        set(),
+    ),
+    "a schema with a hidden text": (
+        listing(tool("a", inputSchema={"type": "object", "const": HIDDEN}), tool()),
+        200,
+        {"mcp_hostile__act"},
+    ),
+    "a schema from elsewhere": (
+        listing(
+            tool("a", inputSchema={"type": "object", "$ref": "http://169.254.169.254/latest"}),
+            tool("b", inputSchema={"type": "object", "$ref": "file:///etc/passwd"}),
+            tool(),
+        ),
+        200,
+        {"mcp_hostile__act"},
+    ),
+}
+
+
+def tools_of(user: Person) -> set[str]:
+    return {name for name in user.names() if name.startswith("mcp_hostile_")}
+
+
+@pytest.mark.parametrize("name", CATALOGUES)
+def test_a_hostile_catalogue_costs_the_others_nothing(scene: Scene, name: str) -> None:
+    """It is refused as a whole with 502, or its good tools are offered."""
+    answer, status, offered = CATALOGUES[name]
+    house, user, identity = scene.moved_in("hostile")
+    try:
+        house.answers["tools/list"] = answer
+        with scene.never_stands_still():
+            heard = user.refresh(identity)
+            scene.others_go_on()
+        assert heard.status == status, heard.json
+        if status == 502:
+            assert heard.error == (502, "upstream_unreachable")
+            assert heard.raw.field("www-authenticate") is None
+            assert tools_of(user) == set()
+        else:
+            scene.until(lambda: tools_of(user) >= offered)
+            names = tools_of(user)
+            assert len(names) <= MOST_ITEMS
+            assert all(len(one) <= 64 and one.replace("_", "a").isalnum() for one in names)
+            others = {"100,000 tools": {MOST_ITEMS - 1}, "a name with an escape": {0, 1}}
+            assert len(names - offered) in others.get(name, {0}), names
+    finally:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+SLOW: dict[str, tuple[dict[str, Any], Any]] = {
+    "catastrophic pattern": (
+        {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"a": "a" * 100_000 + "!"},
+    ),
+    "catastrophic pattern with a look-ahead": (
+        {"properties": {"a": {"type": "string", "pattern": "^(?=(a+)+b)(a|a)*$"}}},
+        {"a": "a" * 5_000 + "!"},
+    ),
+    "names by a pattern": (
+        {"patternProperties": {"^(x|x)+$": {"type": "string"}}, "additionalProperties": False},
+        {"x" * 1_000 + str(at): "v" for at in range(200)},
+    ),
+    "many alternatives": (
+        {"properties": {"a": {"anyOf": [{"const": at} for at in range(5_000)]}}},
+        {"a": "none"},
+    ),
+    "every item unlike the others": (
+        {"properties": {"a": {"type": "array", "uniqueItems": True}}},
+        {"a": [{"n": at} for at in range(5_000)]},
+    ),
+    "forks": (forks(10), {"a": msgspec.json.decode(b'{"a":' * 30 + b"1" + b"}" * 30)}),
+}
+
+
+@pytest.mark.parametrize("which", ["inputSchema", "outputSchema"])
+@pytest.mark.parametrize("name", SLOW)
+def test_a_schema_that_takes_for_ever_delays_nobody(scene: Scene, name: str, which: str) -> None:
+    """Neither with a caller's arguments nor with the upstream's own answer."""
+    schema, value = {"type": "object", **SLOW[name][0]}, SLOW[name][1]
+    house, user, identity = scene.moved_in("hostile")
+    try:
+        house.answers["tools/list"] = listing(tool("slow", **{which: schema}), tool())
+        house.answers["tools/call"] = result(said("x") | {"structuredContent": value})
+        with scene.never_stands_still():
+            assert user.refresh(identity).status == 200
+            scene.offered(user, "mcp_hostile__act")
+            is_offered = "mcp_hostile__slow" in user.names()
+            assert not (is_offered and name == "many alternatives")
+            if is_offered:
+                heard = user.call("mcp_hostile__slow", value if which == "inputSchema" else {})
+                assert heard.status in {200, 422, 500}, heard
+                assert heard.status == 200 or len(heard.raw.body) < 100_000
+            scene.others_go_on()
+    finally:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def test_a_catalogue_says_nothing_hidden(scene: Scene) -> None:
+    """Texts are cleaned, a list is private whatever its server says, and its words stay its own."""
+    house, user, identity = scene.moved_in("hostile")
+    try:
+        house.answers["tools/list"] = listing(
+            tool(
+                description=f"Read{HIDDEN} files.",
+                title=f"A{HIDDEN}",
+                inputSchema={
+                    "type": "object",
+                    "properties": {
+                        "a": {"type": "string", "description": HIDDEN, "x-gatepost-secret": True}
+                    },
+                },
+                annotations={"readOnlyHint": True, "title": HIDDEN},
+                _meta={"a": HIDDEN},
+            ),
+            cacheScope="public",
+            ttlMs=0,
+        )
+        assert user.refresh(identity).status == 200
+        scene.offered(user, "mcp_hostile__act")
+        raw_list = user.server.client.ask(user.token, "tools/list")
+        listed = answer_in(raw_list)["result"]
+        assert listed["cacheScope"] == "private"
+        assert not any(one in raw_list.body.decode() for one in HIDDEN)
+        assert "\\u200b" not in raw_list.body.decode()
+    finally:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204

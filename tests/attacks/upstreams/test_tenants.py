@@ -1,0 +1,194 @@
+"""Two tenants with upstreams of one name, and states and agents in the wrong hands."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
+
+SECRETS = {"acme": "sk-of-acme-0123456789", "globex": "sk-of-globex-0123456789"}
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+ACCEPTED = {"action": "accept", "content": {"ok": True}}
+
+
+@pytest.fixture
+def twins(scene: Scene) -> Iterator[dict[str, tuple[ScriptedServer, Person, str]]]:
+    """An upstream `crm` of each tenant, each at a server of its own, with a key of its own."""
+    made = {}
+    for tenant, key in SECRETS.items():
+        house = scene.town.house(f"crm_{tenant}")
+        house.answers["tools/list"] = result({"tools": [tool(), tool(f"only_{tenant}")]})
+        person = scene.of(tenant, "crm")
+        identity = person.register("crm", scene.url(f"crm_{tenant}"), api_key=key)
+        assert person.refresh(identity).status == 200
+        scene.offered(person, f"mcp_crm__only_{tenant}")
+        made[tenant] = house, person, identity
+    yield made
+    for _, person, identity in made.values():
+        assert person.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def asking(house: ScriptedServer, url: str | None = None) -> None:
+    """Let the server ask before each call, with a state of its own."""
+
+    async def answer(posted: Posted, send: Send) -> None:
+        params = posted.body["params"]
+        if params.get("requestState") == "state-of-upstream":
+            await result(said("done with state"))(posted, send)
+            return
+        asked: dict[str, Any] = {"message": "Go on?", "requestedSchema": FORM}
+        if url is not None:
+            asked = {"mode": "url", "message": "Sign in", "url": url, "elicitationId": "e"}
+        request = {"method": "elicitation/create", "params": asked}
+        await result(
+            {
+                "resultType": "input_required",
+                "inputRequests": {"q": request},
+                "requestState": "state-of-upstream",
+            }
+        )(posted, send)
+
+    house.answers["tools/call"] = answer
+
+
+def test_twins_never_meet(scene: Scene, twins: Any) -> None:
+    """Each server sees its own tenant's key and calls; neither lists the other's tools."""
+    for tenant, other in (("acme", "globex"), ("globex", "acme")):
+        house, person, _ = twins[tenant]
+        names = person.names()
+        assert f"mcp_crm__only_{other}" not in names
+        assert f"done by crm_{tenant}" in str(person.call("mcp_crm__act").json)
+        assert person.call(f"mcp_crm__only_{other}").status == 404
+        assert {one.headers["authorization"] for one in house.seen} == {f"Bearer {SECRETS[tenant]}"}
+    bodies = [twins["globex"][1].ask("GET", SERVERS).raw.body.decode()]
+    assert "crm_acme" not in bodies[0]
+    scene.others_go_on()
+
+
+def test_a_state_is_for_its_own_call_alone(scene: Scene, twins: Any) -> None:
+    """Swapped between upstreams, tools, arguments, callers or tenants, nothing is sent."""
+    house, acme, _ = twins["acme"]
+    other, globex, _ = twins["globex"]
+    second, _, identity = scene.moved_in("second")
+    user = scene.of("acme", "crm", "second")
+    assert acme.refresh(identity).status == 200
+    scene.offered(user, "mcp_second__act")
+    for one in (house, other, second):
+        asking(one)
+    try:
+        first = user.run("mcp_crm__act", {"a": 1})["result"]
+        assert first["resultType"] == "input_required", first
+        [(key, request)] = first["inputRequests"].items()
+        assert request["params"]["message"].startswith("crm: ")
+        assert "state-of-upstream" not in str(first)
+        more = {"requestState": first["requestState"], "inputResponses": {key: ACCEPTED}}
+        stranger = scene.of("acme", "crm", "second", sub="mallory")
+        counts = [len(one.of("tools/call")) for one in (house, other, second)]
+        for who, name, arguments in (
+            (user, "mcp_second__act", {"a": 1}),
+            (user, "mcp_crm__only_acme", {"a": 1}),
+            (user, "mcp_crm__act", {"a": 2}),
+            (stranger, "mcp_crm__act", {"a": 1}),
+            (globex, "mcp_crm__act", {"a": 1}),
+        ):
+            heard = who.run(name, arguments, **more)
+            assert heard["error"]["code"] == -32602, (name, heard)
+        sent = [
+            one.body["params"].get("requestState")
+            for place, count in zip((house, other, second), counts, strict=True)
+            for one in place.of("tools/call")[count:]
+        ]
+        assert "state-of-upstream" not in sent
+        assert not any(first["requestState"] == one for one in sent)
+        assert "done with state" in str(user.run("mcp_crm__act", {"a": 1}, **more))
+    finally:
+        assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://evil.example.com/login",
+        "javascript:alert(1)",
+        "https://alice@evil.example.com/",
+        "https://evil.example.com\\.good.example.com/",
+        "https://evil.example.com/?access_token=1",
+        "https://xn--80ak6aa92e.com\u202e/",
+    ],
+)
+def test_a_page_that_misleads_is_not_shown(scene: Scene, twins: Any, url: str) -> None:
+    """No caller sees it, and the upstream's call fails."""
+    house, acme, _ = twins["acme"]
+    asking(house, url)
+    heard = acme.run("mcp_crm__act")
+    assert heard.get("result", {}).get("resultType") != "input_required", heard
+    assert url not in str(heard)
+    scene.others_go_on()
+
+
+def test_a_page_is_shown_as_foreign(twins: Any) -> None:
+    house, acme, _ = twins["acme"]
+    asking(house, "https://login.example.com/x")
+    asked = acme.run("mcp_crm__act")["result"]["inputRequests"]
+    [request] = asked.values()
+    assert request["params"]["message"].startswith("crm: Sign in (The page is at login.example.com")
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "roots/list", "tools/call"])
+def test_what_is_not_allowed_is_not_asked(twins: Any, method: str) -> None:
+    """Sampling and roots reach no caller unless the operator allows them."""
+    house, acme, _ = twins["acme"]
+    params = {"messages": [], "maxTokens": 9} if "sampling" in method else {}
+    house.answers["tools/call"] = result(
+        {
+            "resultType": "input_required",
+            "inputRequests": {"q": {"method": method, "params": params}},
+            "requestState": "s",
+        }
+    )
+    heard = acme.run("mcp_crm__act")
+    assert heard.get("result", {}).get("resultType") != "input_required", heard
+    declared = house.of("tools/call")[-1].body["params"]["_meta"]
+    assert not {"sampling", "roots"} & declared["io.modelcontextprotocol/clientCapabilities"].keys()
+
+
+@pytest.mark.parametrize("mode", ["list", "search"])
+def test_an_agent_reaches_its_capabilities_alone(scene: Scene, twins: Any, mode: str) -> None:
+    """Also through `call_tool`, and whatever names it guesses."""
+    _, acme, identity = twins["acme"]
+    made = acme.ask(
+        "POST",
+        AGENTS,
+        {
+            "name": f"agent_{mode}",
+            "client_id": f"client-{mode}",
+            "mode": mode,
+            "capabilities": [{"ref": f"mcp:{identity}"}],
+        },
+    )
+    assert made.status == 201, made
+    try:
+        agent = scene.of("acme", "crm", client_id=f"client-{mode}", azp=f"client-{mode}")
+        scene.until(lambda: "mcp_good__act" not in agent.names())
+        if mode == "search":
+            assert set(agent.names()) == {"find_tools", "call_tool"}
+        for name in ("mcp_good__act", "echo", "record_call", "mcp_crm__only_globex"):
+            assert agent.call(name).status == 404
+            if mode == "search":
+                inner = agent.call("call_tool", {"name": name})
+                assert inner.status == 404, inner
+        if mode == "search":
+            found = agent.call("find_tools", {"query": ""})
+            assert "mcp_good" not in found.raw.body.decode()
+            poor = scene.of("acme", client_id=f"client-{mode}", azp=f"client-{mode}")
+            refused = poor.call("call_tool", {"name": "mcp_crm__act"})
+            assert refused.status == 403, refused
+            own = agent.call("call_tool", {"name": "mcp_crm__act"})
+            assert "done by crm_acme" in str(own.json)
+            nested = {"name": "call_tool", "arguments": {"name": "mcp_good__act"}}
+            assert agent.call("call_tool", nested).status == 404
+    finally:
+        assert acme.ask("DELETE", f"{AGENTS}/{made.json['id']}").status == 204

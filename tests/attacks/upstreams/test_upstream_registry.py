@@ -1,0 +1,278 @@
+"""Hostile administrators of one tenant: what they register, change and read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
+from tests.rest.conftest import Heard
+from tests.upstreams.transport.conftest import error, result
+
+KEY, VALUE = "sk-very-secret-0123456789", "header-secret-9876543210"
+PUBLIC = "https://mcp.example.com/mcp"
+
+BODIES: dict[str, tuple[Any, str]] = {
+    "command": ({"command": "sh"}, "command"),
+    "command beside a url": ({"url": PUBLIC, "command": "sh", "args": ["-c", "id"]}, "command"),
+    "command as null": ({"url": PUBLIC, "command": None}, "command"),
+    "args": ({"url": PUBLIC, "args": []}, "args"),
+    "env": ({"url": PUBLIC, "env": {"LD_PRELOAD": "x"}}, "env"),
+    "another case": ({"url": PUBLIC, "Command": "sh"}, "Command"),
+    "nested": ({"url": PUBLIC, "program": {"command": "sh"}}, "program"),
+    "the transport": ({"url": PUBLIC, "transport_type": "stdio"}, "transport_type"),
+    "the transport's other name": ({"url": PUBLIC, "transport": "stdio"}, "transport"),
+    "trusted": ({"url": PUBLIC, "trusted": True}, "trusted"),
+    "a credential of the operator": ({"url": PUBLIC, "credential": "crm"}, "credential"),
+    "the tenant": ({"url": PUBLIC, "tenant": "globex"}, "tenant"),
+    "the id": ({"url": PUBLIC, "id": "00000000-0000-0000-0000-000000000000"}, "id"),
+    "the source": ({"url": PUBLIC, "source": "configuration"}, "source"),
+    "scopes": ({"url": PUBLIC, "scopes": {"*": []}}, "scopes"),
+    "allow": ({"url": PUBLIC, "allow": ["sampling"]}, "allow"),
+    "a file": ({"url": "file:///etc/passwd"}, "url"),
+    "a socket": ({"url": "unix:///run/docker.sock"}, "url"),
+    "plain http": ({"url": "http://mcp.example.com/mcp"}, "url"),
+    "a line break in the url": ({"url": "https://mcp.example.com/\r\nX: y"}, "url"),
+    "a tab in the url": ({"url": "https://mcp.exam\tple.com/"}, "url"),
+    "a user in the url": ({"url": "https://a@mcp.example.com/"}, "url"),
+    "a backslash in the url": ({"url": "https://mcp.example.com\\@127.0.0.1/"}, "url"),
+    "another port": ({"url": "https://mcp.example.com:22/"}, "url"),
+    "non-ASCII in the url": ({"url": "https://mcp.exämple.com/"}, "url"),
+    "a fragment in the url": ({"url": "https://mcp.example.com/mcp#x"}, "url"),
+}
+HEADERS: dict[str, Any] = {
+    "line break in a value": {"X-A": "v\r\nAuthorization: Bearer x"},
+    "line feed in a value": {"X-A": "v\nX-B: w"},
+    "NUL in a value": {"X-A": "v\0w"},
+    "line break in a name": {"X-A\r\nX-B": "v"},
+    "colon in a name": {"X-A:": "v"},
+    "space in a name": {"X A": "v"},
+    "empty name": {"": "v"},
+    "non-ASCII name": {"X-Ä": "v"},
+    "non-ASCII value": {"X-A": "vä"},
+    "dotless i": {"Mcp-Sess\u0131on-Id": "v"},
+    "Kelvin sign": {"\u212aeep-Alive": "v"},
+    "nested value": {"X-A": {"a": "b"}},
+    "several values": {"X-A": ["a", "b"]},
+    **{
+        name: {name: "value-of-it"}
+        for name in (
+            *("Authorization", "AUTHORIZATION", "Host", "Cookie", "Connection", "Keep-Alive"),
+            *("Content-Length", "Content-Encoding", "Transfer-Encoding", "Te", "Trailer"),
+            *("Upgrade", "Expect", "Proxy-Authorization", "Proxy-Anything", "Mcp-Session-Id"),
+            *("mcp-method", "MCP-Param-X", "Traceparent", "Tracestate", "X-Forwarded-For"),
+            *("Accept", "Accept-Encoding", "User-Agent", "Last-Event-ID", "Idempotency-Key"),
+        )
+    },
+}
+BODIES |= {
+    f"header: {name}": ({"url": PUBLIC, "headers": one}, "headers") for name, one in HEADERS.items()
+}
+
+
+@pytest.fixture
+def admin(scene: Scene) -> Person:
+    return scene.of("acme")
+
+
+def registered(admin: Person) -> set[str]:
+    found = admin.ask("GET", SERVERS).json["data"]
+    return {one["name"] for one in found if one["source"] == "api"}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_no_registration_reaches_further_than_its_fields(admin: Person, name: str) -> None:
+    """Added or changed: 400 that names the field, repeats no value, and stores nothing."""
+    fields, field = BODIES[name]
+    made = admin.ask("POST", SERVERS, {"name": "plain", "url": PUBLIC, "status": "disabled"})
+    one = f"{SERVERS}/{made.json['id']}"
+    try:
+        before = admin.ask("GET", one).json
+        for heard in (
+            admin.ask("POST", SERVERS, {"name": "evil", **fields}),
+            admin.ask("PATCH", one, fields),
+        ):
+            assert heard.error == (400, "invalid_field"), heard
+            assert heard.json["field"] == field
+            assert "value-of-it" not in heard.raw.body.decode()
+        assert registered(admin) == {"plain"}
+        assert admin.ask("GET", one).json == before
+    finally:
+        for kept in admin.ask("GET", SERVERS).json["data"]:
+            if kept["source"] == "api":
+                assert admin.ask("DELETE", f"{SERVERS}/{kept['id']}").status == 204
+
+
+INSIDE = {
+    "loopback": "https://127.0.0.1/mcp",
+    "loopback by name": "https://localhost/mcp",
+    "loopback as a number": "https://2130706433/mcp",
+    "loopback in hexadecimal": "https://0x7f.1/mcp",
+    "IPv6 loopback": "https://[::1]/mcp",
+    "IPv4 in IPv6": "https://[::ffff:127.0.0.1]/mcp",
+    "NAT64": "https://[64:ff9b::7f00:1]/mcp",
+    "private": "https://10.0.0.1/mcp",
+    "link-local": "https://169.254.169.254/latest/meta-data",
+    "metadata": "https://metadata.google.internal/computeMetadata/v1",
+    "unspecified": "https://0.0.0.0/mcp",
+    "shared": "https://100.64.0.1/mcp",
+    "unique local": "https://[fd00::1]/mcp",
+    "a name that means loopback": "https://localtest.invalid/mcp",
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_no_address_of_ours_is_asked(scene: Scene, admin: Person, name: str) -> None:
+    """Refused when it is registered or fetched, and nothing says what is there."""
+    strays = len(scene.town.strays)
+    made = admin.ask("POST", SERVERS, {"name": "inside", "url": INSIDE[name], "api_key": KEY})
+    if made.status == 400:
+        assert made.json["field"] == "url"
+        return
+    assert made.status == 201
+    one = f"{SERVERS}/{made.json['id']}"
+    try:
+        heard = admin.ask("POST", f"{one}/refresh")
+        assert heard.error == (502, "upstream_unreachable")
+        assert len(scene.town.strays) == strays
+        scene.others_go_on()
+    finally:
+        assert admin.ask("DELETE", one).status == 204
+
+
+def test_a_key_does_not_follow_to_another_host(scene: Scene) -> None:
+    """Not by PATCH of the url, of its case, port or path of another host, nor piece by piece."""
+    house, admin, identity = scene.moved_in(
+        "mover", api_key=KEY, headers={"X-Secret": VALUE}, description="d"
+    )
+    one = f"{SERVERS}/{identity}"
+    try:
+        assert admin.refresh(identity).status == 200
+        assert house.of("tools/list")[-1].headers["authorization"] == f"Bearer {KEY}"
+        elsewhere = "https://evil.example.com/mcp"
+        for fields in (
+            {"url": elsewhere},
+            {"url": elsewhere, "api_key": None},
+            {"url": elsewhere, "headers": None},
+            {"url": elsewhere, "api_key": "a-new-key-of-mine", "description": None},
+            {"url": scene.url("mover").replace("http:", "https:")},
+        ):
+            heard = admin.ask("PATCH", one, fields)
+            assert heard.error == (400, "invalid_field"), (fields, heard)
+            assert admin.ask("GET", one).json["url"] == scene.url("mover")
+        assert admin.refresh(identity).status == 200
+        asked = house.of("tools/list")[-1].headers
+        assert (asked["authorization"], asked["x-secret"]) == (f"Bearer {KEY}", VALUE)
+        moved = admin.ask("PATCH", one, {"url": elsewhere, "api_key": None, "headers": None})
+        assert (moved.status, moved.json["api_key_set"], moved.json["header_names"]) == (
+            200,
+            False,
+            [],
+        )
+        back = admin.ask("PATCH", one, {"url": scene.url("mover")})
+        assert (back.status, back.json["api_key_set"]) == (200, False)
+        assert admin.refresh(identity).status == 200
+        assert "authorization" not in house.of("tools/list")[-1].headers
+        assert "x-secret" not in house.of("tools/list")[-1].headers
+    finally:
+        assert admin.ask("DELETE", one).status == 204
+
+
+@pytest.mark.parametrize(
+    "key", ["env:PATH-0123", "file:/etc/passwd", "secret:ANOTHER_ONE", "${env:HOME}"]
+)
+def test_a_key_is_text_and_no_reference(scene: Scene, key: str) -> None:
+    """The operator's environment, files and secrets cannot be named over the API."""
+    house, admin, identity = scene.moved_in("refers", api_key=key, headers={"X-B": key})
+    try:
+        assert admin.refresh(identity).status == 200
+        asked = house.of("tools/list")[-1].headers
+        assert (asked["authorization"], asked["x-b"]) == (f"Bearer {key}", key)
+    finally:
+        assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def test_no_secret_is_ever_shown(scene: Scene, idp: Any) -> None:
+    """Not even if the server says it itself: in texts, names, errors, answers, logs or records."""
+    house = scene.town.house("echo")
+    told = f"key {KEY} header {VALUE}"
+    house.answers["tools/list"] = result(
+        {"tools": [tool(description=told, title=told, _meta={"a": told}), tool("b")]}
+    )
+    house.answers["tools/call"] = result(said(told) | {"structuredContent": {"a": told}})
+    admin = scene.of("acme", "echo")
+    fields = {"api_key": KEY, "headers": {"X-Secret": VALUE}}
+    identity = admin.register("echo", scene.url("echo"), **fields)
+    one = f"{SERVERS}/{identity}"
+    heard: list[Heard] = []
+    try:
+        heard.append(admin.refresh(identity))
+        assert heard[0].status == 200
+        scene.offered(admin, "mcp_echo__act")
+        heard += [admin.ask("GET", SERVERS), admin.ask("GET", one), admin.ask("GET", "/tools")]
+        heard.append(admin.ask("PATCH", one, {"description": "other", "api_key": KEY + "\r\n"}))
+        heard.append(admin.ask("POST", SERVERS, {"name": "echo", "url": PUBLIC, **fields}))
+        heard.append(admin.call("mcp_echo__act"))
+        bodies = [one.raw.body.decode() for one in heard]
+        bodies.append(json.dumps(admin.rpc("tools/list", {})))
+        bodies.append(json.dumps(admin.run("mcp_echo__b")))
+        house.answers["tools/call"] = error(-32603, told, data={"a": told})
+        bodies.append(json.dumps(admin.run("mcp_echo__act")))
+        house.answers["tools/call"] = result(said(told) | {"isError": True})
+        bodies.append(json.dumps(admin.run("mcp_echo__act")))
+        house.answers["tools/list"] = error(-32603, told, data=told)
+        bodies.append(admin.refresh(identity).raw.body.decode())
+        house.answers["tools/list"] = result({"tools": told})
+        bodies.append(admin.refresh(identity).raw.body.decode())
+        bodies.append(admin.ask("GET", one).raw.body.decode())
+        bodies.append(scene.gate.log())
+        for number, text in enumerate(bodies):
+            assert KEY not in text, (number, text[:500])
+            assert VALUE not in text, (number, text[:500])
+    finally:
+        assert admin.ask("DELETE", one).status == 204
+
+
+def test_what_another_tenant_has_does_not_exist(scene: Scene) -> None:
+    """Its servers, agents and capabilities answer as unknown ones do, to the byte."""
+    _, acme, identity = scene.moved_in("private", api_key=KEY)
+    globex = scene.of("globex", "private")
+    agent = acme.ask("POST", AGENTS, {"name": "a", "capabilities": [{"ref": f"mcp:{identity}"}]})
+    assert agent.status == 201, agent
+    unknown = "00000000-0000-4000-8000-000000000000"
+    try:
+        for method, path, fields in (
+            ("GET", SERVERS, None),
+            ("PATCH", SERVERS, {"status": "disabled"}),
+            ("PATCH", SERVERS, {"url": "https://evil.example.com/mcp"}),
+            ("DELETE", SERVERS, None),
+            ("GET", AGENTS, None),
+            ("PATCH", AGENTS, {"name": "b"}),
+            ("DELETE", AGENTS, None),
+        ):
+            known = identity if path == SERVERS else agent.json["id"]
+            theirs = globex.ask(method, f"{path}/{known}", fields)
+            nobodys = globex.ask(method, f"{path}/{unknown}", fields)
+            assert theirs.error == (404, "not_found")
+            assert theirs.raw.body == nobodys.raw.body
+        assert globex.refresh(identity).error == globex.refresh(unknown).error
+        reaches = {"name": "thief", "capabilities": [{"ref": f"mcp:{identity}"}]}
+        stolen = globex.ask("POST", AGENTS, reaches)
+        assert (stolen.error, stolen.json["field"]) == ((400, "invalid_field"), "capabilities")
+        assert identity not in globex.ask("GET", "/v1/capabilities").raw.body.decode()
+        assert "private" not in globex.ask("GET", SERVERS).raw.body.decode()
+        assert acme.ask("GET", f"{SERVERS}/{identity}").json["status"] == "active"
+    finally:
+        acme.ask("DELETE", f"{AGENTS}/{agent.json['id']}")
+        assert acme.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def test_only_administrators_administer(scene: Scene) -> None:
+    """Every route and method answers 403 to a caller without the scope, whatever it sends."""
+    identity = "00000000-0000-4000-8000-000000000000"
+    caller = Person(scene.gate, scene.gate.token(scope="mcp:good"))
+    for path in (SERVERS, f"{SERVERS}/{identity}", AGENTS, f"{AGENTS}/{identity}"):
+        for method in ("GET", "POST", "PATCH", "DELETE"):
+            heard = caller.ask(method, path, {"command": "sh"} if method != "GET" else None)
+            assert heard.status in {403, 405}, (method, path, heard)
+    assert caller.ask("POST", f"{SERVERS}/{identity}/refresh").status == 403

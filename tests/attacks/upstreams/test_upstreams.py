@@ -1,0 +1,139 @@
+"""What hostile upstreams answer: each has its documented answer, and other calls go on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.attacks.upstreams.conftest import Scene, outcome_of, said
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    Answer,
+    Posted,
+    begin,
+    error,
+    event,
+    final,
+    more,
+    raw,
+    result,
+)
+
+MEGABYTE = b"x" * 1_000_000
+BOMB = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
+
+
+def body(posted: Posted, value: Any) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": posted.id, "result": value})
+
+
+async def huge(posted: Posted, send: Send) -> None:
+    """A text of 100 MB."""
+    await begin(send)
+    await more(send, b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"text":"' % posted.id)
+    try:
+        for _ in range(100):
+            await more(send, MEGABYTE)
+    except OSError:
+        return
+
+
+async def endless(posted: Posted, send: Send) -> None:
+    """A stream of comments that never ends."""
+    await begin(send, kind=EVENTS)
+    for _ in range(200_000):
+        await more(send, b": still here\n\n" * 1_000)
+
+
+async def endless_line(posted: Posted, send: Send) -> None:
+    """An event whose line never ends."""
+    await begin(send, kind=EVENTS)
+    await more(send, b"data: ")
+    for _ in range(100):
+        await more(send, MEGABYTE)
+
+
+async def flood(posted: Posted, send: Send) -> None:
+    """Progress, log messages and changed lists without end, then the answer."""
+    await begin(send, kind=EVENTS)
+    token = posted.body["params"]["_meta"].get("progressToken")
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("notifications/progress", {"progressToken": token, "progress": 1, "message": "m" * 900}),
+        ("notifications/message", {"level": "emergency", "data": "d" * 900}),
+        ("notifications/tools/list_changed", {}),
+        ("notifications/unheard_of", {}),
+    ]
+    for at in range(5_000):
+        method, params = told[at % 4]
+        params = params | {"progress": at} if "progress" in params else params
+        await more(send, event({"jsonrpc": "2.0", "method": method, "params": params}))
+    await more(send, event(final(posted, said("after the flood"))))
+
+
+def other_id(made: Callable[[Any], Any]) -> Answer:
+    async def answer(posted: Posted, send: Send) -> None:
+        whole = {"jsonrpc": "2.0", "id": made(posted.id), "result": said("stolen")}
+        await raw(msgspec.json.encode(whole))(posted, send)
+
+    return answer
+
+
+def typed(kind: str) -> Answer:
+    async def answer(posted: Posted, send: Send) -> None:
+        await raw(body(posted, said("lied")), kind=kind)(posted, send)
+
+    return answer
+
+
+GONE, LIED = (503, "upstream_unavailable"), (500, "internal_error")
+CALLS: dict[str, tuple[Answer, tuple[int, str]]] = {
+    "invalid JSON": (raw(b'{"jsonrpc": "2.0", "id": 1, "result"'), LIED),
+    "no UTF-8": (raw(b'{"jsonrpc":"2.0","id":1,"result":{"content":"\xff"}}'), LIED),
+    "nothing": (raw(b""), LIED),
+    "deep JSON": (raw(BOMB), LIED),
+    "another id": (other_id(lambda one: one + 1), LIED),
+    "no id": (other_id(lambda one: None), LIED),
+    "true as id": (other_id(lambda one: True), LIED),
+    "HTML": (typed("text/html"), LIED),
+    "JSON said to be events": (typed(EVENTS), LIED),
+    "no type": (typed(""), LIED),
+    "100 MB": (huge, LIED),
+    "an endless line": (endless_line, LIED),
+    "an endless stream": (endless, LIED),
+    "a flood": (flood, (200, "ok")),
+    "redirect": (raw(b"", 307, location="http://169.254.169.254/latest/"), LIED),
+    "moved for ever": (raw(b"", 301, location="http://127.0.0.1:1/"), LIED),
+    "401": (raw(b"", 401, www_authenticate='Bearer resource_metadata="https://evil"'), GONE),
+    "403": (raw(b"", 403, www_authenticate='Bearer error="insufficient_scope"'), GONE),
+    "429": (raw(b"", 429, retry_after="99999999"), GONE),
+    "503": (raw(b"", 503, retry_after="-1"), GONE),
+    "500": (raw(b"<html>", 500, kind="text/html"), LIED),
+    "no content": (result({}), (200, "ok")),
+    "content of another type": (result({"content": 7}), LIED),
+    "blocks without end": (result({"content": [{"type": "text", "text": "x"}] * 5_000}), LIED),
+    "our challenge as an error": (error(-32001, "insufficient_scope", 403), GONE),
+    "an error with a huge message": (error(-32603, "m" * 3_000_000), LIED),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_hostile_answer_fails_alone(scene: Scene, name: str) -> None:
+    """The caller hears which server it was and whether to look first; never a challenge of ours."""
+    answer, documented = CALLS[name]
+    house, user, identity = scene.moved_in("hostile")
+    try:
+        assert user.refresh(identity).status == 200
+        scene.offered(user, "mcp_hostile__act")
+        house.answers["tools/call"] = answer
+        with scene.never_stands_still():
+            heard = user.call("mcp_hostile__act")
+            scene.others_go_on()
+        assert outcome_of(heard) == documented
+        if documented == LIED and name != "an error with a huge message":
+            assert "carried out" in heard.json["message"]
+        assert heard.raw.field("www-authenticate") is None
+        assert len(heard.raw.body) < 100_000
+    finally:
+        assert user.ask("DELETE", f"/v1/mcp-servers/{identity}").status == 204
