@@ -24,7 +24,8 @@ RATE = 400
 ROWS = 40
 FRAME = re.compile(r"(?P<name>.+) \((?P<file>[^():]+)(?::\d+)?\)$")
 WAITING = re.compile(
-    r"(?:concurrent/futures/thread.py _worker|threading.py (?:Condition\.)?wait|admission_queue.py get)$"
+    r"(?:concurrent/futures/thread.py _worker|threading.py (?:Condition\.)?wait"
+    r"|admission_queue.py get)$"
 )
 """Threads with nothing to do, which py-spy takes for busy ones in some containers."""
 LIBRARY = re.compile(r".*/site-packages/")
