@@ -121,7 +121,7 @@ class UpstreamServices:
         leases, clients = Leases(parts.records), clients or ClientNotices()
         self.refresher = CatalogueRefresher(
             self.store,
-            CatalogueUpdate(self.store, self.connections, clients.relisted),
+            CatalogueUpdate(self.store, self.connections, clients.relisted, self._redacted),
             self._watch,
             leases,
             UpstreamSubscription(self.store, self.connections, leases, clients.updated),

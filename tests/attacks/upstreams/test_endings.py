@@ -74,13 +74,13 @@ def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
         assert answer["resultType"] == "input_required", answer
         assert answer["requestState"]
-    assert len(scene.gate.services.upstreams.calls.parked) == 2
+    assert len(scene.gate.services.upstreams.services.calls.parked) == 2
     assert not held["acme"].closed.is_set()
 
     suspend(scene, ["acme"])
 
     assert held["acme"].closed.wait(WITHIN_S)
-    assert len(scene.gate.services.upstreams.calls.parked) == 1
+    assert len(scene.gate.services.upstreams.services.calls.parked) == 1
     assert not held["globex"].closed.is_set()
 
 

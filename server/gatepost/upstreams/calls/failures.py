@@ -27,6 +27,8 @@ URL_NEEDED = -32042
 MISSING_CAPABILITY = -32021
 """2026-07-28: the client did not declare what the call needs."""
 NOTHING: Capabilities = {}
+MODES = ("form", "url", "tools", "context")
+"""The parts of capabilities that a client can be told to lack."""
 MOST_DATA_BYTES = 4_096
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
@@ -125,7 +127,9 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
         return NOTHING
     # What the server's registration does not allow, no other client could give it either.
     asked: dict[str, Any] = {
-        name: {} for name in CAPABILITIES if name in server.allow and name in required
+        name: {part: {} for part in MODES if part in required[name]}
+        for name in CAPABILITIES
+        if name in server.allow and isinstance(required.get(name), Mapping)
     }
     extensions = required.get("extensions")
     if isinstance(extensions, Mapping) and TASKS in extensions:
