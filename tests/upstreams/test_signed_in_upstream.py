@@ -91,7 +91,7 @@ class ProtectedServer:
         return bool(found["active"]) and found.get("aud") == self.resource
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def upstream() -> Iterator[ProtectedServer]:
     """The protected server and its authorization server, both running."""
     port = free_port()
@@ -106,7 +106,7 @@ def upstream() -> Iterator[ProtectedServer]:
         running.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def gate(
     idp: Idp, upstream: ProtectedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
