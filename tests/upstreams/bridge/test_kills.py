@@ -1,0 +1,197 @@
+"""Replicas that are killed while a session-era upstream asks: nothing runs twice."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.server.elicitation import AcceptedElicitation
+from mcp.server.mcpserver import Context, MCPServer
+
+from tests.support.issuers import AsgiServer, Idp
+from tests.support.replicas import BalancedReplicas, ReplicaClient
+from tests.support.stores import Postgres, Valkey
+from tests.upstreams.bridge.conftest import ACCEPTED, BeforeDiscovery, Choice
+
+TOOL = "mcp_shop__order"
+FORMS = {"elicitation": {"form": {}}}
+CALLERS = 6
+"""The calls that run when a replica is killed; some are parked, some not yet sent."""
+WITHIN_S = 60
+UNKNOWN = "It is unknown whether shop carried out the call."
+UNSENT = ("Nothing was sent", "Call again")
+MOMENTS = random.Random(13)
+PATIENT = 0.7
+"""How many of the callers answer only when the replica is gone."""
+
+
+class Shop(MCPServer):
+    """Counts each order that begins, asks, and counts each that is confirmed."""
+
+    def __init__(self) -> None:
+        super().__init__("shop")
+        self.begun: Counter[str] = Counter()
+        self.done: Counter[str] = Counter()
+        self.add_tool(self.order)
+
+    async def order(self, ctx: Context[Any, Any], name: str) -> str:
+        """Order something."""
+        self.begun[name] += 1
+        answer = await ctx.elicit(f"Order {name}?", Choice)
+        if not isinstance(answer, AcceptedElicitation) or not answer.data.yes:
+            return "not ordered"
+        self.done[name] += 1
+        return f"ordered {name}"
+
+
+class Killing:
+    """Two replicas, the shop behind them, and what callers were told."""
+
+    def __init__(self, replicas: BalancedReplicas, shop: Shop) -> None:
+        self.replicas, self.shop = replicas, shop
+        self.told: Counter[str] = Counter()
+        """How many callers heard each kind of answer."""
+        self._names = count()
+
+    async def run(self, kills: int) -> None:
+        """Kill one replica after the other while callers are at it, and judge what they heard."""
+        async with self.replicas.client(scope="shop") as client:
+            for number in range(kills):
+                calls = await self._kill(client, number % 2)
+                # The other one lives until all know: it notices a silence after some seconds.
+                for name, call in calls.items():
+                    self._judge(name, await call)
+
+    async def _kill(self, client: ReplicaClient, number: int) -> dict[str, "asyncio.Task[str]"]:
+        """Kill a replica once some of its calls have begun, and bring it back."""
+        names = [f"n{next(self._names)}" for _ in range(CALLERS)]
+        killed, asked = asyncio.Event(), Counter[str]()
+        calls = {
+            name: asyncio.create_task(self._told(client, name, number, killed, asked))
+            for name in names
+        }
+        # Mostly callers are asked by then, and sometimes their calls have only begun.
+        seen = MOMENTS.choice([asked, asked, asked, self.shop.begun])
+        most = MOMENTS.randint(2, CALLERS)
+        async with asyncio.timeout(WITHIN_S):
+            while sum(seen[name] for name in names) < most:  # noqa: ASYNC110 - of another loop
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(MOMENTS.choice([0, 0.02, 0.2]))
+        self.replicas.kill(number)
+        killed.set()
+        await asyncio.to_thread(self.replicas.restart, number)
+        return calls
+
+    async def _told(
+        self,
+        client: ReplicaClient,
+        name: str,
+        number: int,
+        killed: asyncio.Event,
+        asked: Counter[str],
+    ) -> str:
+        """What a caller hears in the end; "" if its connection broke before it was asked."""
+        params: dict[str, Any] = {"name": TOOL, "arguments": {"name": name}}
+        try:
+            first = await client.ask("tools/call", params, at=number, capabilities=FORMS)
+        except httpx2.TransportError:
+            return ""
+        if first["resultType"] != "input_required":
+            return str(first["content"][0]["text"])
+        asked[name] += 1
+        params["inputResponses"] = dict.fromkeys(first["inputRequests"], ACCEPTED)
+        params["requestState"] = first["requestState"]
+        if MOMENTS.random() < PATIENT:
+            await killed.wait()
+        else:
+            await asyncio.sleep(MOMENTS.uniform(0, 0.3))
+        at = 1 - number if killed.is_set() else number
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                try:
+                    ended = await client.ask("tools/call", params, at=at, capabilities=FORMS)
+                except httpx2.TransportError:
+                    # This one is killed, too: the other one answers.
+                    at = 1 - at
+                    await asyncio.sleep(0.1)
+                    continue
+                return str(ended["content"][0]["text"])
+
+    def _judge(self, name: str, said: str) -> None:
+        """What was said is true, by the shop's own count."""
+        begun, done = self.shop.begun[name], self.shop.done[name]
+        assert begun <= 1
+        assert done <= begun
+        if said.startswith("ordered"):
+            assert (said, done) == (f"ordered {name}", 1)
+            self.told["ordered"] += 1
+        elif said.startswith(UNKNOWN):
+            self.told["unknown"] += 1
+        elif any(one in said for one in UNSENT):
+            assert begun == 0
+            self.told["not sent"] += 1
+        else:
+            assert said == "", said
+            self.told["connection lost"] += 1
+
+
+@pytest.fixture(scope="module")
+def killing(
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+    valkey_server: Valkey,
+) -> Iterator[Killing]:
+    folder: Path = tmp_path_factory.mktemp("kills")
+    shop = Shop()
+    app = BeforeDiscovery(shop.streamable_http_app())
+    served = AsgiServer(app, lifespan="on", timeout_graceful_shutdown=1).start()
+    table = {
+        "name": "shop",
+        "tenants": ["acme"],
+        "url": f"{served.url}/mcp",
+        "scopes": {"*": ["shop"]},
+    }
+    try:
+        with postgres_server.database(like=postgres_template) as database:
+            storage = {"database": database, "shared": valkey_server.url()}
+            replicas = BalancedReplicas(
+                idp,
+                folder,
+                storage,
+                network={"allow_hosts": [served.url.split("/")[2]]},
+                upstreams=[table],
+            )
+            with replicas.running():
+                yield Killing(replicas, shop)
+    finally:
+        served.stop()
+
+
+@pytest.fixture
+async def ready(killing: Killing) -> Killing:
+    """Both replicas know the tool."""
+    async with killing.replicas.client(scope="shop") as client, asyncio.timeout(WITHIN_S):
+        for at in (0, 1):
+            while True:
+                listed = await client.ask("tools/list", at=at)
+                if TOOL in {one["name"] for one in listed["tools"]}:
+                    break
+                await asyncio.sleep(0.1)
+    return killing
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(15, marks=pytest.mark.slow)])
+async def test_a_killed_replica_runs_nothing_twice(ready: Killing, kills: int) -> None:
+    """The upstream's own count shows it, and every caller was told something true."""
+    await ready.run(kills)
+
+    assert max(ready.shop.begun.values()) == 1
+    assert ready.told["unknown"] > 0
+    assert ready.told.total() >= kills * CALLERS
