@@ -1,9 +1,10 @@
-"""The number of requests that run at one upstream at once."""
+"""The number of requests that run at one upstream at once, and the questions that pause them."""
 
 import asyncio
 from collections import deque
 
 from gatepost.upstreams.connection import ConnectionFailure
+from gatepost.upstreams.transport.clock import ExchangeClock
 
 WAIT_S = 5.0
 """How long a request waits until another one ends."""
@@ -59,3 +60,37 @@ class UpstreamConcurrency:
             f"Too many requests to the MCP server {self._server} run at once: wait.",
             retry_after_s=1,
         )
+
+
+class OpenQuestions:
+    """
+    The requests of an upstream that wait for an answer, during one request to it.
+
+    The upstream does nothing while a person decides, so its clock stops and another request may
+    run.
+    """
+
+    def __init__(self, clock: ExchangeClock, concurrency: UpstreamConcurrency) -> None:
+        self._clock, self._concurrency = clock, concurrency
+        self._open: set[int | str] = set()
+
+    def ask(self, identity: int | str) -> None:
+        """Take note of a request."""
+        if identity not in self._open:
+            self._open.add(identity)
+            self._clock.asked()
+            self._concurrency.release()
+
+    def take(self, identity: int | str) -> bool:
+        """Return whether a request was open, which it is no longer."""
+        if identity not in self._open:
+            return False
+        self._open.discard(identity)
+        self._concurrency.resume()
+        return True
+
+    def close(self) -> None:
+        """Answer none of the others."""
+        for _ in self._open:
+            self._concurrency.resume()
+        self._open.clear()

@@ -22,7 +22,7 @@ from gatepost.upstreams.transport.answers import (
     streamed_messages,
 )
 from gatepost.upstreams.transport.clock import ExchangeClock
-from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.concurrency import OpenQuestions, UpstreamConcurrency
 from gatepost.upstreams.transport.event_parser import EventParser
 from gatepost.upstreams.transport.failures import (
     broken,
@@ -91,7 +91,7 @@ class HttpExchange:
             request.id, request.options.progress_token, asks=self._is_session
         )
         self._parser = EventParser(request.options.max_bytes)
-        self._open: set[int | str] = set()
+        self._questions = OpenQuestions(self._clock, host.concurrency)
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 
@@ -101,10 +101,8 @@ class HttpExchange:
 
     async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
         """Answer a request of the upstream (`UpstreamExchange`)."""
-        if request_id not in self._open:
+        if not self._questions.take(request_id):
             return
-        self._open.discard(request_id)
-        self._host.concurrency.resume()
         body = outgoing.response(request_id, answer)
         try:
             async with self._host.requester.open(
@@ -137,9 +135,7 @@ class HttpExchange:
             self._stream.running.pop(self._request.id, None)
         if self._sent and not self._ended:
             await self.cancel("the request was given up")
-        for _ in self._open:
-            self._host.concurrency.resume()
-        self._open.clear()
+        self._questions.close()
 
     def receive_aside(self, message: Received) -> None:
         """Take a message from the stream of the session (`SideReceiver`)."""
@@ -159,16 +155,9 @@ class HttpExchange:
                 except TimeoutError:
                     raise late(self._server) from None
                 if isinstance(message, UpstreamRequest):
-                    self._ask(message.id)
+                    self._questions.ask(message.id)
                 if message is not None:
                     yield message
-
-    def _ask(self, identity: int | str) -> None:
-        if identity not in self._open:
-            self._open.add(identity)
-            self._clock.asked()
-            # The upstream does nothing while a person decides, so another request may run.
-            self._host.concurrency.release()
 
     async def _next(self, incoming: AsyncIterator[Received]) -> UpstreamMessage | None:
         """Return the next message to pass on; None after one that only shows that it works."""

@@ -13,7 +13,7 @@ from gatepost.upstreams.connection import (
 from gatepost.upstreams.transport import outgoing
 from gatepost.upstreams.transport.answers import STREAMS
 from gatepost.upstreams.transport.clock import ExchangeClock
-from gatepost.upstreams.transport.concurrency import UpstreamConcurrency
+from gatepost.upstreams.transport.concurrency import OpenQuestions, UpstreamConcurrency
 from gatepost.upstreams.transport.failures import invalid, late
 from gatepost.upstreams.transport.incoming import InvalidMessage, Received
 from gatepost.upstreams.transport.outgoing import PreparedRequest
@@ -27,7 +27,7 @@ class StdioExchange:
     def __init__(
         self, process: StdioProcess, concurrency: UpstreamConcurrency, request: PreparedRequest
     ) -> None:
-        self._process, self._concurrency, self._request = process, concurrency, request
+        self._process, self._request = process, request
         self._server = process.server
         self._clock = ExchangeClock(request.options.timeout_s, request.options.idle_s)
         self._reader = MessageReader(
@@ -37,7 +37,7 @@ class StdioExchange:
         self._arrived = asyncio.Event()
         self._failure: ConnectionFailure | None = None
         self._bytes = 0
-        self._open: set[int | str] = set()
+        self._questions = OpenQuestions(self._clock, concurrency)
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 
@@ -47,10 +47,8 @@ class StdioExchange:
 
     async def respond(self, request_id: int | str, answer: Mapping[str, Any]) -> None:
         """Answer a request of the upstream (`UpstreamExchange`)."""
-        if request_id not in self._open:
+        if not self._questions.take(request_id):
             return
-        self._open.discard(request_id)
-        self._concurrency.resume()
         try:
             await self._process.send(outgoing.response(request_id, answer))
         finally:
@@ -72,9 +70,7 @@ class StdioExchange:
         self._process.finish(self._request.id)
         if self._sent and not self._ended and self._failure is None:
             await self.cancel("the request was given up")
-        for _ in self._open:
-            self._concurrency.resume()
-        self._open.clear()
+        self._questions.close()
 
     def receive(self, message: Received, size: int) -> None:
         """Take a message from the process (`MessageReceiver`)."""
@@ -108,10 +104,8 @@ class StdioExchange:
                 raise late(self._server) from None
             except InvalidMessage as problem:
                 raise invalid(self._server, str(problem)) from None
-            if isinstance(message, UpstreamRequest) and message.id not in self._open:
-                self._open.add(message.id)
-                self._clock.asked()
-                self._concurrency.release()
+            if isinstance(message, UpstreamRequest):
+                self._questions.ask(message.id)
             if message is not None:
                 yield message
 
