@@ -390,11 +390,11 @@ def streams_of(config: Config, cutoffs: Revocations) -> OpenStreams:
 
 def workspaces_of(config: Config) -> Workspaces:
     """Return the workspaces of all tenants."""
-    settings = config.workspace
-    quota = Quota(settings.quota_bytes, settings.quota_files)
-    return Workspaces(Path(settings.root), quota=quota)
+    quota = Quota(config.workspace.quota_bytes, config.workspace.quota_files)
+    return Workspaces(Path(config.workspace.root), quota=quota)
 
 
 def keyring_of(config: Config) -> KeyRing:
     """Return the configured key ring, or a temporary one; raises KeyRingError."""
-    return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
+    keys = config.keys
+    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()
