@@ -204,7 +204,7 @@ def path_of(reference: str) -> Path:
     kind, _, path = reference.partition(":")
     if kind != "file" or not path:
         raise KeyRingError(
-            'A key ring is a reference, as in "file:keyring.json" or "env:GATEPOST_KEYRING".'
+            'A key ring is a reference, as in "file:keyring.json" or "env:KEY_RING".'
         )
     return Path(path)
 
