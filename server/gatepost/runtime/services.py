@@ -391,7 +391,7 @@ def streams_of(config: Config, cutoffs: Revocations) -> OpenStreams:
 def workspaces_of(config: Config) -> Workspaces:
     """Return the workspaces of all tenants."""
     quota = Quota(config.workspace.quota_bytes, config.workspace.quota_files)
-    return Workspaces(Path(config.workspace.root), quota=quota)
+    return Workspaces(Path(config.workspace.root), quota=quota, required=config.stores_files)
 
 
 def keyring_of(config: Config) -> KeyRing:
