@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -196,11 +196,16 @@ NOTHING_MORE: Mapping[str, Any] = {}
 
 
 @contextmanager
-def scene_of(idp: Idp, good: Mapping[str, Any] = NOTHING_MORE, **settings: Any) -> Iterator[Scene]:
+def scene_of(
+    idp: Idp,
+    good: Mapping[str, Any] = NOTHING_MORE,
+    hosts: Sequence[str] = (),
+    **settings: Any,
+) -> Iterator[Scene]:
     """
     A scene with one good upstream that the configuration gives both tenants.
 
-    *good* are further settings of it.
+    *good* are further settings of it, and *hosts* are others that the gate may reach.
     """
     town = Town()
     town.house("good")
@@ -212,7 +217,7 @@ def scene_of(idp: Idp, good: Mapping[str, Any] = NOTHING_MORE, **settings: Any) 
             idp,
             [issuer_settings(idp)],
             tenancy={"create_on_first_use": True},
-            network={"allow_hosts": [host]},
+            network={"allow_hosts": [host, *hosts]},
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:
