@@ -200,18 +200,20 @@ def scene_of(
     idp: Idp,
     good: Mapping[str, Any] = NOTHING_MORE,
     hosts: Sequence[str] = (),
+    more: Sequence[Mapping[str, Any]] = (),
     **settings: Any,
 ) -> Iterator[Scene]:
     """
     A scene with one good upstream that the configuration gives both tenants.
 
-    *good* are further settings of it, and *hosts* are others that the gate may reach.
+    *good* are further settings of it, *hosts* are others that the gate may reach, and *more* are
+    further upstreams.
     """
     town = Town()
     town.house("good")
     server = AsgiServer(town, timeout_graceful_shutdown=1).start()
     host = server.url.split("/")[2]
-    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}]
+    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}, *more]
     try:
         with running_server(
             idp,
