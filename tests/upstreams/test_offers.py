@@ -15,7 +15,14 @@ from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.offers import WORST, ServerOffers, is_chosen, scopes_of, server_offers
+from gatepost.upstreams.offers import (
+    GRACE_S,
+    WORST,
+    ServerOffers,
+    is_chosen,
+    scopes_of,
+    server_offers,
+)
 from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.source import merged
@@ -74,7 +81,7 @@ async def test_a_tool_is_offered_as_it_is() -> None:
     assert offer.input_schema == definition["inputSchema"]
     assert offer.output_schema == {"type": "object"}
     assert offer.meta == definition["_meta"]
-    assert (offer.pack, offer.timeout_s) == ("mcp_crm", 7.0)
+    assert (offer.pack, offer.timeout_s) == ("mcp_crm", 7.0 + GRACE_S)
     assert offer.icons[0].src == "https://example.com/a.png"
     assert offer.origin is not None
     assert msgspec.structs.astuple(offer.origin) == (

@@ -35,6 +35,8 @@ Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
 """What a tool of an untrusted upstream may do, whatever it says of itself."""
+GRACE_S = 1.0
+"""How much later a call ends here than at its upstream, whose failure says more and is counted."""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 
@@ -152,7 +154,7 @@ class _ServerOfferBuilder:
             "title": value.get("title"),
             "icons": tuple(msgspec.convert(value.get("icons", []), list[Icon])),
             "scopes": scopes_of(server, definition.key),
-            "timeout_s": server.timeout_s,
+            "timeout_s": server.timeout_s + GRACE_S,
             "pack": self._pack,
             "origin": Origin(server.id, server.name, definition.key, definition.digest),
             "meta": value.get("_meta", {}),
