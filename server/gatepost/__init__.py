@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.content import (
         Audio,
         Contents,
+        File,
         Icon,
         Image,
         ListedResource,
@@ -56,6 +57,7 @@ __all__ = [
     "Entry",
     "Failure",
     "FailureKind",
+    "File",
     "FileHead",
     "FileWrite",
     "FoundScripts",
@@ -107,6 +109,7 @@ _PLACES = {
     "gatepost.tools.content": (
         "Audio",
         "Contents",
+        "File",
         "Icon",
         "Image",
         "ListedResource",

@@ -82,8 +82,9 @@ class ToolOptions(CommonOptions, total=False):
 
 
 COMMON = frozenset(get_type_hints(CommonOptions))
-OF_TOOLS = frozenset(get_type_hints(ToolOptions))
-OF_RESOURCES = frozenset(get_type_hints(ResourceOptions))
+OF_PROMPTS = COMMON | {"name"}
+OF_TOOLS = frozenset(get_type_hints(ToolOptions)) | {"name", "output_schema"}
+OF_RESOURCES = frozenset(get_type_hints(ResourceOptions)) | {"name"}
 """The names of all options; any other name is refused when the pack loads."""
 
 
@@ -144,7 +145,8 @@ class Pack:
         """
 
         def register(function: Function) -> Function:
-            check_options(owner_of(self.name, "tool", function), options, OF_TOOLS)
+            said = {**options, "name": name, "output_schema": output_schema}
+            check_options(owner_of(self.name, "tool", function), said, OF_TOOLS)
             description = description_of(function)
             arguments, returned = arguments_of(function), returned_by(function, output_schema)
             self._add(
@@ -183,7 +185,8 @@ class Pack:
             )
 
         def register(function: Callable[P, R]) -> ResourceFunction[P, R]:
-            check_options(owner_of(self.name, "resource", function), options, OF_RESOURCES)
+            said = {**options, "name": name}
+            check_options(owner_of(self.name, "resource", function), said, OF_RESOURCES)
             offer = document(function, uri, name, self.name, options)
             if isinstance(offer, ResourceOffer):
                 self._add(self.documents, offer)
@@ -218,7 +221,8 @@ class Pack:
         """
 
         def register(function: Callable[P, R]) -> PromptFunction[P, R]:
-            check_options(owner_of(self.name, "prompt", function), options, COMMON)
+            said = {**options, "name": name}
+            check_options(owner_of(self.name, "prompt", function), said, OF_PROMPTS)
             offer = self._add(self.prompts, prompt(function, name, self.name, options))
             return PromptFunction(function, offer, self._keep_prompt)
 
@@ -263,7 +267,8 @@ class Pack:
         Raises ValueError if a schema is invalid, has an unknown dialect, refers to something
         outside itself, is too large, or (for arguments) is not an object.
         """
-        check_options(f"pack {self.name}, tool {name}", options, OF_TOOLS)
+        said = {**options, "output_schema": output_schema}
+        check_options(f"pack {self.name}, tool {name}", said, OF_TOOLS)
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(
