@@ -247,12 +247,12 @@ class _OneCall:
             return await self._calls._sessions.resume(ctx, server, kept)
         health = self._calls.health
         breaker = health.of(server.tenant, server.id)
-        wait_s = breaker.admit(health.clock())
+        caller = ctx.caller.principal_digest
+        wait_s = breaker.admit(health.clock(), caller)
         if wait_s is not None:
             sentence = breaker.sentence(server.name, health.clock())
             raise ToolFailure("upstream_unavailable", sentence, retry_after=wait_s)
         self._calls._called(server.tenant, server.id)
-        about = (ctx.caller.principal_digest, self._way.definition.key)
         last: LastStep | None = None
         try:
             last = await self._sent(target, kept)
@@ -263,9 +263,9 @@ class _OneCall:
             raise
         finally:
             if last is None:
-                breaker.released()
+                breaker.released(caller)
         if isinstance(last, Ended):
-            breaker.failed(last.reason, last.message, health.clock(), about)
+            breaker.failed(last.reason, last.message, health.clock(), caller)
         else:
             breaker.succeeded(health.clock())
         return last
