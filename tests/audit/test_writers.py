@@ -2,24 +2,31 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
 from gatepost.audit.chain import WriteAttempt
-from gatepost.audit.checkpoints import public_keys
+from gatepost.audit.checkpoints import as_pem, public_keys
 from gatepost.audit.export import exported, verify_lines
 from gatepost.audit.record import RecordBody
 from gatepost.audit.record_builder import draft
 from gatepost.audit.search import AuditSearch
-from gatepost.audit.verify import VerificationResult
+from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer_lease import TTL_S, WriterLease
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
 from gatepost.storage.sql.records import SqlRecords
-from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper
+from tests.audit.conftest import ISSUER, AuditLog, audit_log, tamper, verified_by_hand
+from tests.support import replica_tools
+from tests.support.client import Client
+from tests.support.issuers import Idp
+from tests.support.processes import free_port
+from tests.support.replicas import Replicas
 
 
 class ReplicaLog(AuditLog):
@@ -69,8 +76,8 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
 
 
 @pytest.mark.requirement("AU6")
-async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog) -> None:
-    """With the public key alone; one that a record was cut out of does not."""
+async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog, tmp_path: Path) -> None:
+    """With the public key alone, also by hand; one that a record was cut out of does not."""
     await replicas.note(2)
     since = replicas.now
     await replicas.sign()
@@ -81,10 +88,15 @@ async def test_an_export_has_all_chains_and_verifies(replicas: ReplicaLog) -> No
     later = [line async for line in exported(replicas.records, "acme", since=int(since * 1000) + 1)]
     seen, rest = verify_lines(lines, keys), verify_lines(later, keys)
     cut = verify_lines([line for line in lines if b'"number":2,"writer":2' not in line], keys)
+    export, key = tmp_path / "acme.jsonl", tmp_path / "keys.pem"
+    export.write_bytes(b"".join(lines))
+    key.write_text(as_pem(keys))
+    by_hand = verified_by_hand(export, key)
 
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 6, 6)])
     assert (rest.bad, ends(rest)) == (None, [(2, 6, 6, 6)])
     assert (cut.bad, cut.writer) == (2, 2)
+    assert (by_hand.stderr, by_hand.stdout) == ("", "9 records, 9 of them proven\n")
 
 
 def of_writer(number: int, *tables: str) -> list[str]:
@@ -274,3 +286,43 @@ async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str)
 
     assert len(told) - 1 == 1  # the last one reads the heads
     assert [heads[name][0].number for name in TENANTS] == [4] * 50
+
+
+async def verified(url: str, ring: Path) -> VerificationResult:
+    """What an operator hears of acme."""
+    records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
+    seen = await verify(records, "acme", public_keys(keyring), keyring)
+    await records.aclose()
+    return seen
+
+
+@pytest.mark.requirement("AU1")
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_replicas_write_one_tenant_and_one_is_killed(
+    idp: Idp, migrated_postgres: str, tmp_path: Path, number: int
+) -> None:
+    """Each in its own chain; the chain of the killed one verifies, and the next one goes on."""
+    storage = {"database": migrated_postgres}
+    replicas = Replicas(idp, tmp_path, storage, tools=Path(replica_tools.__file__))
+    replicas.ports += [free_port() for _ in range(number - 2)]
+    token = replicas.token(org_id="acme")
+    answered = 0
+
+    def call(port: int) -> int:
+        client = Client(replicas.url)
+        client.port = port
+        answers = [client.call(token, "pid") for _ in range(5)]
+        return sum(answer.status == 200 for answer in answers)
+
+    with replicas.running(), ThreadPoolExecutor(number) as threads:
+        answered += sum(threads.map(call, replicas.ports))
+        replicas.kill(0)
+        answered += sum(threads.map(call, replicas.ports[1:]))
+        replicas.restart(0)
+        answered += sum(threads.map(call, replicas.ports))
+    seen = asyncio.run(verified(migrated_postgres, tmp_path / "keyring.json"))
+
+    assert seen.bad is None
+    assert seen.records >= answered == 5 * (3 * number - 1)
+    # The one that was started again has the next number until the lease of the killed one is over.
+    assert len(seen.chains) in (number, number + 1)

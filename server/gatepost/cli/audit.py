@@ -106,7 +106,8 @@ def told(found: VerificationResult) -> str:
         first, last, proven = (
             record_id(one.writer, number) for number in (one.first, one.last, one.proven)
         )
-        words += f", {first} to {last}; signed checkpoints cover records up to {proven}"
+        words += ", " if one is found.chains[0] else f". Writer {one.writer}: "
+        words += f"{first} to {last}; signed checkpoints cover records up to {proven}"
     if found.erased:
         words += (
             f". The details of {found.erased} records were erased, and the erasures are recorded"
