@@ -4,7 +4,8 @@
 //   origin   the server (http) to which requests with a valid token go
 //   port     where the worker listens on loopback; its resource is http://127.0.0.1:PORT/mcp
 // The page /authorize consents at once for the person `alice`, as a test's person would.
-// Prints one line of JSON, {"issuer": ...}, when it listens, and ends when its standard input does.
+// Prints one line of JSON, {"issuer": ...}, when it listens, and ends on SIGTERM or when its standard
+// input ends.
 
 import { readFileSync } from "node:fs";
 import process from "node:process";
@@ -67,5 +68,9 @@ const server = new Miniflare({
 });
 await server.ready;
 process.stdout.write(`${JSON.stringify({ issuer })}\n`);
+
+// The runtime is a process of its own, which would outlive this one.
+const end = () => server.dispose().then(() => process.exit());
+process.on("SIGTERM", end);
 process.stdin.resume();
-process.stdin.on("end", () => server.dispose().then(() => process.exit()));
+process.stdin.on("end", end);

@@ -96,7 +96,7 @@ def worker() -> Iterator[Worker]:
         yield worker
         worker.close()
     finally:
-        process.kill()
+        process.stop()
         running.stop()
 
 
