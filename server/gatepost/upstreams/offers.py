@@ -23,11 +23,12 @@ from gatepost.tools.offers import Completer, Prompt, PromptArgument, ResourceOff
 from gatepost.tools.prompt import completer
 from gatepost.tools.resource import NO_DOCUMENT, Read
 from gatepost.tools.secret import secret_arguments
+from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
 from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import shown
 from gatepost.upstreams.compiled_schemas import compiled
-from gatepost.upstreams.names import offered_name, server_scope
+from gatepost.upstreams.names import offered_name, server_scope, tool_prefix
 from gatepost.upstreams.server import UpstreamServer
 from gatepost_authz.challenge import words
 
@@ -135,7 +136,7 @@ class _ServerOfferBuilder:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities
         self._completes = "completions" in catalogue.capabilities
-        self._pack = offered_name(server.name, "x").rpartition("__")[0]
+        self._pack = tool_prefix(server.name).removesuffix(UPSTREAM_SEPARATOR)
 
     def offer(self, definition: Definition) -> Offer:
         """Return the offer of a definition; raises ValueError or TypeError."""
