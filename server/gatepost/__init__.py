@@ -5,7 +5,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from gatepost.config.pack_registration import PackRegistration
-    from gatepost.config.pack_settings import PackSettings, SettingFault
+    from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
     from gatepost.policy.approvals.scripts import (
         FoundScripts,
         Script,
@@ -50,6 +50,7 @@ __all__ = [
     "Audio",
     "CallContext",
     "Contents",
+    "CredentialUse",
     "Effects",
     "Elicitation",
     "ElicitationResult",
@@ -96,7 +97,7 @@ __all__ = [
 
 _PLACES = {
     "gatepost.config.pack_registration": ("PackRegistration",),
-    "gatepost.config.pack_settings": ("PackSettings", "SettingFault"),
+    "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
     "gatepost.policy.approvals.scripts": (
         "FoundScripts",
         "Script",

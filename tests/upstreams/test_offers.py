@@ -345,3 +345,14 @@ def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None
     made = offered(registered(), tools=[tool(name)] if name else [tool("a")])
 
     assert all(one.name.startswith("mcp_crm__") for one in made.offers)
+
+
+def test_a_schema_is_compiled_once() -> None:
+    """To compile a thousand takes a second, and servers of one vendor have the same."""
+    first, second = registered("one"), registered("two")
+    checks = [one_tool(server, tool("get_user")).check for server in (first, second, first)]
+    assert len(set(checks)) == 1
+    other = one_tool(first, tool("get_user", inputSchema={"type": "object", "required": ["a"]}))
+    assert other.check not in checks
+    with pytest.raises(ToolFailure):
+        other.check(b"{}")

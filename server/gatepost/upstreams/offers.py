@@ -21,13 +21,14 @@ from gatepost.tools.content import Icon, Relevance
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.offers import Completer, Prompt, PromptArgument, ResourceOffer, Template
 from gatepost.tools.prompt import completer
-from gatepost.tools.raw_schema import checker
 from gatepost.tools.resource import NO_DOCUMENT, Read
 from gatepost.tools.secret import secret_arguments
+from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
 from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import shown
-from gatepost.upstreams.names import offered_name, server_scope
+from gatepost.upstreams.compiled_schemas import compiled
+from gatepost.upstreams.names import offered_name, server_scope, tool_prefix
 from gatepost.upstreams.server import UpstreamServer
 from gatepost_authz.challenge import words
 
@@ -135,7 +136,7 @@ class _ServerOfferBuilder:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities
         self._completes = "completions" in catalogue.capabilities
-        self._pack = offered_name(server.name, "x").rpartition("__")[0]
+        self._pack = tool_prefix(server.name).removesuffix(UPSTREAM_SEPARATOR)
 
     def offer(self, definition: Definition) -> Offer:
         """Return the offer of a definition; raises ValueError or TypeError."""
@@ -166,7 +167,7 @@ class _ServerOfferBuilder:
         annotations = msgspec.convert(value.get("annotations", {}), Annotations)
         return Tool(
             name=offered_name(server.name, server.renames.get(definition.key, definition.key)),
-            check=checker(schema),
+            check=compiled(schema),
             invoke=self._calls.tool(server, definition),
             input_schema=schema,
             output_schema=value.get("outputSchema"),

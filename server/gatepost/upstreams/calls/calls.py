@@ -15,7 +15,6 @@ from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
-from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
@@ -59,6 +58,7 @@ from gatepost.upstreams.calls.state import (
 )
 from gatepost.upstreams.calls.tasks import UpstreamTask, is_task, task_in
 from gatepost.upstreams.catalogue import Definition
+from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     Connections,
@@ -125,7 +125,7 @@ class UpstreamCalls:
         Raises ValueError if a schema of the definition cannot be used.
         """
         schema = definition.value.get("outputSchema")
-        check = checker(schema) if isinstance(schema, Mapping) else None
+        check = compiled(schema) if isinstance(schema, Mapping) else None
         routed = routed_arguments(definition.value.get("inputSchema") or {})
 
         def prepare(arguments: Any) -> UpstreamCall:
