@@ -62,6 +62,7 @@ lock: .venv/dev ## write the locks anew (versions and hashes, no index addresses
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev --group build --constraints requirements.lock pyproject.toml --output-file requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header tests/providers/requirements.in --output-file tests/providers/requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header tests/deploy/requirements.in --output-file tests/deploy/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --extra postgres --extra redis --extra otel --extra cel --constraints requirements-dev.lock pyproject.toml --output-file deploy/requirements.lock
 
 clean:
 	rm -rf .venv .gatepost tests/node/node_modules

@@ -86,8 +86,12 @@ def test_no_tracked_file_holds_a_private_key() -> None:
     assert held == []
 
 
-APART = ("tests/providers/requirements.lock", "tests/deploy/requirements.lock")
-"""What tests start in environments of their own."""
+APART = (
+    "tests/providers/requirements.lock",
+    "tests/deploy/requirements.lock",
+    "deploy/requirements.lock",
+)
+"""What tests start in environments of their own, and what the image installs."""
 
 
 def test_locks_carry_hashes_and_no_index_address() -> None:

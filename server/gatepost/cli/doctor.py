@@ -97,13 +97,13 @@ def _judge(path: Path, token: str, url: str) -> None:
     """Check the token against the configuration, print the result, and exit."""
     if not token:
         raise click.UsageError("--config needs a token to check. Add --token.")
-    config, _, found = read_configuration(path)
+    config, tools, found = read_configuration(path)
     if config is None:
         show(found)
         sys.exit(1)
     # Imported on use, because examining a URL does not need it.
     judging = importlib.import_module("gatepost.cli.token_verdict")
-    judgement = asyncio.run(judging.judge(config, token, url))
+    judgement = asyncio.run(judging.judge(config, token, url, tools.declared_scopes))
     for line in judgement.lines:
         click.echo(line)
     sys.exit(0 if judgement.accepted else 1)

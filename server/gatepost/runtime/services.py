@@ -392,4 +392,5 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
 
 def keyring_of(config: Config) -> KeyRing:
     """Return the configured key ring, or a temporary one; raises KeyRingError."""
-    return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
+    keys = config.keys
+    return KeyRing.load(keys.ring, group_read=keys.group_read) if keys.ring else KeyRing.ephemeral()
