@@ -148,7 +148,9 @@ async def _serve(setup: ServerSetup, on_ready: Callable[[], object], meter: Mete
                 services.keyring.reread()
                 services.apply(*fresh)
                 renew(tls, fresh[0])
-                current.app = build_app(fresh[0], services)
+                current.app = build_app(
+                    fresh[0], services, development_issuer=setup.development_issuer
+                )
                 services.warm()
                 _log.info("configuration reloaded")
 
