@@ -33,6 +33,7 @@ from gatepost.runtime.call_metrics import CallBatch, CountingRecorder, DecisionM
 from gatepost.runtime.exporter import exporter_of
 from gatepost.runtime.gate import introspection_secrets, policy_of, verifiers_of
 from gatepost.runtime.metrics_sampler import sampler_of, sampling_metrics
+from gatepost.runtime.pack_lifespans import PackLifespans, lifespans_of
 from gatepost.runtime.recent_callers import RecentCallers
 from gatepost.runtime.refused_tokens import RefusedTokens
 from gatepost.runtime.reload import affected_callers, lists_changed, revoked_callers, tenant_labels
@@ -79,6 +80,7 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
+    lifespans: PackLifespans
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
     _opaque: IntrospectionVerifier | None = None
@@ -354,12 +356,13 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
 
     *source_of* returns the source of the offers of tenants; default: the upstreams. *fetcher* reads
     documents of issuers; default: over HTTP. *clock* says when tokens, approvals and tasks expire.
-    Raises StoreRefused and StoreUnavailable.
+    Raises StoreRefused, StoreUnavailable and LifespanFailed.
     """
     records, relay = await stores.opened(config.storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
+        lifespans = await closing.enter_async_context(lifespans_of(toolbox.packs))
         services = Services(
             config,
             toolbox,
@@ -371,6 +374,7 @@ async def opened(  # noqa: PLR0913  # the composition root hands over each part 
             fetcher=fetcher,
             clock=clock,
         )
+        services.lifespans = lifespans
         keeping = Retention(records, keyring, services.audit_writer)
         # Closed after the services: calls that end while they close are recorded before the last
         # checkpoint and counted in the last sample.

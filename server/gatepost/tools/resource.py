@@ -21,6 +21,7 @@ from gatepost.tools.content import (
     Role,
     check_mime_type,
 )
+from gatepost.tools.dependency import injected
 from gatepost.tools.function import OfferOptions, awaited, description_of, settled
 from gatepost.tools.offers import Lister, ResourceOffer, Template, inherited
 from gatepost.tools.prompt import Suggest, completer
@@ -148,7 +149,7 @@ def document(
     taken = set(texts.schema["properties"])
     if taken != set(template.names if template else ()):
         raise TypeError(f"{function.__name__}: its parameters and the variables of {uri} differ")
-    work = awaited(function)
+    work = awaited(injected(function))
 
     async def read_it(ctx: CallContext, read: tuple[str, Mapping[str, Any]]) -> Outcome:
         return Outcome(contents(await work(ctx, **read[1]), read[0], mime_type))
@@ -201,7 +202,7 @@ def _checked(
 
 
 def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
-    work = awaited(function)
+    work = awaited(injected(function))
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
         blocks: list[Mapping[str, Any]] = []
