@@ -229,12 +229,12 @@ class Services:
             credentials=self.upstreams,
             run=self._run,
         )
-        limits = config.limits
-        beside = None if registry.source is None else registry
+        limits, beside = config.limits, None if registry.source is None else registry
         self.reviews.apply(config, registry.tools.values(), beside)
         self.denials.apply(config.approvals)
+        rules = rules_of(limits, audits=config.audit.enabled)
         self.limits.apply(
-            rules_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+            rules, most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
         )
         return Runner(
             registry,
