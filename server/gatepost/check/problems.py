@@ -85,6 +85,10 @@ def _packs(config: Config) -> Iterator[Problem]:
         for fault in table.faults():
             setting = f"packs.{name}.{fault.setting}"
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
+        if any(table.credential_uses()):
+            # By name, as in `problems`.
+            uses = import_module("gatepost.check.credentials").pack_problems
+            yield from uses(config, name, table)
     known = registrations().packs
     for name in config.tools.packs:
         if name in known and known[name].registration.problems:

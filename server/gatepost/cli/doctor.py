@@ -65,7 +65,7 @@ def command(url: str, path: Path | None, ca_bundle: Path | None, **given: str) -
         raise click.UsageError("Missing argument 'URL'.")
     if not (token.isascii() and token.isprintable()):
         raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
-    report = asyncio.run(_examined(url, credentials, _tls(ca_bundle)))
+    report = asyncio.run(_examined(url, credentials, tls_context(ca_bundle)))
     for step in report.steps:
         click.echo(f"{step.level:<5}{step.name}: {step.detail}")
     click.echo(report.sentence)
@@ -82,7 +82,8 @@ async def _examined(url: str, credentials: DoctorCredentials, tls: ssl.SSLContex
         return await examine(url, credentials=credentials, client=client)
 
 
-def _tls(ca_bundle: Path | None) -> ssl.SSLContext:
+def tls_context(ca_bundle: Path | None) -> ssl.SSLContext:
+    """Return the system's CAs and those of *ca_bundle*; a usage error if it has none."""
     tls = httpx2.create_ssl_context()
     if ca_bundle is not None:
         try:

@@ -18,6 +18,7 @@ from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.telemetry.metric_families import OTHER
@@ -33,7 +34,6 @@ from gatepost.upstreams.calls.calls import UpstreamCalls
 from gatepost.upstreams.catalogue import Catalogue
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.configured import ConfiguredUpstreams
-from gatepost.upstreams.leases import Leases
 from gatepost.upstreams.management_audit import ManagementAudit
 from gatepost.upstreams.refresh import CatalogueRefresher
 from gatepost.upstreams.sealed_headers import SealedHeaders
@@ -261,9 +261,7 @@ class FetchedCatalogues:
         """Fetch the catalogue now; raises ConnectionFailure."""
         return await self._refresher.refresh(server.tenant, server.id)
 
-    async def accept(
-        self, server: UpstreamServer, digests: Sequence[str] | None
-    ) -> Catalogue | None:
+    async def accept(self, server: UpstreamServer, digests: Sequence[str]) -> Catalogue | None:
         """Accept changes of the stored catalogue."""
         await self._store.catalogues.accept(server, digests)
         return await self._store.catalogues.get(server.tenant, server.id)

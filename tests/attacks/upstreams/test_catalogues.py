@@ -83,8 +83,18 @@ CATALOGUES: dict[str, tuple[Answer, int, set[str]]] = {
         200,
         {"mcp_hostile__act"},
     ),
-    "a schema deeper than any message": (
+    "a schema that is too deep": (
         listing(tool("deep", inputSchema=deep(100)), tool()),
+        200,
+        {"mcp_hostile__act"},
+    ),
+    "a schema deeper than any message": (
+        listing(tool("deep", inputSchema=deep(300)), tool()),
+        502,
+        set(),
+    ),
+    "a deep member beside the list": (
+        listing(tool(), _meta={"a": deep(100)}),
         502,
         set(),
     ),

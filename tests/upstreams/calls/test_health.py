@@ -1,6 +1,6 @@
 """The circuit breaker of an upstream, with times given by hand."""
 
-from gatepost.upstreams.calls.health import FAILURES, OPEN_S, CircuitBreaker
+from gatepost.upstreams.calls.health import FAILURES, OPEN_S, PROBES, CircuitBreaker
 
 SENTENCE = "crm cannot be reached."
 
@@ -60,15 +60,43 @@ def test_a_probe_that_is_cancelled_makes_room_for_the_next() -> None:
     assert breaker.admit(OPEN_S) is None
 
 
-def test_no_single_caller_opens_it_with_arguments() -> None:
+def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
+    """Its own caller waits, also after it failed; the next answer closes the circuit."""
+    breaker = opened()
+    assert breaker.admit(OPEN_S, "alice") is None
+    assert breaker.admit(OPEN_S, "alice") == OPEN_S
+    breaker.failed("timeout", "crm said nothing.", OPEN_S + 60, "alice")
+    assert breaker.admit(OPEN_S + 61, "alice") == OPEN_S
+    assert breaker.admit(OPEN_S + 61, "bob") is None
+    breaker.succeeded(OPEN_S + 62)
+    assert breaker.circuit(OPEN_S + 62) == "closed"
+
+
+def test_only_so_many_callers_probe_at_once() -> None:
+    breaker = opened()
+    admitted = [breaker.admit(OPEN_S, number) for number in range(20)]
+    assert admitted.count(None) == PROBES
+
+
+def test_probes_of_several_callers_open_it_again() -> None:
+    breaker = opened()
+    for number in range(FAILURES):
+        assert breaker.admit(OPEN_S, number) is None
+    for number in range(FAILURES):
+        breaker.failed("timeout", "crm said nothing.", OPEN_S, number)
+    assert breaker.circuit(OPEN_S + 2 * OPEN_S - 1) == "open"
+
+
+def test_no_single_caller_opens_it() -> None:
     """A call that takes too long, or that breaks the server, may do so because of what it asks."""
     breaker = CircuitBreaker()
     for _ in range(100):
-        breaker.failed("timeout", "crm said nothing.", 0.0, ("alice", "search"))
-        breaker.failed("denied", "The credential is refused.", 0.0, ("bob", "search"))
-        breaker.failed("unauthorized", "The credential is refused.", 0.0, ("bob", "search"))
+        for reason in ("timeout", "invalid", "outcome_unknown"):
+            breaker.failed(reason, "crm said nothing.", 0.0, "alice")
+        breaker.failed("denied", "The credential is refused.", 0.0, "bob")
+        breaker.failed("unauthorized", "The credential is refused.", 0.0, "bob")
     assert breaker.circuit(0.0) == "closed"
 
     for name in ("bob", "carol", "dave", "erin"):
-        breaker.failed("timeout", "crm said nothing.", 0.0, (name, "search"))
+        breaker.failed("timeout", "crm said nothing.", 0.0, name)
     assert breaker.circuit(0.0) == "open"

@@ -14,14 +14,16 @@ FAILURES = 5
 OPEN_S, LONGEST_OPEN_S = 10.0, 300.0
 """How long it stays open: at first, and after many probes that failed too."""
 PROBE_S = 120.0
-"""A probe that has not ended by then counts as lost, and the next call is one."""
+"""A probe that has not ended by then counts as lost, and its caller may make another one."""
+PROBES = 5
+"""The callers that probe at once, so that a slow probe of one does not keep the others waiting."""
 
 SURE: frozenset[FailureReason] = frozenset({"unreachable", "session_lost"})
 """Failures that no argument of a caller can cause."""
 UNSURE: frozenset[FailureReason] = frozenset({"timeout", "invalid", "outcome_unknown"})
 """
-Failures that arguments can cause, such as those that make a tool take too long. In a row they
-count once for each caller and definition, so that no caller opens the circuit for all others.
+Failures that a caller can cause, with arguments or a tool that takes too long. In a row they count
+once for each caller, whatever it calls, so that no caller opens the circuit for all others.
 """
 
 
@@ -47,11 +49,12 @@ class CircuitBreaker:
     """
 
     def __init__(self) -> None:
-        self._seen: set[object] = set()
+        self._unanswered: set[object] = set()
         self._sure = 0
         self._open_until: float | None = None
         self._open_s = OPEN_S
-        self._probe_since: float | None = None
+        self._probes: dict[object, float] = {}
+        """The callers that probe, or whose probe failed, and until when they may not probe."""
         self._calls = self._failures = self._refused = 0
         self._last_success: float | None = None
         self._failing_since: float | None = None
@@ -63,37 +66,39 @@ class CircuitBreaker:
             return "closed"
         return "open" if now < self._open_until else "half-open"
 
-    def admit(self, now: float) -> float | None:
-        """Return None if a call may be made, else the seconds after which to try again."""
+    def admit(self, now: float, caller: object = None) -> float | None:
+        """Return None if *caller* may make a call, else the seconds after which to try again."""
         if self._open_until is None:
             return None
         if now < self._open_until:
             self._refused += 1
             return self._open_until - now
-        if self._probe_since is not None and now < self._probe_since + PROBE_S:
+        self._probes = {one: until for one, until in self._probes.items() if now < until}
+        if caller in self._probes or len(self._probes) >= PROBES:
             self._refused += 1
             return OPEN_S
-        self._probe_since = now
+        self._probes[caller] = now + PROBE_S
         return None
 
     def succeeded(self, now: float) -> None:
         """The upstream has answered, with a result or an error."""
         self._calls += 1
         self._last_success, self._failing_since, self._failure = now, None, ""
-        self._seen.clear()
+        self._unanswered.clear()
+        self._probes.clear()
         self._sure = 0
-        self._open_until = self._probe_since = None
+        self._open_until = None
         self._open_s = OPEN_S
 
-    def failed(self, reason: str, message: str, now: float, about: object = None) -> None:
+    def failed(self, reason: str, message: str, now: float, caller: object = None) -> None:
         """
-        A call got no answer; *about* is the caller and the definition.
+        A call of *caller* got no answer.
 
         A *reason* that says nothing of the upstream, such as a refused credential, does not count.
         """
         self._calls += 1
         if reason not in SURE | UNSURE:
-            self.released()
+            self.released(caller)
             return
         self._failures += 1
         self._failure = message
@@ -101,19 +106,30 @@ class CircuitBreaker:
             self._failing_since = now
         if reason in SURE:
             self._sure += 1
-        elif len(self._seen) < FAILURES:
-            self._seen.add(about)
-        probed, self._probe_since = self._probe_since is not None, None
-        if self._open_until is not None:
-            if probed:
-                self._open_s = min(self._open_s * 2, LONGEST_OPEN_S)
-                self._open_until = now + self._open_s
-        elif self._sure + len(self._seen) >= FAILURES:
-            self._open_until = now + self._open_s
+        elif len(self._unanswered) < FAILURES:
+            self._unanswered.add(caller)
+        if self._open_until is None:
+            if self._sure + len(self._unanswered) >= FAILURES:
+                self._open(now)
+        elif caller in self._probes:
+            self._probe_failed(reason, now, caller)
 
-    def released(self) -> None:
+    def released(self, caller: object = None) -> None:
         """A call ended without saying anything of the upstream, such as a cancelled one."""
-        self._probe_since = None
+        self._probes.pop(caller, None)
+
+    def _open(self, now: float) -> None:
+        self._open_until = now + self._open_s
+        self._probes.clear()
+        self._unanswered.clear()
+
+    def _probe_failed(self, reason: str, now: float, caller: object) -> None:
+        if reason in SURE or len(self._unanswered) >= FAILURES:
+            self._open_s = min(self._open_s * 2, LONGEST_OPEN_S)
+            self._open(now)
+        else:
+            # Only this caller waits: its own probe may be what is slow.
+            self._probes[caller] = now + OPEN_S
 
     def sentence(self, name: str, now: float) -> str:
         """Return what is wrong and since when, for the answer of a call that is not made."""
