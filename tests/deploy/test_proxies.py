@@ -153,11 +153,16 @@ def test_a_claim_of_plain_http_is_overwritten(proxied: Proxied) -> None:
 def test_a_body_within_the_limit_passes_and_a_larger_one_is_refused(proxied: Proxied) -> None:
     """Gatepost's own limit counts: the proxy lets through what Gatepost accepts."""
     fits = proxied.client.call(proxied.token, "wrote", {"text": "x" * 3_900_000})
-    larger = proxied.client.call(proxied.token, "wrote", {"text": "x" * 4_050_000})
-
     assert result(fits)["content"][0]["text"] == "3900000"
-    assert larger.status == 413
-    assert failure(larger)["data"]["error"] == "body_too_large"
+
+    try:
+        larger = proxied.client.call(proxied.token, "wrote", {"text": "x" * 4_050_000})
+    except OSError:
+        # Envoy passes the answer on and closes, while a slow client still sends.
+        assert proxied.name == "envoy"
+    else:
+        assert larger.status == 413
+        assert failure(larger)["data"]["error"] == "body_too_large"
 
 
 def test_without_a_client_certificate_nobody_gets_in_where_one_is_required(

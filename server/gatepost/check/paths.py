@@ -16,13 +16,7 @@ UNCOUNTED = 10**18
 
 def problems(config: Config) -> Iterator[Problem]:
     """Yield problems that would otherwise show at the first use, or as a traceback at the start."""
-    if (reason := unusable(Path(config.workspace.root))) is not None:
-        yield Problem(
-            "config.E021",
-            f"workspaces cannot be stored in {config.workspace.root}: {reason}",
-            "name a folder that the server can write to",
-            setting="workspace.root",
-        )
+    yield from _workspaces(config)
     quotas = {
         "workspace.quota_bytes": config.workspace.quota_bytes,
         "workspace.quota_files": config.workspace.quota_files,
@@ -60,6 +54,28 @@ def problems(config: Config) -> Iterator[Problem]:
                 "write `host` (https) or `host:port`, without scheme, path or wildcard",
                 setting=f"network.allow_hosts[{at}]",
             )
+
+
+def _workspaces(config: Config) -> Iterator[Problem]:
+    reason = unusable(Path(config.workspace.root))
+    if reason is None:
+        return
+    where = f"workspaces cannot be stored in {config.workspace.root}: {reason}"
+    if config.stores_files:
+        yield Problem(
+            "config.E021",
+            where,
+            "name a folder that the server can write to",
+            setting="workspace.root",
+        )
+    elif config.tools.load:
+        yield Problem(
+            "config.W021",
+            f"{where}; tools of `tools.load` that use files will fail",
+            "name a folder that the server can write to, if these tools use files",
+            "warning",
+            "workspace.root",
+        )
 
 
 def unusable(folder: Path) -> str | None:

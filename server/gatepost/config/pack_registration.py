@@ -47,6 +47,8 @@ class PackRegistration(msgspec.Struct, frozen=True):
     The module whose function `packs_from(settings, fetch)` makes more packs of the pack's table;
     a SettingFault in its answer says why one cannot be made. `fetch(url)` returns bytes.
     """
+    stores_files: bool = True
+    """Whether tools use workspaces; if no enabled pack does, a server needs no folder for them."""
     scripts: str = ""
     """
     Code that administrators approve, as `module:function`: it is called with the pack's settings

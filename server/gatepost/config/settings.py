@@ -8,6 +8,7 @@ from gatepost.config.credentials import CredentialSettings
 from gatepost.config.dashboard import DashboardSettings
 from gatepost.config.limits import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.config.metrics_address import Address, read_address
+from gatepost.config.pack_registration import registrations
 from gatepost.config.packs import Packs
 from gatepost.config.table import SettingsTable
 from gatepost.config.telemetry import LogFormat, LogLevel, TelemetrySettings
@@ -139,7 +140,10 @@ class WorkspaceSettings(SettingsTable, frozen=True, kw_only=True):
     """Where tools store files."""
 
     root: str = "workspaces"
-    """The folder that holds one folder per tenant."""
+    """
+    The folder that holds one folder per tenant. If no enabled pack stores files, it need not exist
+    and need not be writable.
+    """
     quota_bytes: int = 1_000_000_000
     """Maximum size of all files of one tenant; tools may still delete files when it is reached."""
     quota_files: int = 100_000
@@ -331,6 +335,14 @@ class Config(SettingsTable, frozen=True, kw_only=True):
     def development(self) -> bool:
         """Return whether plain http on loopback is allowed."""
         return self.mode == "development"
+
+    @property
+    def stores_files(self) -> bool:
+        """Return whether an enabled pack that is registered by name uses workspaces."""
+        known = registrations().packs
+        return any(
+            known[name].registration.stores_files for name in self.tools.packs if name in known
+        )
 
     @property
     def has_upstreams(self) -> bool:

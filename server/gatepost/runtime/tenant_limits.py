@@ -24,4 +24,4 @@ def workspaces_of(config: Config) -> Workspaces:
     """Return the workspaces of all tenants."""
     settings = config.workspace
     quota = Quota(settings.quota_bytes, settings.quota_files)
-    return Workspaces(Path(settings.root), quota=quota)
+    return Workspaces(Path(settings.root), quota=quota, required=config.stores_files)

@@ -15,6 +15,9 @@ PRIVATE = ".gatepost"
 LEDGER = ".usage"
 """The file with a tenant's usage; it is created first, so it marks the folder."""
 
+NOWHERE = -1
+"""The root's handle where there is no folder for workspaces."""
+NO_WORKSPACES = "This server stores no files, because it has no folder for them (workspace.root)."
 REFUSED = "The workspace cannot be used: its folder was not made for it. The operator can see why."
 
 log = structlog.get_logger("gatepost.workspace")
@@ -36,6 +39,8 @@ class Owned:
         """Raise ToolFailure if the folder was not made by Gatepost for this tenant."""
         if self._ours:
             return
+        if self._root == NOWHERE:
+            raise ToolFailure("denied", NO_WORKSPACES)
         try:
             if is_foreign_folder(self._root, self._tenant, self._resolver):
                 raise ForeignOwner(1, "it was there before, and is not empty")

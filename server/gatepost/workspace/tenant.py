@@ -19,7 +19,7 @@ from gatepost.tools.context import (
     WorkspaceFile,
     WorkspaceUsage,
 )
-from gatepost.workspace.ownership import LEDGER, PRIVATE, Owned
+from gatepost.workspace.ownership import LEDGER, NOWHERE, PRIVATE, Owned
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
@@ -43,14 +43,24 @@ class Workspaces:
 
     Every path is resolved from that handle without following links: neither a link that a tool
     wrote nor a directory swapped meanwhile can lead elsewhere. OSError when the root cannot be
-    made or opened.
+    made or opened; unless it is *required*, tools that store files then fail instead.
     """
 
     def __init__(
-        self, root: Path, *, quota: Quota = DEFAULT_QUOTA, resolver: Resolver | None = None
+        self,
+        root: Path,
+        *,
+        quota: Quota = DEFAULT_QUOTA,
+        resolver: Resolver | None = None,
+        required: bool = True,
     ) -> None:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            if required:
+                raise
+            self._root = NOWHERE
         self._quota = quota
         self._resolver = resolver or resolver_of()
         self._threads = ThreadPoolExecutor(THREADS, "workspace")
@@ -72,7 +82,8 @@ class Workspaces:
             stop.set()
         # Its threads use the root's descriptor, which may be reused once it is closed.
         self._threads.shutdown(cancel_futures=True)
-        os.close(self._root)
+        if self._root != NOWHERE:
+            os.close(self._root)
 
 
 class Home:
