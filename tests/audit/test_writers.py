@@ -288,6 +288,34 @@ async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str)
     assert [heads[name][0].number for name in TENANTS] == [4] * 50
 
 
+NOTED = """
+CREATE TABLE noted (setting text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO noted VALUES (current_setting('synchronous_commit'));
+    RETURN NEW;
+END $$;
+CREATE TRIGGER note BEFORE INSERT ON audit_segments FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres: str) -> None:
+    """As behind PgBouncer in transaction mode, where the session is another program's."""
+    await tamper(migrated_postgres, NOTED)
+    async with audit_log(migrated_postgres) as one:
+        await one.note(1)
+        assert isinstance(one.records, SqlRecords)
+        async with one.records.database.engine.connect() as connection:
+            await connection.exec_driver_sql("SET synchronous_commit = off")
+        await one.note(1)
+        async with one.records.database.engine.connect() as connection:
+            (after,) = (await connection.exec_driver_sql("SHOW synchronous_commit")).one()
+            found = (await connection.exec_driver_sql("SELECT setting FROM noted")).all()
+
+    assert after == "off"
+    assert [setting for (setting,) in found] == ["on", "on"]
+
+
 async def verified(url: str, ring: Path) -> VerificationResult:
     """What an operator hears of acme."""
     records, keyring = await open_records(url), KeyRing.load(f"file:{ring}")
