@@ -17,6 +17,7 @@ from gatepost.audit.record_builder import draft
 from gatepost.audit.search import AuditSearch
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer_lease import TTL_S, WriterLease
+from gatepost.cli.audit import told
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -69,6 +70,10 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     record = await search.get("acme", 2, 3)
 
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
+    assert told(seen) == (
+        "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
+        "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
+    )
     assert found == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
     assert signed.number == 6
     assert record is not None
@@ -271,20 +276,20 @@ async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str)
     """Of one round trip, and all of it or nothing."""
     records = await open_records(migrated_postgres)
     assert isinstance(records, SqlRecords)
-    keyring, told = KeyRing.ephemeral(), list[str]()
+    keyring, statements = KeyRing.ephemeral(), list[str]()
     body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
     batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
     await records.audit.write(batch, WriteAttempt(keyring).link)
 
     def tell(_: object, __: object, statement: str, *more: Any) -> None:
-        told.append(statement)
+        statements.append(statement)
 
     event.listen(records.database.engine.sync_engine, "before_cursor_execute", tell)
     await records.audit.write(batch, WriteAttempt(keyring).link)
     heads = await records.audit.heads("", 99)
     await records.aclose()
 
-    assert len(told) - 1 == 1  # the last one reads the heads
+    assert len(statements) - 1 == 1  # the last one reads the heads
     assert [heads[name][0].number for name in TENANTS] == [4] * 50
 
 
