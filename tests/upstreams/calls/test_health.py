@@ -87,60 +87,6 @@ def test_probes_of_several_callers_open_it_again() -> None:
     assert breaker.circuit(OPEN_S + 2 * OPEN_S - 1) == "open"
 
 
-def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
-    """Its own caller waits, also after it failed; the next answer closes the circuit."""
-    breaker = opened()
-    assert breaker.admit(OPEN_S, "alice") is None
-    assert breaker.admit(OPEN_S, "alice") == OPEN_S
-    breaker.failed("timeout", "crm said nothing.", OPEN_S + 60, "alice")
-    assert breaker.admit(OPEN_S + 61, "alice") == OPEN_S
-    assert breaker.admit(OPEN_S + 61, "bob") is None
-    breaker.succeeded(OPEN_S + 62)
-    assert breaker.circuit(OPEN_S + 62) == "closed"
-
-
-def test_only_so_many_callers_probe_at_once() -> None:
-    breaker = opened()
-    admitted = [breaker.admit(OPEN_S, number) for number in range(20)]
-    assert admitted.count(None) == PROBES
-
-
-def test_probes_of_several_callers_open_it_again() -> None:
-    breaker = opened()
-    for number in range(FAILURES):
-        assert breaker.admit(OPEN_S, number) is None
-    for number in range(FAILURES):
-        breaker.failed("timeout", "crm said nothing.", OPEN_S, number)
-    assert breaker.circuit(OPEN_S + 2 * OPEN_S - 1) == "open"
-
-
-def test_a_slow_probe_keeps_no_other_caller_waiting() -> None:
-    """Its own caller waits, also after it failed; the next answer closes the circuit."""
-    breaker = opened()
-    assert breaker.admit(OPEN_S, "alice") is None
-    assert breaker.admit(OPEN_S, "alice") == OPEN_S
-    breaker.failed("timeout", "crm said nothing.", OPEN_S + 60, "alice")
-    assert breaker.admit(OPEN_S + 61, "alice") == OPEN_S
-    assert breaker.admit(OPEN_S + 61, "bob") is None
-    breaker.succeeded(OPEN_S + 62)
-    assert breaker.circuit(OPEN_S + 62) == "closed"
-
-
-def test_only_so_many_callers_probe_at_once() -> None:
-    breaker = opened()
-    admitted = [breaker.admit(OPEN_S, number) for number in range(20)]
-    assert admitted.count(None) == PROBES
-
-
-def test_probes_of_several_callers_open_it_again() -> None:
-    breaker = opened()
-    for number in range(FAILURES):
-        assert breaker.admit(OPEN_S, number) is None
-    for number in range(FAILURES):
-        breaker.failed("timeout", "crm said nothing.", OPEN_S, number)
-    assert breaker.circuit(OPEN_S + 2 * OPEN_S - 1) == "open"
-
-
 def test_no_single_caller_opens_it() -> None:
     """A call that takes too long, or that breaks the server, may do so because of what it asks."""
     breaker = CircuitBreaker()
