@@ -5,7 +5,7 @@ import typing
 
 if typing.TYPE_CHECKING:
     from gatepost.config.pack_registration import PackRegistration
-    from gatepost.config.pack_settings import PackSettings, SettingFault
+    from gatepost.config.pack_settings import CredentialUse, PackSettings, SettingFault
     from gatepost.policy.approvals.scripts import (
         FoundScripts,
         Script,
@@ -18,6 +18,7 @@ if typing.TYPE_CHECKING:
     from gatepost.tools.content import (
         Audio,
         Contents,
+        File,
         Icon,
         Image,
         ListedResource,
@@ -35,10 +36,12 @@ if typing.TYPE_CHECKING:
         Workspace,
         WorkspaceUsage,
     )
+    from gatepost.tools.dependency import Depends
     from gatepost.tools.effects import Effects, FileWrite, SettingsLookup
     from gatepost.tools.elicitation import Elicitation, ElicitationResult, Roots, UrlElicitation
     from gatepost.tools.failure import Failure, FailureKind, ToolFailure
     from gatepost.tools.json_shape import decoded
+    from gatepost.tools.methods import tool_method
     from gatepost.tools.pack import Pack
     from gatepost.tools.raw_schema import validator_of
     from gatepost.tools.sampling import Sampled, Sampling
@@ -49,6 +52,8 @@ __all__ = [
     "Audio",
     "CallContext",
     "Contents",
+    "CredentialUse",
+    "Depends",
     "Effects",
     "Elicitation",
     "ElicitationResult",
@@ -56,6 +61,7 @@ __all__ = [
     "Entry",
     "Failure",
     "FailureKind",
+    "File",
     "FileHead",
     "FileWrite",
     "FoundScripts",
@@ -89,12 +95,13 @@ __all__ = [
     "WorkspaceUsage",
     "decoded",
     "is_reference",
+    "tool_method",
     "validator_of",
 ]
 
 _PLACES = {
     "gatepost.config.pack_registration": ("PackRegistration",),
-    "gatepost.config.pack_settings": ("PackSettings", "SettingFault"),
+    "gatepost.config.pack_settings": ("CredentialUse", "PackSettings", "SettingFault"),
     "gatepost.policy.approvals.scripts": (
         "FoundScripts",
         "Script",
@@ -107,6 +114,7 @@ _PLACES = {
     "gatepost.tools.content": (
         "Audio",
         "Contents",
+        "File",
         "Icon",
         "Image",
         "ListedResource",
@@ -124,10 +132,12 @@ _PLACES = {
         "Workspace",
         "WorkspaceUsage",
     ),
+    "gatepost.tools.dependency": ("Depends",),
     "gatepost.tools.effects": ("Effects", "FileWrite", "SettingsLookup"),
     "gatepost.tools.elicitation": ("Elicitation", "ElicitationResult", "Roots", "UrlElicitation"),
     "gatepost.tools.failure": ("Failure", "FailureKind", "ToolFailure"),
     "gatepost.tools.json_shape": ("decoded",),
+    "gatepost.tools.methods": ("tool_method",),
     "gatepost.tools.pack": ("Pack",),
     "gatepost.tools.sampling": ("Sampled", "Sampling"),
     "gatepost.tools.raw_schema": ("validator_of",),

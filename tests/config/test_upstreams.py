@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.check.pack_loading import load
+from gatepost.check.pack_loading import Toolbox, load
 from gatepost.check.problems import problems
 from gatepost.config.settings import Config
 from gatepost.upstreams.configured import ConfiguredUpstreams
@@ -191,6 +191,7 @@ CREDENTIALS: dict[str, dict[str, Any]] = {
     "key and secret": {**CLIENT, "method": "private_key_jwt"},
     "nothing to send": {"type": "static", "tenants": ["acme"]},
     "header": {"type": "static", "tenants": ["acme"], "headers": {"Cookie": "secret:A"}},
+    "host": {**CLIENT, "hosts": ["*.example.com"]},
 }
 
 
@@ -201,6 +202,47 @@ def test_a_wrong_credential_is_told(name: str) -> None:
 
     assert problem.id == "config.E150"
     assert "the-key-itself" not in problem.message + problem.hint
+
+
+API = {"document": "petstore.yaml", "base_url": "https://api.example.com/v1", "credential": "crm"}
+PACK_CREDENTIALS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "right": (API, {"hosts": ["api.example.com"]}, ""),
+    "base url of the description": ({**API, "base_url": ""}, {"hosts": ["api.example.com"]}, ""),
+    "unknown": ({**API, "credential": "cmr"}, {}, "there is no credential 'cmr'"),
+    "no hosts": (API, {}, "names no hosts"),
+    "another host": (API, {"hosts": ["example.com"]}, "is not for api.example.com"),
+    "another port": (API, {"hosts": ["api.example.com:8443"]}, "is not for api.example.com"),
+    "plain http": (
+        {**API, "base_url": "http://api.example.com"},
+        {"hosts": ["api.example.com"]},
+        "is not sent to http://api.example.com",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PACK_CREDENTIALS)
+def test_the_credential_of_a_packs_table_is_checked(name: str, tmp_path: Path) -> None:
+    """`packs.openapi.apis.NAME.credential` exists, and is for the API's host."""
+    api, hosts, reason = PACK_CREDENTIALS[name]
+    document = tmp_path / "petstore.yaml"
+    document.write_text("openapi: 3.1.0", encoding="utf-8")
+    config = msgspec.convert(
+        {
+            "resource": "https://mcp.example.com/mcp",
+            "packs": {"openapi": {"apis": {"pets": {**api, "document": str(document)}}}},
+            "credentials": {"crm": {**CLIENT, **hosts}},
+        },
+        Config,
+    )
+    told = [
+        one
+        for one in problems(config, Toolbox(packs=(), problems=()))
+        if one.setting.startswith("packs.openapi")
+    ]
+
+    assert [one.id for one in told] == (["config.E150"] if reason else [])
+    assert all(reason in one.message for one in told)
+    assert all(one.setting == "packs.openapi.apis.pets.credential" for one in told)
 
 
 def test_an_upstream_that_chooses_the_authorization_server_is_warned_of() -> None:

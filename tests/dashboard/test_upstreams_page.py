@@ -1,7 +1,7 @@
 """The upstreams page: health, changes and their acceptance, for administrators of the tenant."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
@@ -102,6 +102,39 @@ def test_only_the_changes_that_the_visitor_saw_are_accepted(dashboard: Dashboard
 
     assert (stale.status_code, unknown.status_code) == (409, 409)
     assert "delete_all" in page
+
+
+def test_what_a_refresh_brings_meanwhile_is_not_accepted(
+    dashboard: DashboardServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by the button for one change, nor by the one for all that the visitor saw."""
+    server = added(dashboard, "racing")
+    upstreams = dashboard.services.upstreams.services
+    store, catalogues = upstreams.store.catalogues, upstreams.administration._catalogues
+    late = Change(section="tools", key="pay", before=None, after={"name": "pay"}, digest="e" * 64)
+    accept = catalogues.accept
+
+    async def meanwhile(server: UpstreamServer, digests: Sequence[str]) -> Catalogue | None:
+        catalogue = await store.get("acme", server.id)
+        assert catalogue is not None
+        more = msgspec.structs.replace(catalogue, changes=(*catalogue.changes, late))
+        await store.put("acme", more)
+        return await accept(server, digests)
+
+    monkeypatch.setattr(catalogues, "accept", meanwhile)
+    with dashboard.guest("alice") as alice:
+        page = alice.get("/upstreams").text
+        place = page.index(f"/upstreams/{server.id}/accept")
+        seen = re.search(r'name="seen" value="([0-9a-f]{64})"', page[place:])
+        assert seen is not None
+        answer = alice.post(f"/upstreams/{server.id}/accept", {"seen": seen[1]})
+
+    left = dashboard.run(store.get("acme", server.id))
+    pins, _ = dashboard.run(store.pins("acme", server.id))
+    assert answer.status_code == 303
+    assert [one.key for one in left.changes] == ["pay"]
+    assert pins.get("tools", "pay") is None
+    assert pins.get("tools", "delete_all") is not None
 
 
 def test_accepting_a_change_is_put_on_record(dashboard: DashboardServer) -> None:

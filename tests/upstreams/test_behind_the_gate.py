@@ -45,6 +45,10 @@ def crm() -> fastmcp.FastMCP[Any]:
     def about() -> str:
         return "A small CRM."
 
+    @server.resource("ui://crm/customer", mime_type="text/html;profile=mcp-app")
+    def page() -> str:
+        return "<p>A customer"
+
     @server.prompt
     def greet(name: str) -> str:
         """Greet a customer."""
@@ -119,6 +123,17 @@ def test_tools_of_an_upstream_are_listed_and_called(server: Server) -> None:
     assert {"mcp_crm__delete_customer", "mcp_crm__fail", "echo"} <= names
     answer = acme.call("mcp_crm__get_customer", {"number": 7})
     assert (answer.status, answer.json) == (200, {"number": 7, "name": "Ada"})
+
+
+def test_rest_says_what_the_tool_of_a_page_is_called(server: Server) -> None:
+    """The page of an MCP App knows only the server's own name; MCP finds it, REST names it."""
+    acme = of(server, "acme")
+    listed(acme, "mcp_crm__get_customer")
+    answer = acme.call("get_customer", {"number": 7})
+    assert answer.error == (404, "not_found")
+    assert "has the name mcp_crm__get_customer" in answer.json["message"]
+    globex = of(server, "globex")
+    assert globex.call("get_customer").json["message"] == "Unknown tool: get_customer"
 
 
 def test_a_tenant_has_only_its_own_upstreams(server: Server) -> None:

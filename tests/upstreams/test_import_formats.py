@@ -119,7 +119,7 @@ def test_a_registry_document() -> None:
 
     assert remote.settings.url == "https://mcp.example.com/mcp"
     assert remote.settings.api_key == "secret:AUTHORIZATION"
-    assert remote.settings.headers == {"X-Region": "env:REGION"}
+    assert remote.settings.headers == {"X-Region": "secret:X_REGION"}
     assert package.settings.command == "npx"
     assert package.settings.args == ("-y", "@example/weather-mcp@1.0.2", "--units", "metric")
     assert package.settings.env == {"WEATHER_API_KEY": "secret:WEATHER_API_KEY"}

@@ -15,7 +15,14 @@ from gatepost.upstreams.assembly import Listed, assembled
 from gatepost.upstreams.catalogue import Catalogue, Section
 from gatepost.upstreams.connection import ServerDescription
 from gatepost.upstreams.listing import read_list
-from gatepost.upstreams.offers import WORST, ServerOffers, is_chosen, scopes_of, server_offers
+from gatepost.upstreams.offers import (
+    GRACE_S,
+    WORST,
+    ServerOffers,
+    is_chosen,
+    scopes_of,
+    server_offers,
+)
 from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.source import merged
@@ -74,7 +81,7 @@ async def test_a_tool_is_offered_as_it_is() -> None:
     assert offer.input_schema == definition["inputSchema"]
     assert offer.output_schema == {"type": "object"}
     assert offer.meta == definition["_meta"]
-    assert (offer.pack, offer.timeout_s) == ("mcp_crm", 7.0)
+    assert (offer.pack, offer.timeout_s) == ("mcp_crm", 7.0 + GRACE_S)
     assert offer.icons[0].src == "https://example.com/a.png"
     assert offer.origin is not None
     assert msgspec.structs.astuple(offer.origin) == (
@@ -338,3 +345,14 @@ def test_a_tool_named_like_a_built_in_one_does_not_replace_it(name: str) -> None
     made = offered(registered(), tools=[tool(name)] if name else [tool("a")])
 
     assert all(one.name.startswith("mcp_crm__") for one in made.offers)
+
+
+def test_a_schema_is_compiled_once() -> None:
+    """To compile a thousand takes a second, and servers of one vendor have the same."""
+    first, second = registered("one"), registered("two")
+    checks = [one_tool(server, tool("get_user")).check for server in (first, second, first)]
+    assert len(set(checks)) == 1
+    other = one_tool(first, tool("get_user", inputSchema={"type": "object", "required": ["a"]}))
+    assert other.check not in checks
+    with pytest.raises(ToolFailure):
+        other.check(b"{}")

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 
 from gatepost.config.credentials import CredentialSettings
+from gatepost.config.pack_settings import CredentialUse, PackSettings
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.settings import Config
-from gatepost.secrets.names import REFERENCE_PREFIX, is_reference
+from gatepost.secrets.hosts import checked_hosts, destination
+from gatepost.secrets.names import REFERENCE_PREFIX, SecretRefused, is_reference
 from gatepost.upstreams.fields import SCOPE, InvalidField, checked_header_names
+from gatepost_authz.address_policy import ToolAddressPolicy
 from gatepost_authz.addresses import url_problem
 from gatepost_authz.client_authentication import signing_key
 from gatepost_authz.config import Problem
@@ -44,7 +47,61 @@ def problems(config: Config) -> Iterator[Problem]:
                     f"remove `{field}`, or change `type`",
                     setting=f"{place}.{field}",
                 )
+        try:
+            checked_hosts(one.hosts)
+        except SecretRefused as refused:
+            hint = 'write hosts as ["api.example.com", "api.example.com:8443"]'
+            yield Problem(CODE, str(refused), hint, setting=f"{place}.hosts")
         yield from (_static if one.type == "static" else _client)(one, place)
+
+
+def pack_problems(config: Config, pack: str, table: PackSettings) -> Iterator[Problem]:
+    """Yield the problems of the credentials that a pack's table names."""
+    reach = ToolAddressPolicy(config.network.allow_hosts)
+    for use in table.credential_uses():
+        setting = f"packs.{pack}.{use.setting}"
+        found = config.credentials.get(use.name)
+        if found is None:
+            yield Problem(
+                CODE,
+                f"there is no credential {use.name[:80]!r}",
+                f"add a [credentials.{use.name[:80]}] table, or correct the name",
+                setting=setting,
+            )
+        elif not found.hosts:
+            yield Problem(
+                CODE,
+                f"the credential {use.name!r} names no hosts, so no pack may use it",
+                f"name the API's host in credentials.{use.name}.hosts",
+                setting=setting,
+            )
+        elif use.url:
+            yield from _place_problem(found, use, reach, setting)
+
+
+def _place_problem(
+    found: CredentialSettings, use: CredentialUse, reach: ToolAddressPolicy, setting: str
+) -> Iterator[Problem]:
+    try:
+        place, hosts = destination(use.url, reach), checked_hosts(found.hosts)
+    except SecretRefused:
+        return  # reported at the table
+    except ValueError as problem:
+        hint = "use https, or allow the host in network.allow_hosts"
+        yield Problem(
+            CODE,
+            f"the credential {use.name!r} is not sent to {use.url}: {problem}",
+            hint,
+            setting=setting,
+        )
+        return
+    if place not in hosts:
+        yield Problem(
+            CODE,
+            f"the credential {use.name!r} is not for {place}",
+            f"add it to credentials.{use.name}.hosts, or use another credential",
+            setting=setting,
+        )
 
 
 def reference_problem(value: str, setting: str, code: str = CODE) -> Iterator[Problem]:

@@ -85,6 +85,10 @@ def _packs(config: Config) -> Iterator[Problem]:
         for fault in table.faults():
             setting = f"packs.{name}.{fault.setting}"
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
+        if any(table.credential_uses()):
+            # By name, as in `problems`.
+            uses = import_module("gatepost.check.credentials").pack_problems
+            yield from uses(config, name, table)
     known = registrations().packs
     for name in config.tools.packs:
         if name in known and known[name].registration.problems:
@@ -122,17 +126,17 @@ def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
                 "keys.ring",
             )
         return
-    if not ring.startswith("file:"):
+    if not REFERENCE.match(ring):
         # The value is not shown, because it may be the secret itself.
         yield Problem(
             "config.E005",
             "`keys.ring` holds a value instead of a reference",
-            'write ring = "file:keyring.json"',
+            'write ring = "file:keyring.json", or "env:NAME" for a variable with its content',
             setting="keys.ring",
         )
         return
     try:
-        KeyRing.load(ring)
+        KeyRing.load(ring, group_read=config.keys.group_read)
     except KeyRingError as error:
         yield Problem("config.E007", str(error), setting="keys.ring")
 

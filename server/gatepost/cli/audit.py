@@ -221,7 +221,7 @@ def _ring(config: Config) -> KeyRing:
             "There is no key ring, so signatures cannot be checked. Run `gatepost keyring new` and "
             'set [keys] ring = "file:keyring.json".'
         )
-    return KeyRing.load(config.keys.ring)
+    return KeyRing.load(config.keys.ring, group_read=config.keys.group_read)
 
 
 def _at_the_trail(config: Config, do: Callable[[Records, KeyRing], Awaitable[T]]) -> T:

@@ -110,7 +110,7 @@ def diff(name: str, tenant: str, path: Path) -> None:
         click.echo(f"No changes of {name} wait.")
         return
     for change in catalogue.changes:
-        click.echo(f"{difference(change)}\ndigest {change.digest or '(it is gone)'}\n")
+        click.echo(f"{difference(change)}\ndigest {change.digest}\n")
     raise click.exceptions.Exit(1)
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -131,6 +132,8 @@ def resolved(reference: str, server: ImportedServer) -> str:
         value = os.environ.get(name, "")
         if not value:
             raise click.ClickException(f"The environment variable {name} is not set.")
+        host = urlsplit(server.settings.url).netloc
+        click.echo(f"The value of the environment variable {name} is stored, to be sent to {host}.")
         return value
     return server.values.get(name) or secret(f"Secret {name} of {server.settings.name}")
 

@@ -15,11 +15,25 @@ class SettingFault(NamedTuple):
     hint: str = ""
 
 
+class CredentialUse(NamedTuple):
+    """A `[credentials.NAME]` table with which requests of a pack sign in."""
+
+    setting: str
+    """The setting that names it, within the pack's table."""
+    name: str
+    url: str = ""
+    """Where the requests go; empty if only the running pack knows."""
+
+
 class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base of one pack's table; the pack's tools get it by `ctx.settings(ItsType)`."""
 
     def faults(self) -> Iterator[SettingFault]:
         """Yield what is wrong with the values, beyond their types."""
+        yield from ()
+
+    def credential_uses(self) -> Iterator[CredentialUse]:
+        """Yield the credentials that the table names, so that `gatepost check` looks at them."""
         yield from ()
 
     @property

@@ -82,13 +82,13 @@ class ToolsPage:
         chosen = query.get("caller", "")
         caller = next((one for one in callers if key_of(one) == chosen), None)
         entered = query.get("scopes", "")[:MOST_SCOPES]
-        somebody = None
+        judged = None
         if caller is not None:
-            somebody = JudgedCaller(caller=caller, known=True)
+            judged = JudgedCaller(caller=caller, known=True)
         elif "scopes" in query:
-            somebody = self._entered(visit.tenant, entered)
+            judged = self._entered(visit.tenant, entered)
         runner, policies, baseline = self._runner(), self._policies(), self._baseline
-        who = somebody.caller if somebody else self._entered(visit.tenant, "").caller
+        who = judged.caller if judged else self._entered(visit.tenant, "").caller
         await runner.registry.ready(who)
         tools = runner.registry.known_tools(who)
         found = [(tool.name, policies.of(tool)) for tool in tools]
@@ -97,8 +97,8 @@ class ToolsPage:
             ToolRow(
                 tool=tool,
                 rules=rules_of(plan.get(tool.name)),
-                standing=standing(tool, somebody.caller, runner, plan, baseline=baseline)
-                if somebody
+                standing=standing(tool, judged.caller, runner, plan, baseline=baseline)
+                if judged
                 else None,
             )
             for tool in tools
@@ -113,7 +113,7 @@ class ToolsPage:
             kept=f"{KEPT_S / 86_400:g} days",
             chosen=chosen if caller else "",
             entered=entered,
-            somebody=somebody,
+            judged=judged,
         )
 
     def _entered(self, tenant: str, entered: str) -> JudgedCaller:

@@ -95,7 +95,7 @@ class UpstreamsPage:
                 visit, status=409, problem="The changes are others by now. Look at them again."
             )
         try:
-            chosen = (digest,) if digest else None
+            chosen = (digest,) if digest else tuple(one.digest for one in changes)
             await self._administration.accept(server, chosen, _actor(visit))
         except Conflict as conflict:
             return await self._page(visit, status=409, problem=conflict.message)

@@ -143,12 +143,12 @@ class Dispatch:
             if ruling is Ruling.ALONE:
                 return await self._sessionless.request(exchange, message, identity, params, problem)
             await self._server.count(exchange.caller)
+            if ruling is Ruling.HANDSHAKE:
+                return await self._sessions.initialize(exchange, message, identity)
         except StoreUnavailable as outage:
             return self._legacy.unavailable(exchange.request_id, identity, outage)
         except JsonRpcError as limited:
             return self._legacy.refused(identity, limited)
-        if ruling is Ruling.HANDSHAKE:
-            return self._sessions.initialize(exchange, message, identity)
         return self._refuse(ruling, exchange.headers, identity, params)
 
     async def notification(

@@ -24,7 +24,8 @@ Opener = Callable[[McpServer, Exchange, bytes, Params], Awaitable[EventStream]]
 
 async def discover(server: McpServer, ask: McpRequest) -> bytes:
     """Answer `server/discover`."""
-    return server.discovery
+    await server.registry.ready(ask.caller)
+    return server.discovery(ask.caller)
 
 
 async def ping(server: McpServer, ask: McpRequest) -> bytes:

@@ -111,7 +111,8 @@ class McpServer:
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
         }
-        self.discovery = _encode(shown)
+        self._discovery = shown
+        self._discovery_json = _encode(shown)
 
     def may_ask(self, caller: TenantContext, name: str) -> bool:
         """Return whether calls of the tenant's own tool may have to wait for an approval."""
@@ -145,8 +146,19 @@ class McpServer:
                 return limited
         return refusal
 
-    def introduction(self, version: str) -> bytes:
-        """Return the result of `initialize`."""
+    def discovery(self, caller: TenantContext) -> bytes:
+        """Return the result of `server/discover`; raises StoreUnavailable."""
+        instructions = self._instructions(caller)
+        if not instructions:
+            return self._discovery_json
+        return _encode(self._discovery | {"instructions": instructions})
+
+    def _instructions(self, caller: TenantContext) -> str:
+        registry = self.registry
+        return registry.visible(caller).instructions if registry.source is not None else ""
+
+    def introduction(self, version: str, caller: TenantContext) -> bytes:
+        """Return the result of `initialize`; raises StoreUnavailable."""
         shown: dict[str, Any] = {
             "protocolVersion": version,
             "capabilities": self.capabilities,
@@ -154,6 +166,8 @@ class McpServer:
         }
         if self.info.title and version != "2025-03-26":
             shown["serverInfo"]["title"] = self.info.title
+        if instructions := self._instructions(caller):
+            shown["instructions"] = instructions
         return _encode(shown)
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:

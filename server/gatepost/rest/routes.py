@@ -98,6 +98,14 @@ class RestRoutes:
         await self._registry.ready(caller)
         return RestResponse(200, self._descriptors.of(caller))
 
+    async def _unknown(self, caller: TenantContext, name: str) -> RestRefusal:
+        # The same words for a tool that is not there and one that this caller cannot reach.
+        message = f"Unknown tool: {name[:SHOWN_CHARACTERS]}"
+        meant = await self._registry.called_name(caller, name)
+        if meant != name:
+            message = f"{message}. Here the tool of this MCP App has the name {meant}."
+        return RestRefusal(404, "not_found", message)
+
     async def _called(self, scope: Scope, receive: Receive) -> RestResponse:
         try:
             require_method(scope, "POST")
@@ -123,9 +131,7 @@ class RestRoutes:
                 receive, work, caller, self._exchange.running_requests
             )
         except UnknownTool as unknown:
-            # The same words for a tool that is not there and one that this caller cannot reach.
-            name = unknown.name[:SHOWN_CHARACTERS]
-            raise RestRefusal(404, "not_found", f"Unknown tool: {name}") from None
+            raise await self._unknown(caller, unknown.name) from None
         except MissingCapability as missing:
             raise responses.unable(missing) from None
         except TenantSuspended:

@@ -261,9 +261,7 @@ class FetchedCatalogues:
         """Fetch the catalogue now; raises ConnectionFailure."""
         return await self._refresher.refresh(server.tenant, server.id)
 
-    async def accept(
-        self, server: UpstreamServer, digests: Sequence[str] | None
-    ) -> Catalogue | None:
+    async def accept(self, server: UpstreamServer, digests: Sequence[str]) -> Catalogue | None:
         """Accept changes of the stored catalogue."""
         await self._store.catalogues.accept(server, digests)
         return await self._store.catalogues.get(server.tenant, server.id)

@@ -135,9 +135,9 @@ def excess(body: bytes, most: int) -> str | None:
     return None
 
 
-def too_deep(body: bytes) -> bool:
-    """Return whether well-formed JSON is nested deeper than the limit."""
-    if count(body, b"{") + count(body, b"[") <= NESTING:
+def too_deep(body: bytes, most: int = NESTING) -> bool:
+    """Return whether well-formed JSON is nested deeper than *most* levels."""
+    if count(body, b"{") + count(body, b"[") <= most:
         return False
     brackets = outside_strings(body).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(SHALLOW):
@@ -146,7 +146,7 @@ def too_deep(body: bytes) -> bool:
     level = 0
     for hill in brackets.split(b"]["):
         up = len(hill.rstrip(b"]"))
-        if level + up > NESTING - SHALLOW:
+        if level + up > most - SHALLOW:
             return True
         level += 2 * up - len(hill)
     return False

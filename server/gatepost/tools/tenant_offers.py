@@ -8,6 +8,7 @@ import msgspec
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.function import NAME
 from gatepost.tools.offers import Prompt, Template, derived_of
+from gatepost.tools.server_instructions import ServerInstructions
 from gatepost_authz.caller import TenantContext
 
 UPSTREAM_PREFIX = "mcp_"
@@ -69,7 +70,7 @@ class TenantOffers:
     not in the grammar of names is left out.
     """
 
-    __slots__ = ("__weakref__", "agents", "entries", "offers", "ttl_ms")
+    __slots__ = ("__weakref__", "agents", "entries", "instructions", "offers", "ttl_ms")
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class TenantOffers:
         *,
         agents: Mapping[str, Agent] | None = None,
         ttl_ms: int | None = None,
+        instructions: tuple[ServerInstructions, ...] = (),
     ) -> None:
         first: dict[tuple[str, str], Offer] = {}
         for offer in offers:
@@ -87,6 +89,7 @@ class TenantOffers:
         self.entries = entries_of(self.offers)
         self.agents = agents or {}
         """By client id; other clients see everything that their scopes reach."""
+        self.instructions = instructions
         self.ttl_ms = ttl_ms
         """The shortest time that a list of these offers stays fresh; None: no upstream says."""
 

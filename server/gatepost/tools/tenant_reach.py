@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
 from gatepost.tools.app_calls import app_tools
 from gatepost.tools.offers import ResourceOffer, Template
+from gatepost.tools.server_instructions import told
 from gatepost.tools.tenant_offers import Agent, OwnedOffer, TenantOffers, by_weight
 from gatepost.tools.visible import Visible
 from gatepost_authz.caller import TenantContext
@@ -71,6 +72,7 @@ class TenantReach:
         )
         self._apps = app_tools(self._own.entries)
         self._agents, self._ttl_ms = beside.agents, beside.ttl_ms
+        self._instructions = beside.instructions
         self._all = sorted(
             (*enabled.entries, *self._own.entries), key=lambda entry: entry.offer.key
         )
@@ -151,12 +153,16 @@ class TenantReach:
         visible = self._visible.get(key)
         if visible is None:
             reached = [one.offer for one in self._all if self._shows(one, caller, agent)]
+            servers = {one.origin.server_id for one in reached if one.origin is not None}
+            instructions = told(one for one in self._instructions if one.server_id in servers)
             if agent is not None and agent.mode == "search" and not whole:
                 reached = [one for one in reached if not isinstance(one, Tool)]
                 reached = [*self._search.values(), *reached]
             if len(self._visible) >= REMEMBERED_SETS:
                 self._visible.pop(next(iter(self._visible)))
-            visible = self._visible[key] = Visible(reached, ttl_ms=self._ttl_ms)
+            visible = self._visible[key] = Visible(
+                reached, ttl_ms=self._ttl_ms, instructions=instructions
+            )
         return visible
 
     def tool(self, name: str) -> Tool | None:

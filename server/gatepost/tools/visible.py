@@ -20,6 +20,7 @@ class Visible:
         "__weakref__",
         "documents",
         "index",
+        "instructions",
         "listers",
         "prompts",
         "skills",
@@ -28,7 +29,9 @@ class Visible:
         "ttl_ms",
     )
 
-    def __init__(self, offers: Iterable[Offer], *, ttl_ms: int | None = None) -> None:
+    def __init__(
+        self, offers: Iterable[Offer], *, ttl_ms: int | None = None, instructions: str = ""
+    ) -> None:
         reached = list(offers)
         self.tools = of_kind(Tool, reached)
         self.documents = of_kind(ResourceOffer, reached)
@@ -38,6 +41,8 @@ class Visible:
         self.skills = of_kind(Skill, reached)
         self.ttl_ms = ttl_ms
         """How long the lists stay fresh; None: as long as others."""
+        self.instructions = instructions
+        """What the servers behind these offers say to agents; empty without any."""
         self.index: Any = None
         """The search index of the tools, made by the first search."""
 

@@ -47,10 +47,8 @@ class Catalogues(Protocol):
     async def refresh(self, server: UpstreamServer) -> Catalogue:
         """Fetch the catalogue now; raises ConnectionFailure."""
 
-    async def accept(
-        self, server: UpstreamServer, digests: Sequence[str] | None
-    ) -> Catalogue | None:
-        """Accept the changes with these digests, or all (None), and return the catalogue."""
+    async def accept(self, server: UpstreamServer, digests: Sequence[str]) -> Catalogue | None:
+        """Accept the changes with these digests and return the catalogue."""
 
 
 Forget = Callable[[UpstreamServer], Awaitable[None]]
@@ -178,7 +176,9 @@ class UpstreamAdministration:
         ]
         if not changes:
             raise Conflict("None of these changes waits any more. Look at what waits now.")
-        catalogue = await self._catalogues.accept(server, digests)
+        # Not "all": a refresh may bring others meanwhile, which the administrator has not seen.
+        chosen = [one.digest for one in changes]
+        catalogue = await self._catalogues.accept(server, chosen)
         for one in changes:
             await self._note(
                 "accepted", server, actor, {"definition": one.key, "digest": one.digest}

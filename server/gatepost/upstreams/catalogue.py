@@ -41,7 +41,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before: Mapping[str, Any] | None
     after: Mapping[str, Any] | None
     digest: str
-    """The digest to accept; empty if the definition is gone."""
+    """The digest to accept: that of the new definition, or of the fact that one is gone."""
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from gatepost.tools.raw_schema import DATA, checker
+from gatepost.tools.raw_schema import DATA
+from gatepost.upstreams.compiled_schemas import compiled
 
 MOST_TITLE = 256
 MOST_DESCRIPTION = 8_192
@@ -89,7 +90,7 @@ def usable_input(schema: Mapping[str, Any]) -> None:
 def usable(schema: Mapping[str, Any], which: str) -> None:
     """Raise Unusable unless a schema can check values."""
     try:
-        checker(schema)
+        compiled(schema)
     except (ValueError, TypeError, AttributeError, RecursionError) as problem:
         raise Unusable(f"its {which} schema cannot be used: {shown(str(problem))}") from None
 

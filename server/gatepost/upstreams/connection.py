@@ -110,6 +110,8 @@ class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str | None = None
     idempotency_key: str | None = None
     correlation: str | None = None
+    caller: tuple[str, ...] | None = None
+    """The caller's `principal_key`, so that no caller takes all requests that may run at once."""
     timeout_s: float = 60.0
     idle_s: float = 30.0
     max_bytes: int = 4_000_000

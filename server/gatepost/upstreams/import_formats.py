@@ -292,16 +292,26 @@ def _arguments(given: list[Any]) -> Iterator[str]:
 
 
 def _named(entry: Mapping[str, Any], member: str) -> Iterator[tuple[str, str]]:
-    """Yield headers or variables; a secret that the file leaves open becomes a placeholder."""
+    """
+    Yield headers or variables; a secret that the file leaves open becomes a placeholder.
+
+    So does a reference: a stranger wrote the document, and must not choose what of this machine's
+    environment and files its server gets.
+    """
     for one in _objects(entry, member):
         name, value = one.get("name"), one.get("value", one.get("default"))
         if not isinstance(name, str):
             continue
-        if one.get("isSecret") or one.get("is_secret") or not isinstance(value, str):
+        is_secret = one.get("isSecret") or one.get("is_secret")
+        if is_secret or not isinstance(value, str) or _refers(value):
             wanted = re.sub(r"[^A-Za-z0-9_]", "_", name)
             bearer = name.lower() == "authorization"
             value = f"{'Bearer ' if bearer else ''}${{input:{wanted.strip('_') or 'secret'}}}"
         yield name, value
+
+
+def _refers(value: str) -> bool:
+    return bool(PLACEHOLDER.search(value) or REFERENCE.search(value))
 
 
 def _objects(entry: Mapping[str, Any], member: str) -> Iterator[Mapping[str, Any]]:

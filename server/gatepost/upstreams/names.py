@@ -38,6 +38,11 @@ def offered_name(server: str, tool: str) -> str:
     return f"{head}{_part(tool)[:room].rstrip('_')}_{_digest(server, tool)}"
 
 
+def tool_prefix(server: str) -> str:
+    """Return what the names of a server's tools begin with."""
+    return offered_name(server, "x").rpartition(SEPARATOR)[0] + SEPARATOR
+
+
 def server_scope(server: str) -> str:
     """Return the scope that a server's tools need if no pattern covers them: `mcp:{server}`."""
     if _SCOPE.fullmatch(server):

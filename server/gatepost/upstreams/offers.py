@@ -21,13 +21,14 @@ from gatepost.tools.content import Icon, Relevance
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.offers import Completer, Prompt, PromptArgument, ResourceOffer, Template
 from gatepost.tools.prompt import completer
-from gatepost.tools.raw_schema import checker
 from gatepost.tools.resource import NO_DOCUMENT, Read
 from gatepost.tools.secret import secret_arguments
+from gatepost.tools.tenant_offers import UPSTREAM_SEPARATOR
 from gatepost.tools.uri_template import UriTemplate, is_uri
 from gatepost.upstreams.catalogue import Catalogue, Definition, LeftOut
 from gatepost.upstreams.cleaning import shown
-from gatepost.upstreams.names import offered_name, server_scope
+from gatepost.upstreams.compiled_schemas import compiled
+from gatepost.upstreams.names import offered_name, server_scope, tool_prefix
 from gatepost.upstreams.server import UpstreamServer
 from gatepost_authz.challenge import words
 
@@ -35,6 +36,8 @@ Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 WORST = Effects(read_only=False, destructive=True, idempotent=False, open_world=True)
 """What a tool of an untrusted upstream may do, whatever it says of itself."""
+GRACE_S = 1.0
+"""How much later a call ends here than at its upstream, whose failure says more and is counted."""
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 
 
@@ -133,7 +136,7 @@ class _ServerOfferBuilder:
         self._server, self._calls = server, calls
         self._capabilities = catalogue.capabilities
         self._completes = "completions" in catalogue.capabilities
-        self._pack = offered_name(server.name, "x").rpartition("__")[0]
+        self._pack = tool_prefix(server.name).removesuffix(UPSTREAM_SEPARATOR)
 
     def offer(self, definition: Definition) -> Offer:
         """Return the offer of a definition; raises ValueError or TypeError."""
@@ -152,7 +155,7 @@ class _ServerOfferBuilder:
             "title": value.get("title"),
             "icons": tuple(msgspec.convert(value.get("icons", []), list[Icon])),
             "scopes": scopes_of(server, definition.key),
-            "timeout_s": server.timeout_s,
+            "timeout_s": server.timeout_s + GRACE_S,
             "pack": self._pack,
             "origin": Origin(server.id, server.name, definition.key, definition.digest),
             "meta": value.get("_meta", {}),
@@ -164,7 +167,7 @@ class _ServerOfferBuilder:
         annotations = msgspec.convert(value.get("annotations", {}), Annotations)
         return Tool(
             name=offered_name(server.name, server.renames.get(definition.key, definition.key)),
-            check=checker(schema),
+            check=compiled(schema),
             invoke=self._calls.tool(server, definition),
             input_schema=schema,
             output_schema=value.get("outputSchema"),

@@ -90,7 +90,7 @@ def review(pin: Pin, pins: Pins, found: Collection[Found], whole: Collection[Sec
         else:
             changes.append(_change(one, before))
     changes += [
-        Change(section=section, key=key, before=one.value, after=None, digest="")
+        Change(section=section, key=key, before=one.value, after=None, digest=_gone_digest(one))
         for (section, key), one in gone.items()
     ]
     kept = pins.changed(fresh) if fresh else pins
@@ -126,7 +126,7 @@ def accept(pins: Pins, changes: Iterable[Change], digests: Collection[str] | Non
             None if change.after is None else PinnedDefinition(change.digest, change.after),
         )
         for change in changes
-        if digests is None or (change.digest and change.digest in digests)
+        if digests is None or change.digest in digests
     )
 
 
@@ -165,6 +165,10 @@ def _change(one: Found, before: PinnedDefinition | None) -> Change:
         after=one.value,
         digest=one.digest,
     )
+
+
+def _gone_digest(pinned: PinnedDefinition) -> str:
+    return digest_of({"gone": pinned.digest})
 
 
 def _gone(

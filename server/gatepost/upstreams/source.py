@@ -12,10 +12,12 @@ import structlog
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.api import Offer
 from gatepost.tools.offers import ResourceOffer, Template
+from gatepost.tools.server_instructions import ServerInstructions
 from gatepost.tools.tenant_offers import Agent, TenantOffers
 from gatepost.upstreams.agents import AgentRegistration
 from gatepost.upstreams.catalogue import Catalogue, LeftOut, same_content
 from gatepost.upstreams.cleaning import shown
+from gatepost.upstreams.names import tool_prefix
 from gatepost.upstreams.offers import OfferCalls, ServerOffers, server_offers
 from gatepost.upstreams.server import UpstreamServer
 from gatepost.upstreams.store import UpstreamStore
@@ -182,7 +184,18 @@ class UpstreamOffers:
         offers, left_out = merged(built, self._own)
         kept.left_out = left_out
         ttl_ms = min((one.ttl_ms for _, one in catalogues), default=None)
-        made = TenantOffers(offers, agents=_agents(agents), ttl_ms=ttl_ms)
+        made = TenantOffers(
+            offers,
+            agents=_agents(agents),
+            ttl_ms=ttl_ms,
+            instructions=tuple(
+                ServerInstructions(
+                    server.id, shown(server.name), tool_prefix(server.name), catalogue.instructions
+                )
+                for server, catalogue in catalogues
+                if catalogue.instructions
+            ),
+        )
         if kept.offers is None or not _same(kept.offers, made):
             kept.offers = made
 
@@ -274,6 +287,8 @@ def _agents(agents: Iterable[AgentRegistration]) -> Mapping[str, Agent]:
 
 def _same(before: TenantOffers, after: TenantOffers) -> bool:
     if len(before.offers) != len(after.offers) or before.ttl_ms != after.ttl_ms:
+        return False
+    if before.instructions != after.instructions:
         return False
     identical = all(one is other for one, other in zip(before.offers, after.offers, strict=True))
     return identical and before.agents == after.agents

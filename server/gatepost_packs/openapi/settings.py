@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from gatepost import PackSettings, SettingFault, is_reference
+from gatepost import CredentialUse, PackSettings, SettingFault, is_reference
 from gatepost_packs import BUILT_IN
 
 NAME = re.compile(r"[a-z0-9_]{1,32}", re.ASCII)
@@ -97,6 +97,13 @@ class OpenapiSettings(PackSettings, frozen=True, kw_only=True):
             yield SettingFault("document_bytes", "it must be between 1,000 and 20,000,000")
         for name, api in self.apis.items():
             yield from self.faults_of(name, api)
+
+    def credential_uses(self) -> Iterator[CredentialUse]:
+        """Yield the credentials of the APIs."""
+        for name, api in self.apis.items():
+            if api.credential:
+                setting = f"apis.{name}.credential"
+                yield CredentialUse(setting, api.credential, api.base_url)
 
     def faults_of(self, name: str, api: Api) -> Iterator[SettingFault]:
         """Yield problems with one API's table."""

@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from tests.rest.conftest import Heard, Octopus
-from tests.support.client import RawAnswer
+from tests.support.client import RawAnswer, request
 from tests.support.issuers import AsgiServer, Idp, Receive, Scope, Send
 from tests.support.server import Server, issuer_settings, running_server
 from tests.upstreams.transport.conftest import ScriptedServer, result
@@ -176,25 +177,49 @@ class Scene:
         assert max(lags) < LAG_S, f"the loop stood still for {max(lags):.1f} s"
 
 
+def begun(user: Person, name: str, arguments: bytes = b"{}") -> socket.socket:
+    """A connection on which a call was sent; nobody reads its answer."""
+    client = user.server.client
+    head = [("Host", client.authority), ("Authorization", f"Bearer {user.token}")]
+    head += [("Content-Type", "application/json"), ("Content-Length", str(len(arguments)))]
+    connection = socket.create_connection(("127.0.0.1", client.port), timeout=WITHIN_S)
+    connection.sendall(request("POST", f"/tool/{name}/call", head, arguments))
+    return connection
+
+
 def outcome_of(answer: Heard) -> tuple[int, str]:
     """Status and stable word of a REST answer; the word of a good one is `ok`."""
     return answer.status, answer.json.get("error", "ok") if isinstance(answer.json, dict) else "ok"
 
 
+NOTHING_MORE: Mapping[str, Any] = {}
+
+
 @contextmanager
-def scene_of(idp: Idp, **settings: Any) -> Iterator[Scene]:
-    """A scene with one good upstream that the configuration gives both tenants."""
+def scene_of(
+    idp: Idp,
+    good: Mapping[str, Any] = NOTHING_MORE,
+    hosts: Sequence[str] = (),
+    more: Sequence[Mapping[str, Any]] = (),
+    **settings: Any,
+) -> Iterator[Scene]:
+    """
+    A scene with one good upstream that the configuration gives both tenants.
+
+    *good* are further settings of it, *hosts* are others that the gate may reach, and *more* are
+    further upstreams.
+    """
     town = Town()
     town.house("good")
     server = AsgiServer(town, timeout_graceful_shutdown=1).start()
     host = server.url.split("/")[2]
-    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp"}]
+    tables = [{"name": "good", "tenants": ["*"], "url": f"{server.url}/good/mcp", **good}, *more]
     try:
         with running_server(
             idp,
             [issuer_settings(idp)],
             tenancy={"create_on_first_use": True},
-            network={"allow_hosts": [host]},
+            network={"allow_hosts": [host, *hosts]},
             scopes={"admin": ADMIN},
             **{"upstreams": tables} | settings,
         ) as gate:

@@ -1,14 +1,12 @@
 """Definitions that lie or change: effects, names, pins and approvals."""
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.attacks.upstreams.conftest import SERVERS, WITHIN_S, Person, Scene, scene_of, tool
-from tests.support.client import request
+from tests.attacks.upstreams.conftest import SERVERS, WITHIN_S, Scene, begun, scene_of, tool
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import Posted, ScriptedServer, result, stall
 
@@ -114,7 +112,7 @@ def test_two_hundred_waiting_calls_delay_nobody(scene: Scene) -> None:
         assert user.refresh(identity).status == 200
         scene.offered(user, "mcp_slow__act")
         house.answers["tools/call"] = wait
-        open_calls = [_begun(user) for _ in range(200)]
+        open_calls = [begun(user, "mcp_slow__act") for _ in range(200)]
         with scene.never_stands_still():
             assert arrived.wait(WITHIN_S)
             began = time.monotonic()
@@ -125,13 +123,3 @@ def test_two_hundred_waiting_calls_delay_nobody(scene: Scene) -> None:
             one.close()
     finally:
         assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
-
-
-def _begun(user: Person) -> socket.socket:
-    """A connection on which a call was sent; nobody reads its answer."""
-    client = user.server.client
-    head = [("Host", client.authority), ("Authorization", f"Bearer {user.token}")]
-    head += [("Content-Type", "application/json"), ("Content-Length", "2")]
-    connection = socket.create_connection(("127.0.0.1", client.port), timeout=WITHIN_S)
-    connection.sendall(request("POST", "/tool/mcp_slow__act/call", head, b"{}"))
-    return connection

@@ -1,14 +1,21 @@
-"""A suspended tenant's upstreams: nothing is asked, nothing waits, and nothing is left of it."""
+"""When access ends: nothing is asked, nothing waits, no program runs, and nothing is left."""
 
 import asyncio
+import re
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gatepost.policy.revocation.orders import revocation
 from gatepost.runtime.erasure import TenantErasure
-from tests.attacks.upstreams.conftest import SERVERS, WITHIN_S, Scene, scene_of
+from gatepost.storage.revocations import RevocationRecord
+from gatepost.upstreams.calls import parked
+from tests.attacks.upstreams.conftest import SERVERS, WITHIN_S, Person, Scene, scene_of
 from tests.support.issuers import Idp, Send
 from tests.upstreams.transport.conftest import (
     EVENTS,
@@ -27,6 +34,34 @@ QUESTION = {
         "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
     },
 }
+
+
+PROGRAM = """
+import json, os, subprocess, sys
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, identity = asked.get("method"), asked.get("id")
+    if method == "initialize":
+        info = {"name": "notes", "version": "1"}
+        told = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
+        send(id=identity, result=told)
+    elif method == "tools/list":
+        tool = {"name": "ask", "inputSchema": {"type": "object"}}
+        send(id=identity, result={"tools": [tool]})
+    elif method == "tools/call":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        form = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
+        message = f"processes {os.getpid()} and {child.pid}"
+        params = {"message": message, "requestedSchema": form}
+        send(id=7, method="elicitation/create", params=params)
+    elif identity is not None and method is not None:
+        send(id=identity, error={"code": -32601, "message": "no such method"})
+"""
+"""A program of the session era that starts another one, and then asks."""
 
 
 class Held:
@@ -51,15 +86,98 @@ def scene(idp: Idp) -> Iterator[Scene]:
         yield made
 
 
+def run(scene: Scene, work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine of the gate returns."""
+    assert scene.gate.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S)
+
+
 def suspend(scene: Scene, tenants: Iterable[str]) -> None:
     """Suspend tenants as a reload of the configuration does."""
-    loop = scene.gate.loop
-    assert loop is not None
 
     async def order() -> None:
         scene.gate.services.cutoffs.configure(tenants)
 
-    asyncio.run_coroutine_threadsafe(order(), loop).result(WITHIN_S)
+    run(scene, order())
+
+
+def parked_calls(scene: Scene) -> int:
+    return len(scene.gate.services.upstreams.services.calls.parked)
+
+
+def asks(scene: Scene, *people: Person) -> list[Held]:
+    """Each of these people of one tenant has a parked call; what their upstream holds."""
+    house, user, identity = scene.moved_in("asks")
+    house.has_sessions(*map(str, range(9)))
+    assert user.refresh(identity).status == 200
+    scene.offered(user, "mcp_asks__act")
+    held = []
+    for person in people:
+        held.append(Held(QUESTION))
+        house.answers["tools/call"] = held[-1]
+        answer = person.run("mcp_asks__act")["result"]
+        assert answer["resultType"] == "input_required", answer
+    assert parked_calls(scene) == len(people)
+    return held
+
+
+def test_a_revocation_ends_the_parked_calls_of_its_caller_alone(scene: Scene) -> None:
+    alice, bob = (scene.of("acme", "asks", sub=name) for name in ("alice", "bob"))
+    of_alice, of_bob = asks(scene, alice, bob)
+    reach = RevocationRecord(
+        id="", tenant="acme", subject="alice", created_at=0.0, created_by="test"
+    )
+    order = revocation(reach, now=time.time(), leeway_s=0, longest_s=3_600, kept_s=3_600, block_s=0)
+    services = scene.gate.services
+
+    run(scene, services.records.revocations.put(order))
+    run(scene, services.cutoffs.look())
+
+    assert of_alice.closed.wait(WITHIN_S)
+    assert parked_calls(scene) == 1
+    assert not of_bob.closed.is_set()
+
+
+def test_a_parked_call_ends_with_its_token(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the time of grace that a running call has; one with a newer token goes on."""
+    monkeypatch.setattr(parked, "GRACE_S", 0.5)
+    soon = int(time.time()) + 4
+    alice = scene.of("acme", "asks", sub="alice", exp=soon)
+    bob = scene.of("acme", "asks", sub="bob")
+    of_alice, of_bob = asks(scene, alice, bob)
+
+    assert of_alice.closed.wait(WITHIN_S)
+    assert time.time() >= soon
+    assert parked_calls(scene) == 1
+    assert not of_bob.closed.is_set()
+
+
+def test_a_suspension_ends_a_parked_call_with_its_programs(idp: Idp, tmp_path: Path) -> None:
+    """The program, what it started, and nothing of the other tenant."""
+    script = tmp_path / "notes.py"
+    script.write_text(PROGRAM, encoding="utf-8")
+    table = {
+        "name": "notes",
+        "tenants": ["acme", "globex"],
+        "command": sys.executable,
+        "args": [str(script)],
+    }
+    with scene_of(idp, more=[table]) as scene:
+        processes = {}
+        for tenant in ("acme", "globex"):
+            user = scene.of(tenant, "notes")
+            scene.offered(user, "mcp_notes__ask")
+            asked = str(user.run("mcp_notes__ask")["result"]["inputRequests"])
+            found = re.search(r"processes (\d+) and (\d+)", asked)
+            assert found is not None, asked
+            processes[tenant] = [Path(f"/proc/{pid}") for pid in found.groups()]
+        assert parked_calls(scene) == 2
+
+        suspend(scene, ["acme"])
+
+        scene.until(lambda: not any(one.exists() for one in processes["acme"]))
+        assert parked_calls(scene) == 1
+        assert all(one.exists() for one in processes["globex"])
 
 
 def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
@@ -74,13 +192,13 @@ def test_a_suspension_ends_a_parked_call(scene: Scene) -> None:
         answer = user.run(f"mcp_asks_{tenant}__act")["result"]
         assert answer["resultType"] == "input_required", answer
         assert answer["requestState"]
-    assert len(scene.gate.services.upstreams.services.calls.parked) == 2
+    assert parked_calls(scene) == 2
     assert not held["acme"].closed.is_set()
 
     suspend(scene, ["acme"])
 
     assert held["acme"].closed.wait(WITHIN_S)
-    assert len(scene.gate.services.upstreams.services.calls.parked) == 1
+    assert parked_calls(scene) == 1
     assert not held["globex"].closed.is_set()
 
 
@@ -121,13 +239,11 @@ def test_an_erased_tenant_begins_anew(scene: Scene, tmp_path: Path) -> None:
     scene.offered(user, "mcp_gone__act")
     assert user.call("mcp_gone__act").status == 200
     services = scene.gate.services
-    loop = scene.gate.loop
-    assert loop is not None
 
     suspend(scene, ["acme"])
     erasure = TenantErasure("acme", services.records, services.relay, tmp_path)
-    asyncio.run_coroutine_threadsafe(erasure.run(lambda line: None), loop).result(WITHIN_S)
-    left = asyncio.run_coroutine_threadsafe(erasure.found(), loop).result(WITHIN_S)
+    run(scene, erasure.run(lambda line: None))
+    left = run(scene, erasure.found())
     assert left.is_nothing, left
     suspend(scene, [])
 

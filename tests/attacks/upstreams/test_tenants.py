@@ -7,7 +7,7 @@ import pytest
 
 from tests.attacks.upstreams.conftest import AGENTS, SERVERS, Person, Scene, said, tool
 from tests.support.issuers import Send
-from tests.upstreams.transport.conftest import Posted, ScriptedServer, result
+from tests.upstreams.transport.conftest import Posted, ScriptedServer, error, result
 
 SECRETS = {"acme": "sk-of-acme-0123456789", "globex": "sk-of-globex-0123456789"}
 FORM = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
@@ -126,12 +126,24 @@ def test_a_page_that_misleads_is_not_shown(scene: Scene, twins: Any, url: str) -
     heard = acme.run("mcp_crm__act")
     assert heard.get("result", {}).get("resultType") != "input_required", heard
     assert url not in str(heard)
+    # 2025-11-25 has an error for it.
+    pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": url}]}
+    house.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    heard = acme.run("mcp_crm__act")
+    assert "names none that is safe" in str(heard)
+    assert url not in str(heard)
     scene.others_go_on()
 
 
 def test_a_page_is_shown_as_foreign(twins: Any) -> None:
     house, acme, _ = twins["acme"]
-    asking(house, "https://login.example.com/x")
+    page = "https://login.example.com/x"
+    pages = {"elicitations": [{"mode": "url", "message": "Sign in", "url": page}]}
+    house.answers["tools/call"] = error(-32042, "Sign in first", data=pages)
+    heard = acme.run("mcp_crm__act")["result"]
+    assert heard["isError"] is True
+    assert f"a page of crm first: {page} (at login.example.com)" in str(heard)
+    asking(house, page)
     asked = acme.run("mcp_crm__act")["result"]["inputRequests"]
     [request] = asked.values()
     assert request["params"]["message"].startswith("crm: Sign in (The page is at login.example.com")

@@ -86,15 +86,20 @@ class SessionEndpoint:
         is_revoked = self._server.running_requests.is_revoked
         return None if is_revoked(began) or is_revoked(caller) else channel
 
-    def initialize(
+    async def initialize(
         self, exchange: Exchange, message: IncomingMessage, identity: bytes
     ) -> ExchangeResponse:
-        """Open a session and return its id in a header (DE-05)."""
+        """
+        Open a session and return its id in a header (DE-05).
+
+        Raises StoreUnavailable.
+        """
+        await self._server.registry.ready(exchange.caller)
         try:
             session, session_id = self._sessions.start(message.params, exchange.caller)
         except JsonRpcError as refusal:
             return self._replies.refused(identity, refusal)
-        body = result(identity, self._server.introduction(session.version))
+        body = result(identity, self._server.introduction(session.version, exchange.caller))
         return ExchangeResponse(200, body, ((SESSION_HEADER, session_id.encode("ascii")),))
 
     async def end(self, exchange: Exchange, channel: MessageChannel) -> ExchangeResponse:

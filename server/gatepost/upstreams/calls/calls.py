@@ -15,7 +15,6 @@ from gatepost.tools.client import Capabilities, InputNeeded
 from gatepost.tools.cpu_thread import in_cpu_thread
 from gatepost.tools.header_arguments import routed_arguments
 from gatepost.tools.prompt import CompletionRequest
-from gatepost.tools.raw_schema import checker
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
@@ -52,12 +51,14 @@ from gatepost.upstreams.calls.state import (
     ParkedState,
     RoundState,
     Stale,
+    TaskState,
     UpstreamTarget,
     kept_for,
     target_of,
 )
-from gatepost.upstreams.calls.tasks import UpstreamTask, is_task
+from gatepost.upstreams.calls.tasks import UpstreamTask, is_task, task_in
 from gatepost.upstreams.catalogue import Definition
+from gatepost.upstreams.compiled_schemas import compiled
 from gatepost.upstreams.connection import (
     ConnectionFailure,
     Connections,
@@ -124,7 +125,7 @@ class UpstreamCalls:
         Raises ValueError if a schema of the definition cannot be used.
         """
         schema = definition.value.get("outputSchema")
-        check = checker(schema) if isinstance(schema, Mapping) else None
+        check = compiled(schema) if isinstance(schema, Mapping) else None
         routed = routed_arguments(definition.value.get("inputSchema") or {})
 
         def prepare(arguments: Any) -> UpstreamCall:
@@ -245,9 +246,15 @@ class _OneCall:
         if isinstance(kept, ParkedState):
             # It was sent before: whether the upstream is well makes no difference.
             return await self._calls._sessions.resume(ctx, server, kept)
+        if isinstance(kept, TaskState):
+            self._is_modern = True
+            try:
+                return await self._task(target, {"taskId": kept.task})
+            except ConnectionFailure as failure:
+                return ended_by(failure)
         health = self._calls.health
         breaker = health.of(server.tenant, server.id)
-        caller = ctx.caller.principal_digest
+        caller = ctx.caller.principal_key
         wait_s = breaker.admit(health.clock(), caller)
         if wait_s is not None:
             sentence = breaker.sentence(server.name, health.clock())
@@ -296,7 +303,7 @@ class _OneCall:
                 )
                 message = await self._exchanged(self._call, sent)
                 if is_task(message):
-                    return _step(await self._task(message))
+                    return await self._task(target, task_in(self._server, message))
                 action = machine.received(message)
             elif isinstance(action, AskCaller):
                 answers = await self._ctx.client.request(action.requests, state=action.state)
@@ -306,15 +313,12 @@ class _OneCall:
             else:
                 return _step(action.message)
 
-    async def _task(self, message: UpstreamResult | UpstreamError) -> Any:
-        if isinstance(message, UpstreamError):
-            return message
-
+    async def _task(self, target: UpstreamTarget, task: Mapping[str, Any]) -> LastStep:
         async def ask(method: str, params: Mapping[str, Any]) -> UpstreamResult | UpstreamError:
             return await self._exchanged(UpstreamCall(method, params), self._options(waits=False))
 
-        task = UpstreamTask(self._ctx, self._server, self._declared, ask)
-        return await task.outcome(message.value)
+        polled = UpstreamTask(self._ctx, self._server, target, self._declared, ask)
+        return _step(await polled.outcome(task))
 
     async def _exchanged(
         self, call: UpstreamCall, options: RequestOptions

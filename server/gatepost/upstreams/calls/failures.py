@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,7 +16,13 @@ from gatepost.tools.client import (
 )
 from gatepost.upstreams.calls.machine import Ended, Errored
 from gatepost.upstreams.calls.outcome import MOST_MESSAGE, Malformed, untrusted
-from gatepost.upstreams.calls.questions import CAPABILITIES, TASKS, clean
+from gatepost.upstreams.calls.questions import (
+    CAPABILITIES,
+    TASKS,
+    UNREADABLE,
+    checked_page,
+    clean,
+)
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.server import UpstreamServer
 
@@ -30,6 +37,7 @@ NOTHING: Capabilities = {}
 MODES = ("form", "url", "tools", "context")
 """The parts of capabilities that a client can be told to lack."""
 MOST_DATA_BYTES = 4_096
+MOST_PAGES = 4
 CHECK_FIRST = "It may have been carried out: check before you call again."
 
 KINDS: Mapping[str, FailureKind] = {
@@ -139,12 +147,13 @@ def _missing(server: UpstreamServer, data: Any, declared: Capabilities) -> Capab
 
 def _pages(server: UpstreamServer, data: Any) -> str:
     asked = data.get("elicitations") if isinstance(data, Mapping) else None
-    urls = [
-        str(one["url"])[:2_048]
-        for one in (asked if isinstance(asked, list) else ())[:4]
-        if isinstance(one, Mapping) and str(one.get("url", "")).startswith("https://")
-    ]
+    urls: list[str] = []
+    for one in (asked if isinstance(asked, list) else ())[:MOST_PAGES]:
+        try:
+            urls.append(checked_page(one["url"]))
+        except UNREADABLE:
+            continue  # a page that misleads, which no question may show either
     if not urls:
-        return f"{server.name} wants its user to visit a page first, but names none."
-    shown = " and ".join(clean(url, 2_048) for url in urls)
-    return f"The user must visit a page of {server.name} first: {shown} Then call again."
+        return f"{server.name} wants its user to visit a page first, but names none that is safe."
+    shown = " and ".join(f"{url} (at {urlsplit(url).hostname})" for url in urls)
+    return f"The user must visit a page of {server.name} first: {shown}. Then call again."

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 
 import msgspec
 import structlog
@@ -11,6 +12,7 @@ import structlog
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.relay import Relay, Subscription, TenantRelay
+from gatepost.tools.runner import GRACE_S
 from gatepost.upstreams.calls.machine import PARKED_S, Answer, Ended, Step
 from gatepost.upstreams.calls.parked_messages import (
     ALIVE,
@@ -34,6 +36,8 @@ log = structlog.get_logger("gatepost.upstreams")
 
 GONE = Ended("gone")
 STOPPED = "The server stops"
+LOOK_S = 3_600.0
+"""The longest time between two looks at whether a call's token has expired."""
 
 
 class ParkingLimits(msgspec.Struct, frozen=True):
@@ -62,6 +66,9 @@ class ParkedCall(msgspec.Struct, eq=False):
     call: str
     """The digest of caller and arguments that a request for it must repeat."""
     running: RunningExchange
+    valid_until: float = 0.0
+    """When the newest token expires with which the call was made or continued."""
+    timer: asyncio.TimerHandle | None = None
     ended_at: float | None = None
     size: int = 0
 
@@ -111,7 +118,15 @@ class ParkedCalls:
                 return False
             await self._subscribe(call.caller.tenant_id)
             self._calls[call.id] = call
+        self.extend(call.id, call.caller.expires_at)
         return True
+
+    def extend(self, identity: str, valid_until: float) -> None:
+        """Note when the token of a call's caller expires; the latest time counts."""
+        call = self._calls.get(identity)
+        if call is not None and call.ended_at is None:
+            call.valid_until = max(call.valid_until, valid_until)
+            self._time(call)
 
     def find(self, tenant: str, identity: str, call: str) -> RunningExchange | None:
         """Return the exchange of a parked call; None if it is unknown or another caller's."""
@@ -126,6 +141,8 @@ class ParkedCalls:
         if (call := self._calls.get(identity)) is not None:
             call.ended_at, call.size = self._clock(), size
             call.running.listener = None
+            if call.timer is not None:
+                call.timer.cancel()
 
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """Cancel the parked calls of these callers, whose access has ended."""
@@ -133,12 +150,27 @@ class ParkedCalls:
             if which(one.caller):
                 one.running.cancel("The caller may not call any more")
 
+    def _time(self, call: ParkedCall) -> None:
+        """End a call when its caller's token has expired, as a running one ends (`Runner`)."""
+        if call.timer is not None:
+            call.timer.cancel()
+        left_s = call.valid_until + GRACE_S - self._clock()
+        if left_s <= 0:
+            call.running.cancel("The caller's token has expired")
+            return
+        loop = asyncio.get_running_loop()
+        again_s = min(left_s, LOOK_S)
+        call.timer = loop.call_later(again_s, self._time, call, context=Context())
+
     async def aclose(self) -> None:
         """Cancel all parked calls: their callers hear that the outcome is unknown."""
         self._closed = True
         running = [one.running for one in self._calls.values() if not one.running.over]
+        for one in self._calls.values():
+            if one.timer is not None:
+                one.timer.cancel()
         self._calls.clear()
-        await asyncio.gather(*(one.aclose(STOPPED) for one in running))
+        await asyncio.gather(*(exchange.aclose(STOPPED) for exchange in running))
         if serving := tuple(self._serving.values()):
             for task in serving:
                 task.cancel()
@@ -201,6 +233,7 @@ class ParkedCalls:
                 await self._give_up(asked.cancels, running)
                 return
             if running is not None:
+                self.extend(asked.parked, asked.valid_until)
                 running.listener = _Publisher(relay, sealing, reply)
             step = await self._next(relay, reply, running, asked.step, asked.answer)
             await relay.put(step_note(reply), sealing.seal(step), ttl_s=NOTE_S)

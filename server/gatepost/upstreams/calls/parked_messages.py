@@ -30,6 +30,8 @@ class ParkedRequest(msgspec.Struct, frozen=True):
     call: str
     step: int = 0
     answer: Answer | None = None
+    valid_until: float = 0.0
+    """When the token expires with which its caller continues it."""
     cancels: str = ""
     """The request that its caller gave up, if this message says so."""
 

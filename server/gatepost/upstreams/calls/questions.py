@@ -87,13 +87,20 @@ def _converted(server: UpstreamServer, method: str, params: Mapping[str, Any]) -
 
 
 def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
-    url = str(params["url"])
-    parts = urlsplit(url)
-    if parts.scheme != "https" or len(url) > MOST_URL:
-        raise ValueError("the page to visit has an https URL")
+    url = checked_page(params["url"])
     said = clean(str(params["message"]), MOST_MESSAGE)
-    message = f"{server.name}: {said} (The page is at {parts.hostname}, a server of others.)"
+    host = urlsplit(url).hostname
+    message = f"{server.name}: {said} (The page is at {host}, a server of others.)"
     return UrlElicitation(message, url).request
+
+
+def checked_page(url: Any) -> str:
+    """Return the URL of a page that a user may be asked to visit; raises ValueError."""
+    page = str(url)
+    if urlsplit(page).scheme != "https" or len(page) > MOST_URL:
+        raise ValueError("the page to visit has an https URL")
+    UrlElicitation("A page", page)  # refuses a URL that shows another host than it leads to
+    return page
 
 
 def _sampling(params: Mapping[str, Any]) -> InputRequest:

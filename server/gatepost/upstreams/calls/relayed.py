@@ -32,8 +32,16 @@ class RelayedExchange:
     """A call that is parked on another replica, seen from this one."""
 
     def __init__(
-        self, relay: Relay, keyring: KeyRing, kept: ParkedState, *, silent_s: float
+        self,
+        relay: Relay,
+        keyring: KeyRing,
+        kept: ParkedState,
+        *,
+        silent_s: float,
+        valid_until: float,
     ) -> None:
+        """See it for a caller whose token is *valid_until* then."""
+        self._valid_until = valid_until
         self._silent_s = silent_s
         self.listener: Listener | None = None
         self._reply = ""
@@ -59,7 +67,9 @@ class RelayedExchange:
 
         subscription = await self._relay.follow(reply_topic(reply), hear)
         try:
-            request = ParkedRequest(kept.parked, kept.target.call, step, answer)
+            request = ParkedRequest(
+                kept.parked, kept.target.call, step, answer, valid_until=self._valid_until
+            )
             await self._relay.put(asked_note(reply), sealing.seal(request), ttl_s=NOTE_S)
             await self._wait(reply, sealing, heard)
             note = await self._relay.take(step_note(reply))

@@ -83,6 +83,7 @@ def options_of(
         log_level=LOG_LEVEL if "logging" in server.allow else None,
         idempotency_key=idempotency_key(ctx, server, key),
         correlation=ctx.correlation,
+        caller=ctx.caller.principal_key,
         timeout_s=server.timeout_s + extra_s,
         idle_s=server.idle_s + extra_s,
         header_arguments=call.headers,

@@ -100,6 +100,7 @@ class SessionCalls:
             running = self._parked.find(target.tenant, kept.parked, target.call)
             if running is None:
                 return Ended("gone")
+            self._parked.extend(kept.parked, ctx.caller.expires_at)
             try:
                 return await self._converse(ctx, server, running, kept, None)
             except NoSuchStep:
@@ -108,7 +109,11 @@ class SessionCalls:
                 running.leave("The caller cancelled the call")
                 raise
         there = RelayedExchange(
-            self._relay, self._keyring, kept, silent_s=self._parked.limits.silent_s
+            self._relay,
+            self._keyring,
+            kept,
+            silent_s=self._parked.limits.silent_s,
+            valid_until=ctx.caller.expires_at,
         )
         try:
             return await self._converse(ctx, server, there, kept, None)

@@ -1,7 +1,7 @@
 """The number of requests that run at one upstream at once, and the questions that pause them."""
 
 import asyncio
-from collections import deque
+from collections import Counter
 
 from gatepost.upstreams.connection import ConnectionFailure
 from gatepost.upstreams.transport.clock import ExchangeClock
@@ -10,49 +10,77 @@ WAIT_S = 5.0
 """How long a request waits until another one ends."""
 WAITING = 4
 """How many requests wait for each that may run."""
+RESERVED = 4
+"""One request in so many is kept for other callers than the one that uses all others."""
+
+Caller = tuple[str, ...] | None
 
 
 class UpstreamConcurrency:
-    """Admits requests in the order of their arrival; a refused one was not sent."""
+    """
+    Admits requests in the order of their arrival; a refused one was not sent.
+
+    One caller gets three quarters of the requests that may run at once, and of the places to wait,
+    so that its slow requests leave room for others. None is no caller: it fetches catalogues.
+    """
 
     def __init__(self, server: str, most: int, *, wait_s: float = WAIT_S) -> None:
         self._server, self._most, self._wait_s = server, max(most, 1), wait_s
+        self._share = self._most - self._most // RESERVED
         self._running = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._of_caller: Counter[Caller] = Counter()
+        self._waiters: dict[asyncio.Future[None], Caller] = {}
+        """In the order of their arrival; each that may run is admitted at once."""
 
-    async def acquire(self) -> None:
+    async def acquire(self, caller: Caller = None) -> None:
         """Wait for admission; raises ConnectionFailure("overloaded")."""
-        if self._running < self._most and not self._waiters:
-            self._running += 1
+        if self._running < self._most and self._has_share(caller):
+            self._admit(caller)
             return
-        if len(self._waiters) >= self._most * WAITING:
+        waiting = list(self._waiters.values())
+        most = self._most if caller is None else self._share
+        if len(waiting) >= self._most * WAITING or waiting.count(caller) >= most * WAITING:
             raise self._overloaded()
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = caller
         try:
             async with asyncio.timeout(self._wait_s):
                 await waiter
         except (TimeoutError, asyncio.CancelledError) as error:
             if waiter.done() and not waiter.cancelled():
-                self.release()  # it was admitted in the same moment
-            elif waiter in self._waiters:
-                self._waiters.remove(waiter)
+                self.release(caller)  # it was admitted in the same moment
+            else:
+                self._waiters.pop(waiter, None)
             if isinstance(error, TimeoutError):
                 raise self._overloaded() from None
             raise
 
-    def resume(self) -> None:
+    def resume(self, caller: Caller = None) -> None:
         """Count a request again whose admission was released while the upstream waited for us."""
-        self._running += 1
+        self._admit(caller)
 
-    def release(self) -> None:
-        """End an admission, and pass it to the next that waits."""
+    def release(self, caller: Caller = None) -> None:
+        """End an admission, and pass it to the next that waits and may run."""
         self._running -= 1
-        while self._waiters and self._running < self._most:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                self._running += 1
+        self._of_caller[caller] -= 1
+        if self._of_caller[caller] == 0:
+            del self._of_caller[caller]
+        for waiter, waiting in list(self._waiters.items()):
+            if self._running >= self._most:
+                return
+            if waiter.done():
+                del self._waiters[waiter]
+            elif self._has_share(waiting):
+                del self._waiters[waiter]
+                self._admit(waiting)
                 waiter.set_result(None)
+
+    def _admit(self, caller: Caller) -> None:
+        self._running += 1
+        self._of_caller[caller] += 1
+
+    def _has_share(self, caller: Caller) -> bool:
+        return caller is None or self._of_caller[caller] < self._share
 
     def _overloaded(self) -> ConnectionFailure:
         return ConnectionFailure(
@@ -70,8 +98,10 @@ class OpenQuestions:
     run.
     """
 
-    def __init__(self, clock: ExchangeClock, concurrency: UpstreamConcurrency) -> None:
-        self._clock, self._concurrency = clock, concurrency
+    def __init__(
+        self, clock: ExchangeClock, concurrency: UpstreamConcurrency, caller: Caller
+    ) -> None:
+        self._clock, self._concurrency, self._caller = clock, concurrency, caller
         self._open: set[int | str] = set()
 
     def ask(self, identity: int | str) -> None:
@@ -79,18 +109,18 @@ class OpenQuestions:
         if identity not in self._open:
             self._open.add(identity)
             self._clock.asked()
-            self._concurrency.release()
+            self._concurrency.release(self._caller)
 
     def take(self, identity: int | str) -> bool:
         """Return whether a request was open, which it is no longer."""
         if identity not in self._open:
             return False
         self._open.discard(identity)
-        self._concurrency.resume()
+        self._concurrency.resume(self._caller)
         return True
 
     def close(self) -> None:
         """Answer none of the others."""
         for _ in self._open:
-            self._concurrency.resume()
+            self._concurrency.resume(self._caller)
         self._open.clear()

@@ -92,7 +92,7 @@ class HttpConnection:
         """Send a request, and end its exchange with the block (`UpstreamConnection`)."""
         self.users += 1
         try:
-            await self.concurrency.acquire()
+            await self.concurrency.acquire(options.caller)
             try:
                 peer = await self.peer(options.capabilities)
                 await self._level(peer, method, options)
@@ -105,7 +105,7 @@ class HttpConnection:
                     peer.users -= 1
                     await exchange.aclose()
             finally:
-                self.concurrency.release()
+                self.concurrency.release(options.caller)
         finally:
             self.users -= 1
 

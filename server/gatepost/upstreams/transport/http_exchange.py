@@ -91,7 +91,7 @@ class HttpExchange:
             request.id, request.options.progress_token, asks=self._is_session
         )
         self._parser = EventParser(request.options.max_bytes)
-        self._questions = OpenQuestions(self._clock, host.concurrency)
+        self._questions = OpenQuestions(self._clock, host.concurrency, request.options.caller)
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 

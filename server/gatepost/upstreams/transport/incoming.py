@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.json_shape import decoded, excess, too_deep
+from gatepost.tools.json_shape import NESTING, decoded, excess, levels_of, too_deep
 from gatepost.upstreams.connection import (
     UpstreamError,
     UpstreamNotification,
@@ -15,7 +15,12 @@ from gatepost.upstreams.connection import (
 
 MOST_VALUES = 200_000
 """Values of one message: a page of a thousand tools with long schemas has half as many."""
+DEFINITIONS_NESTING = 500
+"""How deep a list may nest its definitions; a definition that is too deep is left out alone."""
+DEFINITIONS = frozenset({"tools", "resources", "resourceTemplates", "prompts"})
+"""The members of results that list definitions."""
 MOST_BATCH = 50
+TOO_DEEP = "sent a message that is nested too deeply"
 MOST_ID = 1_024
 MOST_METHOD = 255
 MOST_ERROR = 10_000
@@ -49,12 +54,25 @@ def read_json(data: bytes) -> Any:
     """Decode JSON of bounded depth and number of values; raises InvalidMessage."""
     if excess(data, MOST_VALUES) is not None:
         raise InvalidMessage("sent a message with too many values or digits")
-    if too_deep(data):
-        raise InvalidMessage("sent a message that is nested too deeply")
+    is_deep = too_deep(data)
+    if is_deep and too_deep(data, DEFINITIONS_NESTING):
+        raise InvalidMessage(TOO_DEEP)
     try:
-        return decoded(data)
+        value = decoded(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
         raise InvalidMessage("sent a message that is not JSON") from None
+    if is_deep and any(depth > NESTING for depth, _ in enumerate(levels_of(_bare(value)))):
+        raise InvalidMessage(TOO_DEEP)
+    return value
+
+
+def _bare(value: Any) -> Any:
+    """Return a message without the definitions that it lists: these are judged one by one."""
+    result = value.get("result") if isinstance(value, dict) else None
+    if not isinstance(result, dict):
+        return value
+    kept = {name: one for name, one in result.items() if name not in DEFINITIONS}
+    return {**value, "result": kept}
 
 
 def _message(value: Any) -> Received:

@@ -86,7 +86,7 @@ class StdioConnection:
     ) -> AsyncIterator[UpstreamExchange]:
         """Send a request, and end its exchange with the block (`UpstreamConnection`)."""
         async with self._used():
-            await self._concurrency.acquire()
+            await self._concurrency.acquire(options.caller)
             try:
                 process = await self._running()
                 await self._level(process, method, options)
@@ -97,7 +97,7 @@ class StdioConnection:
                 finally:
                     await exchange.aclose()
             finally:
-                self._concurrency.release()
+                self._concurrency.release(options.caller)
 
     @asynccontextmanager
     async def notifications(

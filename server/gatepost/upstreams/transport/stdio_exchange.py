@@ -37,7 +37,7 @@ class StdioExchange:
         self._arrived = asyncio.Event()
         self._failure: ConnectionFailure | None = None
         self._bytes = 0
-        self._questions = OpenQuestions(self._clock, concurrency)
+        self._questions = OpenQuestions(self._clock, concurrency, request.options.caller)
         self._sent = self._ended = self._cancelled = False
         self._messages = self._run()
 

@@ -1,0 +1,42 @@
+"""Compile the schemas of upstreams' tools once, for the review and for the offers."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.raw_schema import checker
+
+MOST_KEPT = 2_000
+MOST_KEPT_BYTES = 16_384
+"""The largest schema that is kept, as JSON."""
+
+Check = Callable[[bytes], Any]
+
+_kept: OrderedDict[bytes, Check] = OrderedDict()
+_lock = Lock()
+
+
+def compiled(schema: Mapping[str, Any]) -> Check:
+    """
+    Return `checker(schema)`, which is kept: to compile a thousand schemas takes a second.
+
+    Servers with equal schemas share the function, which keeps nothing of what it checks. Raises
+    ValueError for a schema that cannot be used.
+    """
+    text = msgspec.json.encode(schema)
+    if len(text) > MOST_KEPT_BYTES:
+        return checker(schema)
+    with _lock:
+        known = _kept.get(text)
+        if known is not None:
+            _kept.move_to_end(text)
+            return known
+    made = checker(schema)
+    with _lock:
+        _kept[text] = made
+        while len(_kept) > MOST_KEPT:
+            _kept.popitem(last=False)
+    return made

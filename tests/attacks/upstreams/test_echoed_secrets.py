@@ -1,0 +1,212 @@
+"""An upstream repeats what it was sent to sign in with, in every place that it can write to."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from gatepost.telemetry.exposition import registry_of
+from tests.attacks.upstreams.conftest import META, Person, Scene, said, scene_of, tool
+from tests.support.issuers import AsgiServer, Idp, Receive, Send
+from tests.support.issuers import Scope as AsgiScope
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    Posted,
+    ScriptedServer,
+    begin,
+    error,
+    event,
+    final,
+    finish,
+    more,
+    result,
+)
+
+SECRET = "client-secret-0123456789-abcdef"
+TOKEN = "access-token-9876543210-fedcba"
+HEADER = "header-value-5432109876-abcdef"
+SECRETS = (SECRET, TOKEN, HEADER)
+TOLD = f"I was sent {TOKEN} and {HEADER}, and I guess {SECRET}"
+FORM = {"type": "object", "properties": {"ok": {"type": "boolean", "description": TOLD}}}
+QUESTION = {"message": TOLD, "requestedSchema": FORM}
+
+
+async def login(scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """A token endpoint."""
+    body = {"access_token": TOKEN, "token_type": "Bearer", "expires_in": 3600}
+    await begin(send)
+    await finish(send, json.dumps(body).encode())
+
+
+@pytest.fixture
+def scene(idp: Idp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """A gate that signs in at its upstream with a token and a header, and keeps all in files."""
+    monkeypatch.setenv("ECHO_SECRET", SECRET)
+    monkeypatch.setenv("ECHO_HEADER", HEADER)
+    issuer = AsgiServer(login, timeout_graceful_shutdown=1).start()
+    credential = {
+        "type": "client",
+        "tenants": ["*"],
+        "token_endpoint": f"{issuer.url}/token",
+        "client_id": "gatepost",
+        "client_secret": "env:ECHO_SECRET",
+    }
+    try:
+        with scene_of(
+            idp,
+            good={
+                "credential": "echo",
+                "headers": {"X-Team": "env:ECHO_HEADER"},
+                "allow": ["elicitation", "logging"],
+                "pin": "off",
+            },
+            hosts=[issuer.url.split("/")[2]],
+            credentials={"echo": credential},
+            storage={"database": f"sqlite:///{tmp_path}/gatepost.db"},
+        ) as made:
+            yield made
+    finally:
+        issuer.stop()
+
+
+def refreshed(scene: Scene, person: Person) -> None:
+    (good,) = person.ask("GET", "/v1/mcp-servers").json["data"]
+    assert person.refresh(good["id"]).status == 200
+
+
+def nowhere(scene: Scene, folder: Path, *answers: Any) -> None:
+    """No secret is in an answer, the log, the metrics, or a file of the database."""
+    metrics = generate_latest(registry_of(scene.gate.shared_metrics, version="1")).decode()
+    texts = [*(str(one) for one in answers), scene.gate.log(), metrics]
+    for number, text in enumerate(texts):
+        for secret in SECRETS:
+            assert secret not in text, (number, text[max(text.index(secret) - 200, 0) :][:400])
+    files = [one for one in folder.rglob("*") if one.is_file()]
+    assert files
+    for one in files:
+        kept = one.read_bytes()
+        for secret in SECRETS:
+            at = kept.find(secret.encode())
+            assert at < 0, (one.name, kept[max(at - 200, 0) : at + 100])
+
+
+def asked(house: ScriptedServer) -> None:
+    """The upstream was sent the secrets, so it can repeat them."""
+    headers = house.of("tools/list")[-1].headers
+    assert headers["authorization"] == f"Bearer {TOKEN}"
+    assert headers["x-team"] == HEADER
+
+
+async def chatty(posted: Posted, send: Send) -> None:
+    """Progress and log messages, then an answer."""
+    await begin(send, kind=EVENTS)
+    token = posted.body["params"]["_meta"].get("progressToken")
+    progress = {"progressToken": token, "progress": 1, "message": TOLD}
+    logged = {"level": "error", "logger": TOLD, "data": {"said": TOLD, TOLD: [TOLD]}}
+    for method, params in (("progress", progress), ("message", logged)):
+        note = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
+        await more(send, event(note))
+    await finish(send, event(final(posted, said(TOLD) | {"structuredContent": {TOLD: TOLD}})))
+
+
+def test_in_answers_progress_and_log_messages(scene: Scene, tmp_path: Path) -> None:
+    """The caller hears each of them, without the secret."""
+    house, user = scene.town.houses["good"], scene.of("acme")
+    asked(house)
+    house.answers["tools/call"] = chatty
+    meta = {
+        META + "clientCapabilities": {},
+        META + "logLevel": "debug",
+        "progressToken": "mine",
+    }
+    call = {"name": "mcp_good__act", "arguments": {}, "_meta": meta}
+    raw = scene.gate.client.ask(user.token, "tools/call", call).body.decode()
+    for part in ("notifications/progress", "notifications/message", "structuredContent"):
+        assert part in raw
+    assert raw.count("REDACTED") >= 6
+    heard = [raw, user.call("mcp_good__act").raw.body]
+    house.answers["tools/call"] = error(-32603, TOLD, data={TOLD: TOLD})
+    heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
+    house.answers["tools/call"] = result(said(TOLD) | {"isError": True})
+    heard += [user.run("mcp_good__act"), user.call("mcp_good__act").raw.body]
+    link = {"type": "resource_link", "uri": f"x://{TOKEN}", "name": TOLD}
+    house.answers["tools/call"] = result({"content": [link, {"type": TOLD}]})
+    heard += [user.run("mcp_good__act")]
+    key = ("Idempotency-Key", "the-same-key-every-time")
+    heard += [user.call("mcp_good__act", {}, key).raw.body for _ in range(2)]
+    nowhere(scene, tmp_path, *heard)
+
+
+@pytest.mark.parametrize("era", ["modern", "session"])
+def test_in_questions(scene: Scene, tmp_path: Path, era: str) -> None:
+    """The question reaches the caller, without the secret; the upstream's state is sealed."""
+    house, user = scene.town.houses["good"], scene.of("acme")
+    if era == "modern":
+        request = {"method": "elicitation/create", "params": QUESTION}
+        house.answers["tools/call"] = result(
+            {
+                "resultType": "input_required",
+                "inputRequests": {TOKEN: request},
+                "requestState": TOLD,
+            }
+        )
+    else:
+        house.has_sessions("one", "two", "three")
+
+        async def ask(posted: Posted, send: Send) -> None:
+            if "mcp-session-id" not in posted.headers:
+                await error(-32022, "unsupported", 400)(posted, send)
+                return
+            params = {"jsonrpc": "2.0", "id": 7, "method": "elicitation/create"}
+            await begin(send, kind=EVENTS)
+            await more(send, event(params | {"params": QUESTION}))
+            while (await posted.receive())["type"] != "http.disconnect":
+                pass
+
+        house.answers["tools/call"] = ask
+        house.answers["logging/setLevel"] = result({})
+        user.run("mcp_good__act")  # finds out that the server speaks another revision by now
+    heard = user.run("mcp_good__act")
+    assert heard["result"]["resultType"] == "input_required", heard
+    assert "REDACTED" in str(heard)
+    nowhere(scene, tmp_path, heard, user.call("mcp_good__act").raw.body)
+
+
+def test_in_catalogues(scene: Scene, tmp_path: Path) -> None:
+    """Texts are redacted; a definition whose name repeats a secret is left out."""
+    house, user = scene.town.houses["good"], scene.of("acme")
+    house.answers["server/discover"] = result(
+        {
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {}, "prompts": {}, "resources": {}, TOLD: {}},
+            "instructions": TOLD,
+            "resultType": "complete",
+            "serverInfo": {"name": TOLD, "version": TOLD},
+        }
+    )
+    house.answers["tools/list"] = result(
+        {
+            "tools": [
+                tool(TOKEN),
+                tool("b", description=TOLD, title=TOLD, _meta={"ui": TOLD}),
+                tool(),
+            ]
+        }
+    )
+    house.answers["prompts/list"] = result(
+        {"prompts": [{"name": "p", "description": TOLD, "arguments": [{"name": HEADER}]}]}
+    )
+    house.answers["resources/list"] = result({"resources": [{"uri": f"x://{HEADER}", "name": "r"}]})
+    refreshed(scene, user)
+    scene.offered(user, "mcp_good__b")
+    heard: list[Any] = [user.rpc(f"{one}/list", {}) for one in ("tools", "prompts", "resources")]
+    heard += [user.ask("GET", "/v1/mcp-servers").raw.body, user.tools().raw.body]
+    house.answers["tools/list"] = error(-32603, TOLD, data=TOLD)
+    (good,) = user.ask("GET", "/v1/mcp-servers").json["data"]
+    heard += [user.refresh(good["id"]).raw.body]
+    heard += [user.ask("GET", f"/v1/mcp-servers/{good['id']}").raw.body]
+    assert "REDACTED" in str(heard)
+    nowhere(scene, tmp_path, *heard)

@@ -1,0 +1,83 @@
+"""A caller whose calls hang: its own calls fail, and those of its tenant's other callers go on."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.attacks.upstreams.conftest import (
+    Person,
+    Scene,
+    begun,
+    outcome_of,
+    said,
+    scene_of,
+    tool,
+)
+from tests.support.issuers import Idp, Send
+from tests.upstreams.transport.conftest import Posted, result, stall
+
+HANGING = [f"hang_{number}" for number in range(5)]
+LATE = (504, "timeout")
+
+
+@pytest.fixture
+def scene(idp: Idp) -> Iterator[Scene]:
+    """A scene whose good server has five tools that never answer."""
+    with scene_of(idp, good={"timeout_s": 0.5, "concurrency": 8}) as made:
+        house = made.town.houses["good"]
+
+        async def call(posted: Posted, send: Send) -> None:
+            if posted.body["params"]["name"] in HANGING:
+                await stall(posted)
+            else:
+                await result(said("done by good"))(posted, send)
+
+        house.answers["tools/call"] = call
+        house.answers["tools/list"] = result({"tools": [tool(), *map(tool, HANGING)]})
+        admin = made.of("acme")
+        (good,) = admin.ask("GET", "/v1/mcp-servers").json["data"]
+        assert admin.refresh(good["id"]).status == 200
+        made.offered(admin, "mcp_good__hang_4")
+        yield made
+
+
+def person(scene: Scene, name: str) -> Person:
+    return scene.of("acme", sub=name)
+
+
+def test_one_caller_opens_the_circuit_for_nobody(scene: Scene) -> None:
+    """Neither with one slow tool nor with many; callers who all wait in vain open it."""
+    alice, bob = person(scene, "alice"), person(scene, "bob")
+    for name in (*HANGING, *HANGING):
+        assert outcome_of(alice.call(f"mcp_good__{name}")) == LATE
+    heard = bob.call("mcp_good__act")
+    assert (heard.status, "done by good" in str(heard.json)) == (200, True), heard
+
+    for number in range(5):
+        slow = person(scene, f"caller-{number}")
+        assert outcome_of(slow.call("mcp_good__hang_0")) == LATE
+    refused = bob.call("mcp_good__act")
+    assert refused.error == (503, "upstream_unavailable")
+    assert "has not answered for" in refused.json["message"]
+    assert scene.of("globex").call("mcp_good__act").status == 200
+
+
+def test_one_caller_takes_not_all_requests(idp: Idp) -> None:
+    """Of eight that may run at once it gets six, and another caller's call is made at once."""
+    with scene_of(idp, good={"concurrency": 8}) as scene:
+        house, alice, bob = scene.town.houses["good"], person(scene, "alice"), person(scene, "bob")
+
+        async def call(posted: Posted, send: Send) -> None:
+            if posted.body["params"]["arguments"]:
+                await stall(posted)
+            else:
+                await result(said("done by good"))(posted, send)
+
+        house.answers["tools/call"] = call
+        hanging = [begun(alice, "mcp_good__act", b'{"hang":true}') for _ in range(20)]
+        scene.until(lambda: len(house.of("tools/call")) >= 6)
+        for _ in range(5):
+            assert bob.call("mcp_good__act").status == 200
+        assert len(house.of("tools/call")) == 6 + 5
+        for one in hanging:
+            one.close()

@@ -1,0 +1,194 @@
+"""Where requests to an upstream go: redirects, other addresses of its name, and certificates."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attacks.upstreams.conftest import ADMIN, SERVERS, Person, outcome_of, said, tool
+from tests.outbound.conftest import PUBLIC, Internet, Page, Seen, leads, says, small_internet
+from tests.rest.conftest import Heard
+from tests.support.issuers import AsgiServer, Idp, Send
+from tests.support.measuring import eventually
+from tests.support.server import Server, issuer_settings, running_server
+from tests.support.tokens import CertificateAuthority
+from tests.upstreams.transport.conftest import DESCRIPTION, ScriptedServer, result
+
+URL, LOGIN = "https://mcp.web.test/mcp", "https://login.web.test"
+SECRET = "client-secret-0123456789"
+RESOURCE_METADATA = "/.well-known/oauth-protected-resource/mcp"
+SERVER_METADATA = "/.well-known/oauth-authorization-server"
+ELSEWHERE = "/stolen"
+
+
+def answering(world: Internet, **answers: Page) -> None:
+    """An MCP server that signs clients in, with these pages for some of its methods."""
+    results: dict[str, Any] = {
+        "server/discover": DESCRIPTION,
+        "tools/list": {"tools": [tool()]},
+        "tools/call": said("done"),
+    }
+
+    async def mcp(seen: Seen, send: Send) -> None:
+        asked = json.loads(seen.body)
+        page = answers.get(asked["method"])
+        if page is None:
+            body = {"jsonrpc": "2.0", "id": asked.get("id"), "result": results[asked["method"]]}
+            page = says(json.dumps(body), "application/json", connection="close")
+        await page(seen, send)
+
+    pages: dict[str, Any] = {
+        RESOURCE_METADATA: {"resource": URL, "authorization_servers": [LOGIN]},
+        SERVER_METADATA: {"issuer": LOGIN, "token_endpoint": f"{LOGIN}/token"},
+        "/token": {"access_token": "token-0123456789", "token_type": "Bearer", "expires_in": 5},
+    }
+    world.site.pages.update(
+        {path: says(json.dumps(page), "application/json") for path, page in pages.items()}
+    )
+    world.site.pages["/mcp"] = mcp
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Internet]:
+    with small_internet(tmp_path) as made:
+        answering(made)
+        yield made
+
+
+@contextmanager
+def gate_in(world: Internet, idp: Idp) -> Iterator[Server]:
+    """A gate in that world with an upstream that it finds out how to sign in at."""
+    credential = {
+        "type": "client",
+        "tenants": ["acme"],
+        "client_id": "gatepost",
+        "client_secret": "env:UPSTREAM_SECRET",
+    }
+    with running_server(
+        idp,
+        [issuer_settings(idp)],
+        tenancy={"create_on_first_use": True},
+        network=world.network(allow_hosts=[f"localhost:{world.secure}"]),
+        prepare=world.resolves_for,
+        scopes={"admin": ADMIN},
+        credentials={"crm": credential},
+        upstreams=[{"name": "crm", "tenants": ["acme"], "url": URL, "credential": "crm"}],
+    ) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPSTREAM_SECRET", SECRET)
+
+
+def person(gate: Server) -> Person:
+    return Person(gate, gate.token(org_id="acme", scope=f"{ADMIN} mcp:crm mcp:inside"))
+
+
+def refreshed(user: Person) -> Heard:
+    (crm,) = user.ask("GET", SERVERS).json["data"]
+    return user.refresh(crm["id"])
+
+
+def paths(world: Internet) -> list[str]:
+    return [one.path for one in world.site.seen]
+
+
+REDIRECTED = [
+    RESOURCE_METADATA,
+    SERVER_METADATA,
+    "/token",
+    "server/discover",
+    "tools/list",
+    "subscriptions/listen",
+    "tools/call",
+]
+
+
+@pytest.mark.parametrize("place", ["inside", "outside"])
+@pytest.mark.parametrize("which", REDIRECTED)
+def test_no_redirect_is_followed(idp: Idp, world: Internet, place: str, which: str) -> None:
+    """Neither to an address of ours nor to another host, which would get a secret or a token."""
+    inside = f"https://localhost:{world.secure}{ELSEWHERE}"
+    to = inside if place == "inside" else f"https://evil.web.test{ELSEWHERE}"
+    page = leads(to, status=307)
+    if which.startswith("/"):
+        world.site.pages[which] = page
+    else:
+        answering(world, **{which: page})
+    with gate_in(world, idp) as gate:
+        user = person(gate)
+        heard = refreshed(user)
+        if which in ("tools/call", "subscriptions/listen"):
+            assert heard.status == 200, heard.json
+            eventually(lambda: "mcp_crm__act" in user.names(), within=20)
+            expected = (500, "internal_error") if which == "tools/call" else (200, "ok")
+            assert outcome_of(user.call("mcp_crm__act")) == expected
+            eventually(lambda: asked_for(world, which), within=20)
+        else:
+            assert heard.error == (502, "upstream_unreachable"), heard.json
+        assert ELSEWHERE not in paths(world)
+        assert SECRET not in heard.raw.body.decode()
+
+
+def asked_for(world: Internet, method: str) -> bool:
+    return any(f'"{method}"'.encode() in one.body for one in world.site.seen)
+
+
+def test_a_name_that_leads_inside_later_is_not_followed(idp: Idp, world: Internet) -> None:
+    """Each connection resolves its name once, checks all addresses, and uses what it checked."""
+    with gate_in(world, idp) as gate:
+        user = person(gate)
+        assert refreshed(user).status == 200
+        eventually(lambda: "mcp_crm__act" in user.names(), within=20)
+        assert user.call("mcp_crm__act").status == 200
+        host = "mcp.web.test"
+        for addresses in (["127.0.0.1"], [PUBLIC, "127.0.0.1"], ["::1"], ["169.254.169.254"]):
+            before = len(world.site.seen)
+            world.names.known[host] = [addresses]
+            heard = user.call("mcp_crm__act")
+            assert heard.error == (403, "denied"), heard.json
+            assert refreshed(user).error == (502, "upstream_unreachable")
+            assert [one for one in world.site.seen[before:] if one.host == host] == []
+        world.names.known[host] = [[PUBLIC]]
+        asked = len([one for one in world.names.asked if one == host])
+        reached = len([one for one in world.site.seen if one.host == host])
+        assert user.call("mcp_crm__act").status == 200
+        connections = len([one for one in world.site.seen if one.host == host]) - reached
+        assert len([one for one in world.names.asked if one == host]) - asked <= connections
+
+
+@pytest.mark.parametrize("fault", ["expired", "of another name", "of another authority"])
+def test_a_wrong_certificate_is_refused(
+    idp: Idp, world: Internet, tmp_path: Path, fault: str
+) -> None:
+    """Before anything is sent, the API key included; the sentence says what is wrong with it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    authority = CertificateAuthority(other) if "authority" in fault else world.company
+    name = "other.example.com" if "name" in fault else "localhost"
+    certificate, key = authority.certify(name, hours=-1.0 if fault == "expired" else 1.0)
+    app = ScriptedServer()
+    app.answers["tools/list"] = result({"tools": [tool()]})
+    server = AsgiServer(app, ssl_certfile=certificate, ssl_keyfile=key).start()
+    host = f"localhost:{server.port}"
+    try:
+        with running_server(
+            idp,
+            [issuer_settings(idp)],
+            tenancy={"create_on_first_use": True},
+            network=world.network(allow_hosts=[host]),
+            scopes={"admin": ADMIN},
+        ) as gate:
+            user = person(gate)
+            identity = user.register("inside", f"https://{host}/mcp", api_key="sk-0123456789")
+            heard = user.refresh(identity)
+            assert heard.error == (502, "upstream_unreachable")
+            assert "certificate" in heard.json["message"], heard.json
+            assert app.seen == []
+    finally:
+        server.stop()
