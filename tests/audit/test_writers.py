@@ -17,6 +17,7 @@ from gatepost.audit.record_builder import draft
 from gatepost.audit.search import AuditSearch
 from gatepost.audit.verify import VerificationResult, verify
 from gatepost.audit.writer_lease import TTL_S, WriterLease
+from gatepost.cli.audit import told
 from gatepost.secrets.keyring import KeyRing
 from gatepost.storage.audit import AuditQuery
 from gatepost.storage.backends import open_records
@@ -69,6 +70,10 @@ async def test_each_writer_has_a_chain_and_pages_show_them_by_time(replicas: Rep
     record = await search.get("acme", 2, 3)
 
     assert (seen.bad, ends(seen)) == (None, [(1, 1, 3, 3), (2, 1, 4, 3)])
+    assert told(seen) == (
+        "acme: 7 records are valid, 1 to 3; signed checkpoints cover records up to 3. "
+        "Writer 2: 2-1 to 2-4; signed checkpoints cover records up to 2-3."
+    )
     assert found == ["2-4", "2-3", "3", "2-2", "2", "2-1", "1"]
     assert signed.number == 6
     assert record is not None
@@ -271,21 +276,49 @@ async def test_a_batch_of_fifty_tenants_is_one_statement(migrated_postgres: str)
     """Of one round trip, and all of it or nothing."""
     records = await open_records(migrated_postgres)
     assert isinstance(records, SqlRecords)
-    keyring, told = KeyRing.ephemeral(), list[str]()
+    keyring, statements = KeyRing.ephemeral(), list[str]()
     body = {name: RecordBody(at=1, kind="call", tenant=name, outcome="success") for name in TENANTS}
     batch = {(name, 1): [draft(body[name], {})] * 2 for name in TENANTS}
     await records.audit.write(batch, WriteAttempt(keyring).link)
 
     def tell(_: object, __: object, statement: str, *more: Any) -> None:
-        told.append(statement)
+        statements.append(statement)
 
     event.listen(records.database.engine.sync_engine, "before_cursor_execute", tell)
     await records.audit.write(batch, WriteAttempt(keyring).link)
     heads = await records.audit.heads("", 99)
     await records.aclose()
 
-    assert len(told) - 1 == 1  # the last one reads the heads
+    assert len(statements) - 1 == 1  # the last one reads the heads
     assert [heads[name][0].number for name in TENANTS] == [4] * 50
+
+
+NOTED = """
+CREATE TABLE noted (setting text);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO noted VALUES (current_setting('synchronous_commit'));
+    RETURN NEW;
+END $$;
+CREATE TRIGGER note BEFORE INSERT ON audit_segments FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+async def test_a_batch_is_durable_whatever_the_session_has_set(migrated_postgres: str) -> None:
+    """As behind PgBouncer in transaction mode, where the session is another program's."""
+    await tamper(migrated_postgres, NOTED)
+    async with audit_log(migrated_postgres) as one:
+        await one.note(1)
+        assert isinstance(one.records, SqlRecords)
+        async with one.records.database.engine.connect() as connection:
+            await connection.exec_driver_sql("SET synchronous_commit = off")
+        await one.note(1)
+        async with one.records.database.engine.connect() as connection:
+            (after,) = (await connection.exec_driver_sql("SHOW synchronous_commit")).one()
+            found = (await connection.exec_driver_sql("SELECT setting FROM noted")).all()
+
+    assert after == "off"
+    assert [setting for (setting,) in found] == ["on", "on"]
 
 
 async def verified(url: str, ring: Path) -> VerificationResult:

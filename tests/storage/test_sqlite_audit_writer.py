@@ -42,7 +42,9 @@ def test_a_batch_is_one_statement(tmp_path: Path) -> None:
     path = f"{tmp_path}/records.db"
     asyncio.run(made(path))
     writer, told = SqliteWriter(path), list[str]()
-    batch = {("acme", 1): [draft()] * 25, ("globex", 1): [draft()] * 3}
+    names = [f"t{number:02}" for number in range(48)]
+    batch = {("acme", 1): [draft()] * 25, ("globex", 2): [draft()] * 3}
+    batch |= {(name, 1): [draft()] for name in names}
     writer.write(batch, link)
     connection = writer._connection
     assert connection is not None
@@ -51,7 +53,7 @@ def test_a_batch_is_one_statement(tmp_path: Path) -> None:
     writer.close()
 
     assert len({*told}) == 1  # told again at each step of its trigger
-    assert asyncio.run(heads(path)) == {"acme": 50, "globex": 6}
+    assert asyncio.run(heads(path)) == {"acme": 50, "globex": 6} | dict.fromkeys(names, 2)
 
 
 async def heads(path: str) -> dict[str, int]:
