@@ -1,9 +1,9 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -18,6 +18,7 @@ from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
 from gatepost.telemetry.metric_families import OTHER
@@ -137,6 +138,7 @@ class UpstreamServices:
         audit = ManagementAudit(parts.audit_writer)
         self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
+        self._watch.tell(self._changed)
         self.apply(config)
 
     def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
@@ -191,9 +193,24 @@ class UpstreamServices:
         for tenant in self._suspended():
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
-            task = asyncio.create_task(self.connections.end(tenant))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._beside(self.connections.end(tenant))
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _changed(self, tenant: str) -> None:
+        """End the parked calls of servers that an administrator removed, at any replica."""
+        if self.calls.parked.servers(tenant):
+            self._beside(self._end_removed(tenant))
+
+    async def _end_removed(self, tenant: str) -> None:
+        try:
+            servers = await self.store.servers(tenant)
+        except StoreUnavailable:
+            return  # a next change, or the clock of the question, ends them
+        self.calls.parked.end_removed(tenant, {one.id for one in servers if one.status == "active"})
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""

@@ -96,11 +96,11 @@ def _page(server: UpstreamServer, params: Mapping[str, Any]) -> InputRequest:
 
 def checked_page(url: Any) -> str:
     """Return the URL of a page that a user may be asked to visit; raises ValueError."""
-    url = str(url)
-    if urlsplit(url).scheme != "https" or len(url) > MOST_URL:
+    text = str(url)
+    if urlsplit(text).scheme != "https" or len(text) > MOST_URL:
         raise ValueError("the page to visit has an https URL")
-    UrlElicitation("A page", url)  # refuses a URL that shows another host than it leads to
-    return url
+    UrlElicitation("A page", text)  # refuses a URL that shows another host than it leads to
+    return text
 
 
 def _sampling(params: Mapping[str, Any]) -> InputRequest:
