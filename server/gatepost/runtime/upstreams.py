@@ -26,7 +26,7 @@ from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import Listed as ListName
 from gatepost.tools.context import SignedHeaders
 from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
@@ -128,9 +128,7 @@ class UpstreamServices:
             UpstreamSubscription(self.store, self.connections, leases, clients.updated),
             suspended=suspended,
         )
-        self.calls = UpstreamCalls(
-            self.connections, parts.relay, parts.keyring, called=self.refresher.called
-        )
+        self.calls = self._upstream_calls()
         health = self.calls.health
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
@@ -140,6 +138,15 @@ class UpstreamServices:
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
         self._watch.tell(self._changed)
         self.apply(config)
+
+    def _upstream_calls(self) -> UpstreamCalls:
+        return UpstreamCalls(
+            self.connections,
+            self._parts.relay,
+            self.keyring,
+            called=self.refresher.called,
+            owner_of=self._owner_of,
+        )
 
     def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
         return UpstreamAdministration(
@@ -194,6 +201,14 @@ class UpstreamServices:
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
             self._beside(self.connections.end(tenant))
+
+    def _owner_of(self, caller: TenantContext, uri: str) -> str | None:
+        """Return the id of the server whose resource a caller reads; empty for one of our own."""
+        try:
+            offer = self._parts.registry.offer("document", uri, caller)
+        except (Unknown, StoreUnavailable):
+            return None
+        return "" if offer.origin is None else offer.origin.server_id
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
