@@ -175,3 +175,18 @@ def test_the_public_keys_are_printed(upstream: CommandLine) -> None:
 
     assert (key["kty"], key["crv"], key["alg"]) == ("OKP", "Ed25519", "EdDSA")
     assert "d" not in key
+
+
+def test_the_list_of_tools_says_where_the_tools_of_upstreams_are(upstream: CommandLine) -> None:
+    """On standard error, so that programs that read the table or JSON see nothing of it."""
+    path = upstream.folder / "gatepost.toml"
+    issuer = 'issuer = "https://id.example.com"\ntenant = { claim = "org_id" }\n'
+    path.write_text(f"{path.read_text()}\n[[issuers]]\n{issuer}")
+    config = ("--config", str(path))
+    shown = CliRunner().invoke(main, ["tools", *config])
+    as_json = CliRunner().invoke(main, ["tools", "--json", *config])
+
+    assert (shown.exit_code, as_json.exit_code) == (0, 0), shown.output
+    assert "see `gatepost upstream list`" in shown.stderr
+    assert "upstream" not in shown.stdout
+    json.loads(as_json.stdout)

@@ -2,16 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from gatepost.config.settings import Config
+from gatepost.config.upstreams import UpstreamSettings
 from gatepost.upstreams.catalogue import Catalogue, Change, LeftOut
 from gatepost.upstreams.management_audit import ManagementActor
 from gatepost.upstreams.registration_changes import AgentChanges, ServerChanges
 from gatepost.upstreams.server import UpstreamServer
+from tests.dashboard.billing_server import CLI_SECRET, BillingServer
 from tests.dashboard.conftest import DashboardServer, open_dashboard_server
+from tests.support.issuers import AsgiServer
+from tests.support.measuring import eventually
+from tests.upstreams.transport.conftest import ScriptedServer, result
 
 HOSTILE = "<script>alert(1)</script>\u202e\u200b"
 
@@ -215,3 +221,40 @@ def test_without_upstreams_there_is_no_page_and_no_link(
 
     assert page.status_code == 404
     assert "/upstreams" not in home.text
+
+
+def test_a_tool_of_an_upstream_stands_on_the_pages_of_tools_and_requests(tmp_path: Path) -> None:
+    """With its server, its own name, and nothing that its description could do."""
+    town = ScriptedServer()
+    definition = {"name": "pay", "description": HOSTILE, "inputSchema": {"type": "object"}}
+    town.answers["tools/list"] = result({"tools": [definition]})
+    upstream = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    table = UpstreamSettings(name="crm", tenants=("acme",), url=f"{upstream.url}/mcp")
+
+    def change(config: Config) -> Config:
+        network = msgspec.structs.replace(config.network, allow_hosts=(upstream.url.split("/")[2],))
+        return msgspec.structs.replace(config, network=network, upstreams=(table,))
+
+    opened = open_dashboard_server(
+        tmp_path, change=change, cli_secret=CLI_SECRET, scopes=("mcp:crm",)
+    )
+    try:
+        with opened as running, running.guest("dave") as dave:
+            eventually(lambda: "mcp_crm__pay" in dave.get("/tools").text, within=20)
+            tools = dave.get("/tools").text
+            billing = BillingServer(running)
+            scopes = {"scopes": "mcp:crm"}
+            assert billing.call("mcp_crm__pay", {"n": 1}, "alice", **scopes).status_code == 503
+            (waiting,) = running.run(running.services.approvals.waiting("acme"))
+            request = dave.get(f"/approvals/{waiting.id}")
+    finally:
+        upstream.stop()
+
+    assert "mcp:crm" in tools
+    assert re.search(r"from <[^>]*>crm|from crm", tools), tools[tools.index("mcp_crm__pay") :][:600]
+    assert request.status_code == 200
+    assert "MCP server" in request.text
+    for page in (tools, request.text):
+        assert "<script>alert(1)" not in page
+        assert "\u202e" not in page
+    assert town.of("tools/call") == []

@@ -8,8 +8,11 @@ import pytest
 
 from tests.support.client import WELL_KNOWN, failure, old_call, result
 from tests.support.commands import REFUSED, ServerProcess, server_process
-from tests.support.issuers import Idp
+from tests.support.issuers import AsgiServer, Idp
+from tests.support.measuring import eventually
 from tests.support.server import Settings, issuer_settings
+from tests.upstreams.transport.conftest import ScriptedServer
+from tests.upstreams.transport.conftest import result as upstream_result
 
 TABLE = {"acme": "acme", "globex": "globex"}
 
@@ -152,3 +155,33 @@ def test_a_file_that_is_no_toml_changes_nothing(server: ServerProcess) -> None:
     server.hang_up(REFUSED)
 
     assert server.status(server.token()) == 200
+
+
+def test_upstreams_come_and_go_with_a_reload(server: ServerProcess) -> None:
+    """A file that names the first one serves it; without it, its tools are unknown again."""
+    town = ScriptedServer()
+    tool = {"name": "act", "inputSchema": {"type": "object"}}
+    town.answers["tools/list"] = upstream_result({"tools": [tool]})
+    town.answers["tools/call"] = upstream_result({"content": [{"type": "text", "text": "done"}]})
+    running = AsgiServer(town, timeout_graceful_shutdown=1).start()
+    token, name = server.token(scope="mcp:crm"), "mcp_crm__act"
+    host = running.url.split("/")[2]
+    table = {"name": "crm", "tenants": ["acme"], "url": f"{running.url}/mcp"}
+    try:
+        assert name not in server.client.listed(token)
+        server.reload(
+            upstreams=[table],
+            network={"allow_hosts": [host]},
+            approvals={"destructive": "run"},
+        )
+        eventually(lambda: name in server.client.listed(token), within=20)
+        assert server.client.call(token, name).status == 200
+        assert len(town.of("tools/call")) == 1
+        server.reload(upstreams=[])
+        assert name not in server.client.listed(token)
+        server.client.call(token, name)
+        assert len(town.of("tools/call")) == 1
+        server.reload(upstreams=[table])
+        eventually(lambda: name in server.client.listed(token), within=20)
+    finally:
+        running.stop()

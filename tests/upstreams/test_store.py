@@ -355,6 +355,21 @@ async def test_what_is_accepted_is_offered_at_once(store: UpstreamStore) -> None
     assert set(pins.pinned["tools"]) == {"a", "b"}
 
 
+async def test_a_summary_is_that_of_the_last_catalogue(store: UpstreamStore) -> None:
+    """With what lists of servers show, and nothing of its definitions."""
+    server = await store.create(draft(pin="review"))
+    assert await store.catalogues.summary("acme", server.id) is None
+    made, _ = assembled(server, listed(tool("a"), tool("b")), Pins(), None, now=5.0)
+    failing = msgspec.structs.replace(made, failing_since=6.0, failure="It is down.")
+    await store.catalogues.put("acme", failing)
+
+    found = await store.catalogues.summary("acme", server.id)
+    assert found is not None
+    assert (found.fetched_at, found.failing_since, found.failure) == (5.0, 6.0, "It is down.")
+    assert len(found.changes) == 2
+    assert await store.catalogues.summary("globex", server.id) is None
+
+
 async def test_each_change_is_counted(store: UpstreamStore) -> None:
     """For its tenant and for all, so that replicas look at that tenant only."""
     total = await store.counter.total()

@@ -1,9 +1,9 @@
 """The objects that manage and serve upstreams in one process, and reload them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -18,6 +18,7 @@ from gatepost.runtime.upstream_metrics import UpstreamMetrics
 from gatepost.secrets.cache import SecretCache
 from gatepost.secrets.keyring import KeyRing
 from gatepost.secrets.store import SecretUnreadable
+from gatepost.storage.errors import StoreUnavailable
 from gatepost.storage.leases import Leases
 from gatepost.storage.records import Records
 from gatepost.storage.relay import Relay
@@ -26,7 +27,7 @@ from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.context import Listed as ListName
 from gatepost.tools.context import SignedHeaders
 from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.upstreams.administration import UpstreamAdministration
 from gatepost.upstreams.agent_administration import AgentAdministration
 from gatepost.upstreams.agents import AgentRegistration
@@ -127,9 +128,7 @@ class UpstreamServices:
             UpstreamSubscription(self.store, self.connections, leases, clients.updated),
             suspended=suspended,
         )
-        self.calls = UpstreamCalls(
-            self.connections, parts.relay, parts.keyring, called=self.refresher.called
-        )
+        self.calls = self._upstream_calls()
         health = self.calls.health
         self.metrics = UpstreamMetrics(health.all, health.clock, self._label)
         self.offers = UpstreamOffers(self.store, self._watch, self.calls, wanted=self.refresher)
@@ -137,7 +136,17 @@ class UpstreamServices:
         audit = ManagementAudit(parts.audit_writer)
         self.administration = self._administration(audit)
         self.agents = AgentAdministration(self.store, packs=self.packs, audit=audit)
+        self._watch.tell(self._changed)
         self.apply(config)
+
+    def _upstream_calls(self) -> UpstreamCalls:
+        return UpstreamCalls(
+            self.connections,
+            self._parts.relay,
+            self.keyring,
+            called=self.refresher.called,
+            owner_of=self._owner_of,
+        )
 
     def _administration(self, audit: ManagementAudit) -> UpstreamAdministration:
         return UpstreamAdministration(
@@ -191,9 +200,32 @@ class UpstreamServices:
         for tenant in self._suspended():
             self.refresher.end(tenant)
             self.offers.outdate(tenant)
-            task = asyncio.create_task(self.connections.end(tenant))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._beside(self.connections.end(tenant))
+
+    def _owner_of(self, caller: TenantContext, uri: str) -> str | None:
+        """Return the id of the server whose resource a caller reads; empty for one of our own."""
+        try:
+            offer = self._parts.registry.offer("document", uri, caller)
+        except (Unknown, StoreUnavailable):
+            return None
+        return "" if offer.origin is None else offer.origin.server_id
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _changed(self, tenant: str) -> None:
+        """End the parked calls of servers that an administrator removed, at any replica."""
+        if self.calls.parked.servers(tenant):
+            self._beside(self._end_removed(tenant))
+
+    async def _end_removed(self, tenant: str) -> None:
+        try:
+            servers = await self.store.servers(tenant)
+        except StoreUnavailable:
+            return  # a next change, or the clock of the question, ends them
+        self.calls.parked.end_removed(tenant, {one.id for one in servers if one.status == "active"})
 
     async def aclose(self) -> None:
         """End the calls, close the connections, and end the renewals of tokens."""

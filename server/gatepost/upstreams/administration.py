@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 from msgspec import UNSET
 
-from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
 from gatepost.upstreams.fields import InvalidField
 from gatepost.upstreams.management_audit import ManagementActor, ManagementAudit
 from gatepost.upstreams.registration_changes import ServerChanges
@@ -95,6 +95,10 @@ class UpstreamAdministration:
     async def catalogue(self, server: UpstreamServer) -> Catalogue | None:
         """Return the last catalogue of a server."""
         return await self._store.catalogues.get(server.tenant, server.id)
+
+    async def summary(self, server: UpstreamServer) -> CatalogueSummary | None:
+        """Return what a list shows of the last catalogue of a server."""
+        return await self._store.catalogues.summary(server.tenant, server.id)
 
     async def ready_catalogue(self, server: UpstreamServer) -> Catalogue | None:
         """Return the catalogue, which is fetched in the background if it is missing or stale."""

@@ -64,6 +64,15 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """Why it fails, as one sentence."""
 
 
+class CatalogueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What lists of servers show of a catalogue; its definitions are not decoded."""
+
+    fetched_at: float
+    changes: tuple[msgspec.Raw, ...] = ()
+    failing_since: float | None = None
+    failure: str = ""
+
+
 def same_content(before: Catalogue, after: Catalogue) -> bool:
     """Return whether two fetches brought the same, whenever they were."""
     return _undated(before) == _undated(after)

@@ -10,7 +10,7 @@ import msgspec
 from gatepost.storage.entries import Entries, Entry
 from gatepost.storage.records import Records
 from gatepost.upstreams.assembly import after_accepting, pins_after
-from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
 from gatepost.upstreams.changes import ChangeCounter
 from gatepost.upstreams.pinning import Pins
 from gatepost.upstreams.server import UpstreamServer
@@ -22,7 +22,7 @@ MOST_CATALOGUE = 16_000_000
 PERSON_S = 7 * 86_400.0
 """How long the catalogue of one person is kept after it was fetched."""
 
-Stored = TypeVar("Stored", Catalogue, Pins)
+Stored = TypeVar("Stored", Catalogue, CatalogueSummary, Pins)
 _encode = msgspec.msgpack.encode
 
 
@@ -44,6 +44,11 @@ class CatalogueStore:
         """Return the last catalogue of a server: the tenant's, or that of one caller."""
         entry = await self._entries(tenant, CATALOGUES).get(catalogue_key(server_id, principal))
         return None if entry is None else _decoded(entry, Catalogue)
+
+    async def summary(self, tenant: str, server_id: str) -> CatalogueSummary | None:
+        """Return what a list shows of the last catalogue, of which there may be megabytes."""
+        entry = await self._entries(tenant, CATALOGUES).get(server_id)
+        return None if entry is None else _decoded(entry, CatalogueSummary)
 
     async def put(
         self,

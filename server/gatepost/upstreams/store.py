@@ -78,6 +78,11 @@ class RegistrationChanged(Exception):
     """The registration was changed or deleted since it was read."""
 
 
+def too_many(what: str, most: int) -> TooManyRegistrations:
+    """Return the error of a tenant that has as many *what* as it may have."""
+    return TooManyRegistrations(f"there are {most} {what}, and there cannot be more")
+
+
 def configured_id(tenant: str, name: str) -> str:
     """Return the id of a server or agent of the configuration, which is always the same."""
     return str(uuid.uuid5(_NAMESPACE, f"{tenant}\0{name}"))
@@ -136,9 +141,7 @@ class UpstreamStore:
         now, tenant = self._clock(), server.tenant
         entries = self._entries(tenant, SERVERS)
         if len(await entries.all()) >= MOST_SERVERS:
-            raise TooManyRegistrations(
-                f"there are {MOST_SERVERS} servers, and there cannot be more"
-            )
+            raise too_many("servers", MOST_SERVERS)
         made = msgspec.structs.replace(
             _with(msgspec.structs.replace(server, api_key_set=False, header_names=()), secrets),
             id=str(uuid.uuid4()),
@@ -155,6 +158,10 @@ class UpstreamStore:
             await self.sealed.delete(tenant, made.id, names_of(made))
             await self._entries(tenant, SERVER_NAMES).delete(made.name)
             raise
+        if len(await entries.all()) > MOST_SERVERS:
+            # Several were added at once. Each that finds too many goes, so that never more stay.
+            await self.delete(tenant, made.id)
+            raise too_many("servers", MOST_SERVERS)
         await self.counter.changed(tenant)
         return made
 
@@ -232,12 +239,15 @@ class UpstreamStore:
         now, tenant = self._clock(), agent.tenant
         entries = self._entries(tenant, AGENTS)
         if len(await entries.all()) >= MOST_AGENTS:
-            raise TooManyRegistrations(f"there are {MOST_AGENTS} agents, and there cannot be more")
+            raise too_many("agents", MOST_AGENTS)
         made = msgspec.structs.replace(
             agent, id=str(uuid.uuid4()), source="api", created_at=now, updated_at=now, revision=1
         )
         await self._take_clients(made, ())
         await entries.put(made.id, _encode(made), now=now, revision=0)
+        if len(await entries.all()) > MOST_AGENTS:
+            await self.delete_agent(tenant, made.id)
+            raise too_many("agents", MOST_AGENTS)
         await self.counter.changed(tenant)
         return made
 

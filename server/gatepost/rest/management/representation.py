@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gatepost.upstreams.agents import AgentRegistration
-from gatepost.upstreams.catalogue import Catalogue
+from gatepost.upstreams.catalogue import Catalogue, CatalogueSummary
 from gatepost.upstreams.server import UpstreamServer, capability
 
 ICON, CATEGORY = "plug", "MCP Servers"
@@ -13,7 +13,9 @@ ICON, CATEGORY = "plug", "MCP Servers"
 PACK_ICON, PACK_CATEGORY = "package", "Built-in"
 
 
-def server_shown(server: UpstreamServer, catalogue: Catalogue | None) -> dict[str, Any]:
+def server_shown(
+    server: UpstreamServer, catalogue: Catalogue | CatalogueSummary | None
+) -> dict[str, Any]:
     """Return a server without its tools."""
     return {
         "id": server.id,

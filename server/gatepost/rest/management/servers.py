@@ -23,7 +23,7 @@ class ServerRoutes:
 
     async def _all(self, request: AdminRequest) -> RestResponse:
         found = await self._administration.servers(request.tenant)
-        shown = [server_shown(one, await self._administration.catalogue(one)) for one in found]
+        shown = [server_shown(one, await self._administration.summary(one)) for one in found]
         return answered({"data": shown})
 
     async def _add(self, request: AdminRequest) -> RestResponse:

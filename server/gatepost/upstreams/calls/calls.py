@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from gatepost.tools.prompt import CompletionRequest
 from gatepost.tools.redaction import LONG_BYTES
 from gatepost.upstreams.calls.failures import ended, ended_by, errored, malformed
 from gatepost.upstreams.calls.health import UpstreamHealth
+from gatepost.upstreams.calls.links import own_links
 from gatepost.upstreams.calls.machine import (
     METHOD_NOT_FOUND,
     AskCaller,
@@ -70,6 +72,7 @@ from gatepost.upstreams.connection import (
     UpstreamResult,
 )
 from gatepost.upstreams.server import UpstreamServer
+from gatepost_authz.caller import TenantContext
 
 Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 Prepare = Callable[[Any], UpstreamCall]
@@ -98,7 +101,7 @@ class UpstreamCalls:
     arguments. The functions of one definition may be made once and kept as long as it is offered.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         connections: Connections,
         relay: Relay,
@@ -107,9 +110,15 @@ class UpstreamCalls:
         parking: ParkingLimits = DEFAULT_PARKING,
         clock: Callable[[], float] = time.time,
         called: Callable[[str, str], None] = lambda tenant, server_id: None,
+        owner_of: Callable[[TenantContext, str], str | None] = lambda caller, uri: None,
     ) -> None:
-        """Make the calls; *called* hears of each with its tenant and the server's id."""
-        self._connections, self._called = connections, called
+        """
+        Make the calls.
+
+        *called* hears of each with its tenant and the server's id; *owner_of* returns the server
+        whose resource a caller reads under a URI.
+        """
+        self._connections, self._called, self._owner_of = connections, called, owner_of
         self.health = UpstreamHealth(clock)
         self.parked = ParkedCalls(relay, keyring, limits=parking, clock=clock)
         self._sessions = SessionCalls(self.parked)
@@ -231,10 +240,14 @@ class _OneCall:
             if structured is not None and len(msgspec.json.encode(structured)) > LONG_BYTES:
                 # Checking takes milliseconds; other calls are served meanwhile.
                 args = (way.read, result, self._arguments)
-                return await in_cpu_thread(self._ctx.caller, *args, bounded=False)
-            return way.read(result, self._arguments)
+                outcome = await in_cpu_thread(self._ctx.caller, *args, bounded=False)
+            else:
+                outcome = way.read(result, self._arguments)
         except Malformed as mistake:
             raise malformed(server, mistake, reads=way.reads) from None
+        if way.reads:
+            return outcome
+        return own_links(outcome, server.id, partial(self._calls._owner_of, self._ctx.caller))
 
     async def _made(self) -> LastStep:
         ctx, server = self._ctx, self._server

