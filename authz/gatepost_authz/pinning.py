@@ -14,6 +14,7 @@ import httpx2
 from gatepost_authz.address_policy import AddressPolicy, IssuerAddressPolicy
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
 from gatepost_authz.response_head import Measured, awaited
+from gatepost_authz.tcp_stream import connect_tcp
 from gatepost_authz.tunnel import Tunnel
 
 CONNECT_S = 2.0
@@ -103,7 +104,6 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         self._reach = reach
         self._resolver = resolver
         self._tunnel = tunnel
-        self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
         self,
@@ -141,7 +141,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
                     return Measured(await self._tunnel.connect(address, port))
             except TimeoutError as error:
                 raise httpcore2.ConnectTimeout("no tunnel") from error
-        return Measured(await self._network.connect_tcp(address, port, timeout))
+        return Measured(await connect_tcp(address, port, timeout))
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         spelt = literal(host)
