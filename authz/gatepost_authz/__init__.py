@@ -42,7 +42,7 @@ from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.jwks import IssuerKeySets
 from gatepost_authz.metadata import MetadataRoutes
-from gatepost_authz.middleware import BearerMiddleware, caller_of
+from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
 from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
@@ -53,6 +53,7 @@ from gatepost_authz.tunnel import Tunnel
 from gatepost_authz.verifier import JwtVerifier, KeySource, TokenVerifier, VerdictCache, Verifiers
 
 __all__ = [
+    "CALLER",
     "PRESETS",
     "AuthError",
     "BearerMiddleware",

@@ -22,6 +22,7 @@ CREDENTIAL = re.compile(rb"bearer +([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE)
 SCHEME = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+)(?= |\Z)")
 
 CALLER = "gatepost.caller"
+"""The key of the ASGI scope that holds the caller of a request; `caller_of` reads it."""
 """The key of the ASGI scope that holds the caller."""
 FOLDED = "gatepost.headers"
 """

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ from examples import function, pack
 from gatepost.check.pack_loading import load
 from gatepost.check.problems import problems
 from gatepost.config.reading import read
+from gatepost.config.settings import ToolsSettings
+from gatepost.dev.composition import dev_config
+from gatepost.dev.given_settings import given_settings
+from gatepost.policy.approvals.rules import plan_of
 from gatepost.upstreams.configured import ConfiguredUpstreams
 from gatepost.workspace import Workspaces
 from tests.architecture.source import ROOT
@@ -98,3 +104,34 @@ def test_the_configuration_of_microsoft_learn_has_its_server_and_its_agent() -> 
     assert (server.name, server.url) == ("microsoft_learn", "https://learn.microsoft.com/api/mcp")
     assert (agent.name, agent.capabilities) == ("Microsoft Learn Assistant", (f"mcp:{server.id}",))
     assert upstreams.servers("globex") == upstreams.agents("globex") == ()
+
+
+CRM = ROOT / "examples/crm"
+
+
+def test_the_customer_register_is_short_and_its_tests_pass() -> None:
+    """Eight tools in less than 120 lines; its tests run as its page says."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    ran = subprocess.run(command, cwd=CRM, capture_output=True, text=True, timeout=110)
+    (crm,) = load(ToolsSettings(load=(str(CRM / "crm.py"),))).packs
+
+    assert "8 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert len(crm.tools) == 8
+    assert (len(crm.templates), len(crm.prompts)) == (1, 1)
+    assert len((CRM / "crm.py").read_text(encoding="utf-8").splitlines()) < 120
+
+
+def test_the_customer_register_starts_with_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `gatepost dev --config` reads it: the rule for refunds holds."""
+    monkeypatch.chdir(ROOT)
+    given = given_settings(CRM / "gatepost.toml", {}, "http://127.0.0.1:8000/mcp")
+    config = dev_config(8000, tools=(), state=tmp_path, given=given.config)
+    toolbox = load(config.tools, config.packs, config.network)
+
+    assert given.problems == ()
+    # The server makes the secret of its own dashboard when it starts.
+    found = [one for one in problems(config, toolbox) if one.level == "error"]
+    assert {one.setting for one in found} <= {"issuers[0].dashboard.client_secret"}
+    assert plan_of(config.approvals, toolbox.offers)["refund"].frequency() == "sometimes"

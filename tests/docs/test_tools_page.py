@@ -1,8 +1,10 @@
 """docs/tools.md describes the tools there are, and its example works."""
 
+import asyncio
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import pytest
@@ -93,10 +95,15 @@ def test_every_public_name_is_described(module: str) -> None:
 def example(number: int) -> Pack:
     """The pack of one of the page's examples, as it is."""
     code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number]
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(code, "docs/tools.md", "exec"), names)  # noqa: S102  # our own page
-    pack: Pack = names["pack"]
+    pack: Pack = names_of(code)["pack"]
     return pack
+
+
+def names_of(code: str) -> dict[str, Any]:
+    """What an example defines."""
+    module = ModuleType("example")
+    exec(compile(code, "docs/tools.md", "exec"), vars(module))  # noqa: S102  # our own page
+    return vars(module)
 
 
 async def test_the_example_of_a_tool_works() -> None:
@@ -122,9 +129,26 @@ async def test_the_example_of_dependencies_works() -> None:
     assert hours.text == "Bern: 9 to 5."
 
 
+async def test_the_example_of_existing_tools_works() -> None:
+    """A FastAPI app and a FastMCP server in this process, and a description."""
+    code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[2]
+    made = names_of(code)
+    async with serving(made["status"], made["greetings"], made["abacus"]) as server:
+        client = server.client(scopes={"greetings:read", "abacus:use", "status:read"})
+        greeted = await client.call("greet")
+        call = asyncio.create_task(client.call("add", a=1, b=2))
+        await (await server.approval(tool="add")).approve()
+        added = await call
+        names = {*await client.tools()}
+
+    assert greeted.structured == {"greeting": "Hello acme"}
+    assert added.structured == {"result": 3}
+    assert names == {"add", "get_status", "greet"}
+
+
 async def test_the_example_of_content_works() -> None:
     """A text, a picture and a file, in this order."""
-    client = EndpointClient(example(2).offers)
+    client = EndpointClient(example(3).offers)
     drawn = (await client.call("chart", {"year": 2025})).json["result"]
 
     assert [block["type"] for block in drawn["content"]] == ["text", "image", "resource"]
@@ -133,7 +157,7 @@ async def test_the_example_of_content_works() -> None:
 
 async def test_the_example_of_a_resource_works() -> None:
     """Listed, read and completed."""
-    client = EndpointClient(example(3).offers)
+    client = EndpointClient(example(4).offers)
     client.caller = a_caller(scopes=frozenset({"reports:read"}))
     listed = (await client.ask("resources/list")).json["result"]["resources"]
     read = (await client.ask("resources/read", {"uri": "report://2025/q1"})).json["result"]
@@ -152,7 +176,7 @@ async def test_the_example_of_a_resource_works() -> None:
 
 async def test_the_example_of_a_prompt_works() -> None:
     """With the argument in its text."""
-    client = EndpointClient(example(4).offers)
+    client = EndpointClient(example(5).offers)
     params = {"name": "compare_quarters", "arguments": {"first": "q1", "second": "q2"}}
     messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
 
@@ -161,7 +185,7 @@ async def test_the_example_of_a_prompt_works() -> None:
 
 async def test_the_example_that_asks_works() -> None:
     """A question first; what was agreed to is done once the answer comes."""
-    client = EndpointClient(example(5).offers)
+    client = EndpointClient(example(6).offers)
     first = await ask_again(client, "delete_drafts")
     declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
     done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
@@ -175,7 +199,7 @@ async def test_the_example_that_asks_works() -> None:
 
 async def test_the_examples_that_take_long_work() -> None:
     """One is a task from its start, the other once the year is chosen."""
-    client = TaskClient(example(6).offers)
+    client = TaskClient(example(7).offers)
     counted = await client.until((await client.start("count_everything"))["taskId"])
     first = (await client.call_with("write_report")).json["result"]
     again = {
@@ -192,7 +216,7 @@ async def test_the_examples_that_take_long_work() -> None:
 
 async def test_the_example_that_tells_of_changes_works() -> None:
     """Whoever watches the note hears of it, and of the list when there is a new one."""
-    client = EndpointClient(example(7).offers)
+    client = EndpointClient(example(8).offers)
     wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
     async with listening(client, wanted) as stream:
         assert await stream.acknowledged() == wanted
@@ -205,7 +229,7 @@ async def test_the_example_that_tells_of_changes_works() -> None:
 async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a folder of that name; listed for whoever may step up."""
     monkeypatch.chdir(ROOT / "tests/mcp")
-    client = EndpointClient(example(8).offers)
+    client = EndpointClient(example(9).offers)
 
     (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
 
@@ -214,7 +238,7 @@ async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_example_of_a_tool_that_writes_a_file_is_one() -> None:
     """The arguments that it names are arguments of the tool."""
-    (tool,) = example(9).tools.values()
+    (tool,) = example(10).tools.values()
 
     assert tool.writes is not None
     assert {tool.writes.path, tool.writes.text} == {*tool.input_schema["properties"]}

@@ -64,7 +64,7 @@ def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | SettingF
         if not any(table.faults_of(name, api)):
             try:
                 document = described(_read(api.document, fetch))
-                yield _pack(name, api, document)
+                yield pack_of(name, api, document)
             except (DescriptionUnreadable, ToolFailure, OSError) as error:
                 told = error.strerror if isinstance(error, OSError) else str(error)
                 message = f"{api.document} cannot be used: {told}"
@@ -86,7 +86,14 @@ def _read(place: str, fetch: Fetch) -> bytes:
     return path.read_bytes()
 
 
-def _pack(name: str, api: Api, document: ApiDescription) -> Pack:
+def pack_of(
+    name: str, api: Api, document: ApiDescription, make: "MakeOffered | None" = None
+) -> Pack:
+    """
+    Return a pack with a tool for each operation that *api* wants; *make* makes the operations.
+
+    Raises ValueError and NoServerUrl if the description cannot be used.
+    """
     pack = Pack(name)
     spec_url = api.document if api.document.startswith("http") else ""
     home = base_url(document, override=api.base_url, spec_url=spec_url)
@@ -102,7 +109,7 @@ def _pack(name: str, api: Api, document: ApiDescription) -> Pack:
             raise ValueError(
                 f"{entry.method} {entry.path} has a reference without a target: {error}"
             ) from None
-        offered = Offered(api, operation, own or home, home)
+        offered = (make or Offered)(api, operation, own or home, home)
         _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
         wanted = "tags, paths and methods" if document.entries else "any filter"
@@ -196,14 +203,14 @@ class Offered:
         options["timeout_s"] = self.api.timeout_s
         options["max_bytes"] = READ_BYTES
         options["redirects"] = 5 if entry.method in READS else 0
-        reply = await self._sent(ctx, url, options)
+        reply = await self.sent(ctx, url, options)
         if not 200 <= reply.status < 300:
             raise refusal_of(reply, f"{entry.method} {entry.path}")
         if len(reply.body) > PROMPT_BYTES:
             return await asyncio.to_thread(self._outcome, reply)
         return self._outcome(reply)
 
-    async def _sent(self, ctx: CallContext, url: str, options: Sending) -> OutboundReply:
+    async def sent(self, ctx: CallContext, url: str, options: Sending) -> OutboundReply:
         """Send the request with the API's credential; once more with a renewed one after a 401."""
         method, name = self.operation.entry.method, self.api.credential
         if not name or origin_of(url) != origin_of(self._home):
@@ -255,6 +262,9 @@ class Offered:
         text = msgspec.json.encode(body).decode()[:LONGEST]
         message = f"{place} was done ({reply.status}), with {why}: {text}"
         raise ToolFailure("internal", message)
+
+
+MakeOffered = Callable[[Api, Operation, str, str], Offered]
 
 
 def with_headers(options: Sending, headers: Mapping[str, str]) -> Sending:

@@ -1,0 +1,212 @@
+"""Packs of what an author has: a description, a FastAPI app, and a FastMCP server."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import fastmcp
+import pytest
+from fastapi import Depends, FastAPI, Form, Header, HTTPException, Request, Response, UploadFile
+from fastmcp.utilities.types import Image
+from pydantic import BaseModel
+
+from gatepost.testing import CallRefused, serving
+from gatepost_authz import TenantContext, caller_of
+from gatepost_packs.fastmcp_server import fastmcp_pack
+from gatepost_packs.openapi.in_code import fastapi_pack, openapi_pack
+
+PIXEL = b"\x89PNG\r\n\x1a\n"
+EVENTS: list[str] = []
+
+
+class Order(BaseModel):
+    """An order."""
+
+    item: str
+    count: int = 1
+
+
+def caller(request: Request) -> TenantContext:
+    return caller_of(request.scope)
+
+
+Caller = Annotated[TenantContext, Depends(caller)]
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    EVENTS.append("open")
+    yield
+    EVENTS.append("closed")
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/orders/{number}", tags=["orders"], operation_id="read_order")
+async def read_order(number: int, who: Caller, verbose: bool = False) -> dict[str, Any]:
+    """Read an order."""
+    if number == 404:
+        raise HTTPException(404, "There is no such order")
+    if number == 500:
+        raise RuntimeError("internal detail")
+    return {"number": number, "tenant": who.tenant_id, "verbose": verbose}
+
+
+@app.post("/orders", tags=["orders"], operation_id="place_order")
+async def place_order(order: Order, who: Caller) -> Order:
+    """Place an order."""
+    return Order(item=f"{order.item} for {who.subject}", count=order.count)
+
+
+@app.post("/files", tags=["files"], operation_id="upload")
+async def upload(file: UploadFile, note: Annotated[str, Form()]) -> dict[str, Any]:
+    """Upload a file."""
+    return {"name": file.filename, "size": len(await file.read()), "note": note}
+
+
+@app.get("/logo", tags=["files"], operation_id="logo", response_class=Response)
+async def logo() -> Response:
+    """The logo."""
+    return Response(PIXEL, media_type="image/png")
+
+
+@app.get("/secret", tags=["files"], operation_id="secret")
+async def secret(x_tenant: Annotated[str, Header()] = "") -> str:
+    """What a header says; callers may not forge the caller by one."""
+    return x_tenant
+
+
+async def test_an_app_in_this_process_is_called_as_the_caller() -> None:
+    """Arguments, failures, files and images as of any API; the app's lifespan runs."""
+    EVENTS.clear()
+    pack = fastapi_pack("orders", app, scopes=("orders:use",), prefix="shop_")
+    async with serving(pack) as server:
+        client = server.client("globex", subject="bob", scopes={"orders:use"})
+        assert EVENTS == ["open"]
+        read = await client.call("shop_read_order", number=7, verbose=True)
+        missing = await client.call("shop_read_order", number=404)
+        broken = await client.call("shop_read_order", number=500)
+        placed = await client.call("shop_place_order", item="tea", count=2)
+        wrong = await client.call("shop_place_order", item=3)
+        drawn = await client.call("shop_logo")
+        file = {"filename": "a.txt", "data_base64": "aGk=", "content_type": "text/plain"}
+        sent = await client.call("shop_upload", file=file, note="n")
+        with pytest.raises(CallRefused) as refused:
+            await server.client().call("shop_logo")
+
+    assert EVENTS == ["open", "closed"]
+    assert '"tenant":"globex"' in read.text.replace(" ", "")
+    assert '"verbose":true' in read.text.replace(" ", "")
+    assert (missing.is_error, broken.is_error, wrong.is_error) == (True, True, True)
+    assert "no such order" in missing.text
+    assert "internal detail" not in broken.text
+    assert placed.structured == {"item": "tea for bob", "count": 2}
+    assert drawn.images == [PIXEL]
+    assert '"size":2' in sent.text.replace(" ", "")
+    assert refused.value.scopes == {"orders:use"}
+
+
+async def test_two_callers_at_once_stay_apart() -> None:
+    """Each request carries its own caller."""
+    async with serving(fastapi_pack("orders", app, tags=("orders",))) as server:
+        clients = [server.client(tenant) for tenant in ("acme", "globex")]
+        names = {*await clients[0].tools()}
+        answers = [await one.call("read_order", number=1) for one in clients for _ in range(3)]
+
+    assert names == {"place_order", "read_order"}
+    assert [one.text.count("acme") for one in answers] == [1, 1, 1, 0, 0, 0]
+
+
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": "Status", "version": "1"},
+    "servers": [{"url": "https://status.example.com"}],
+    "paths": {"/status": {"get": {"operationId": "get_status", "responses": {}}}},
+}
+
+
+def test_a_description_is_a_mapping_or_a_file(tmp_path: Path) -> None:
+    """Nothing is fetched while a file loads; a wrong option is refused by name."""
+    (tmp_path / "status.yaml").write_text(
+        "openapi: 3.1.0\ninfo: {title: Status, version: '1'}\n"
+        "servers: [{url: 'https://status.example.com'}]\n"
+        "paths: {/status: {get: {operationId: get_status, responses: {}}}}\n"
+    )
+    packs = [openapi_pack("a", DOCUMENT), openapi_pack("b", tmp_path / "status.yaml")]
+    guarded = openapi_pack("c", DOCUMENT, scopes=("status:read",), auth="secret:TOKEN")
+
+    assert [set(pack.tools) for pack in packs] == [{"get_status"}] * 2
+    assert guarded.tools["get_status"].scopes == {"status:read"}
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"scope": ("x",)}, TypeError, "no option scope"),
+        ({"scopes": "status:read"}, TypeError, "scopes"),
+        ({"auth": "literal-secret"}, ValueError, "no reference to a secret"),
+        ({"paths": ("/other",)}, ValueError, "no operation"),
+    ]
+    for options, kind, says in wrong:
+        with pytest.raises(kind, match=says):
+            openapi_pack("d", DOCUMENT, **options)
+    with pytest.raises(ValueError, match="nothing is fetched while a file loads"):
+        openapi_pack("d", "https://status.example.com/openapi.json")
+
+
+def shelf() -> fastmcp.FastMCP[Any]:
+    server: fastmcp.FastMCP[Any] = fastmcp.FastMCP("shelf")
+
+    @server.tool(annotations={"readOnlyHint": True})
+    async def count(ctx: fastmcp.Context, upto: int) -> int:
+        """Count with progress."""
+        await ctx.report_progress(1, upto, "one")
+        return upto
+
+    @server.tool
+    def cover() -> Image:
+        """A cover."""
+        return Image(data=PIXEL, format="png")
+
+    @server.tool
+    def fail() -> str:
+        """Fail."""
+        raise fastmcp.exceptions.ToolError("out of paper")
+
+    return server
+
+
+async def test_a_fastmcp_server_in_this_process_is_behind_the_gate() -> None:
+    """Its tools, hints, progress, images and failures; scopes by tool."""
+    pack = fastmcp_pack("shelf", shelf(), scopes={"cover": {"shelf:read"}})
+    async with serving(pack) as server:
+        client = server.client(scopes={"shelf:read"})
+        listed = await client.tools()
+        counted = await client.call("count", upto=3)
+        wrong = await client.call("count", upto="x")
+        drawn = await client.call("cover")
+        failed = await client.call("fail")
+        with pytest.raises(CallRefused) as refused:
+            await server.client().call("cover")
+
+    assert listed["count"]["annotations"]["readOnlyHint"] is True
+    assert counted.structured == {"result": 3}
+    assert counted.progress == ({"progress": 1.0, "total": 3.0, "message": "one"},)
+    assert wrong.is_error
+    assert drawn.images == [PIXEL]
+    assert failed.is_error
+    assert "out of paper" in failed.text
+    assert refused.value.scopes == {"shelf:read"}
+
+
+def test_a_name_that_the_server_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt tool would stay open; so would a text taken for a collection."""
+    with pytest.raises(ValueError, match="no tool covr"):
+        fastmcp_pack("shelf", shelf(), scopes={"covr": {"shelf:read"}})
+    with pytest.raises(ValueError, match="no tool al"):
+        fastmcp_pack("shelf", shelf(), approval={"al"})
+    for scopes in ("shelf:read", {"cover": "shelf:read"}):
+        with pytest.raises(TypeError, match="collections of texts"):
+            fastmcp_pack("shelf", shelf(), scopes=scopes)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "fastmcp", None)
+    with pytest.raises(ImportError):
+        fastmcp_pack("shelf", None)
