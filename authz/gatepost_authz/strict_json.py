@@ -5,12 +5,17 @@ import math
 import re
 from collections.abc import Callable
 
+import msgspec
+
 # A string is skipped whole, also an unterminated one: each start of one is tried only once, so
 # that text full of quotes costs no more than its length.
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
 SURROGATE = re.compile(rb"\\u[dD]")
 MAX_DIGITS = 32
 """The maximum length of a number in characters."""
+TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+MANY_DIGITS = b"0" * MAX_DIGITS
+"""What no shorter number has; with a sign, one with so many digits is too long already."""
 
 
 class StrictJsonError(ValueError):
@@ -31,6 +36,30 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
     # Brackets inside strings count here too: an upper bound, and nearly always enough.
     if data.count(b"{") + data.count(b"[") > max_depth and depth(data, max_depth) > max_depth:
         raise StrictJsonError("too deep")
+    if data.translate(TO_ZEROS).find(MANY_DIGITS) < 0:
+        value = _compact(data)
+        if isinstance(value, dict):
+            return value
+    return _read(data)
+
+
+def _compact(data: bytes) -> object:
+    """
+    Return the value of JSON that is written as msgspec writes it; None for any other text.
+
+    Then nothing was lost in reading: no second member of one name, no odd number, no escape, no
+    white space. Most issuers write their tokens this way, and the strict reader below takes three
+    times as long.
+    """
+    try:
+        value = _decode(data)
+        return value if _encode(value) == data else None
+    except (ValueError, RecursionError, OverflowError):
+        return None
+
+
+def _read(data: bytes) -> dict[str, object]:
+    """Parse with every rule of `loads_object` but those of size and depth."""
     try:
         text = data.decode("utf-8").strip(" \t\r\n")
         value, end = SCAN(text, 0)
@@ -94,6 +123,9 @@ def constant(name: str) -> object:
 DECODER = json.JSONDecoder(
     object_pairs_hook=members, parse_int=integer, parse_float=fraction, parse_constant=constant
 )
+# A number like `1e308` takes msgspec a hundred times as long as Python.
+_decode = msgspec.json.Decoder(float_hook=fraction).decode
+_encode = msgspec.json.encode
 # What `raw_decode` calls: written in C as long as the decoder stays strict. It ends with
 # StopIteration where a value should begin.
 SCAN: Callable[[str, int], tuple[object, int]] = DECODER.scan_once  # type: ignore[attr-defined]

@@ -40,6 +40,8 @@ REFUSED = {
     "overflow": b'{"a":1e400}',
     "negative-overflow": b'{"a":-1e400}',
     "long-integer": b'{"a":' + b"1" * 33 + b"}",
+    "long-negative-integer": b'{"a":-' + b"1" * 32 + b"}",
+    "long-number-with-fraction": b'{"a":1234567890123456.1234567890123456}',
     "very-long-integer": b'{"a":' + b"1" * 4_301 + b"}",
     "long-fraction": b'{"a":0.' + b"1" * 33 + b"}",
     "full-width-digits": '{"a":\uff11}'.encode(),

@@ -25,28 +25,32 @@ COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
 
 
-class EncodedFields:
-    """The lines of fields that are said again and again, the same object each time."""
+class EncodedHead:
+    """The head of the last answer, for those after it with the same status and fields."""
 
     def __init__(self) -> None:
+        self.status = 0
         self.fields: Any = None
-        self.lines = b""
+        self.default: Any = None
+        self.lines: bytes | None = None
 
-    def of(self, fields: Fields) -> bytes | None:
-        """Return the encoded lines of these fields, cached; None if uvicorn must check them."""
-        if fields is self.fields:
-            return self.lines
+    def of(self, status: int, fields: Fields, default: Fields) -> bytes | None:
+        """
+        Return the status line and the lines of *fields* and *default*.
+
+        None if uvicorn must check *fields*. A tuple is kept, because a list may change.
+        """
         lines = lines_of(fields)
-        if lines is not None:
-            self.fields, self.lines = fields, lines
-        return lines
+        if lines is None:
+            return None
+        head = b"".join((STATUS_LINE[status], lines, lines_of(default) or b""))
+        if isinstance(fields, tuple):
+            self.status, self.fields, self.default, self.lines = status, fields, default, head
+        return head
 
 
-DEFAULT_FIELDS, OK_FIELDS, REFUSAL_FIELDS = EncodedFields(), EncodedFields(), EncodedFields()
-"""
-What every answer says (uvicorn has another list each second), what most say beside, and what most
-refusals say, so that these do not push the others out.
-"""
+OK_HEAD, REFUSAL_HEAD = EncodedHead(), EncodedHead()
+"""What most answers say and what most refusals say, so that neither pushes the other out."""
 
 
 @lru_cache(maxsize=2048)
@@ -167,21 +171,17 @@ class Cycle(RequestResponseCycle, OneStepSend):
             identity = f"x-request-id: {request.id}\r\n".encode("ascii")
             if request.answer_headers:
                 fields = (*fields, *request.answer_headers)
-        # Only a constant is worth keeping, and a list may change.
-        head: bytes | None = OK_FIELDS.lines
-        if fields is not OK_FIELDS.fields:
-            kept = OK_FIELDS if status == OK else REFUSAL_FIELDS
-            head = kept.of(fields) if isinstance(fields, tuple) else lines_of(fields)
+        # The lines that every answer has are others each second.
+        default = connection.server_state.default_headers
+        kept = OK_HEAD if status == OK else REFUSAL_HEAD
+        head = kept.lines
+        if fields is not kept.fields or default is not kept.default or status != kept.status:
+            head = kept.of(status, fields, default)
         if head is None:
             return False
         self.response_started = True
         self.waiting_for_100_continue = False
-        # The lines that every answer has are written once for all of a second.
-        default = connection.server_state.default_headers
-        common = DEFAULT_FIELDS.lines
-        if default is not DEFAULT_FIELDS.fields:
-            common = DEFAULT_FIELDS.of(default) or b""
-        lines = (STATUS_LINE[status], head, identity, common, length_line(len(body)), body)
+        lines = (head, identity, length_line(len(body)), body)
         if len(body) < COPIED_BYTES:
             connection.transport.write(b"".join(lines))
         else:

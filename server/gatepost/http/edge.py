@@ -132,13 +132,14 @@ class Edge:
         wall, began = time.time(), time.perf_counter()
         request_id = scope[REQUEST_ID] = next(self._ids)
         raw, client = scope["headers"], scope.get("client")
+        method, path = scope["method"], scope["path"]
         if (headers := scope.get(FOLDED)) is None:
             headers = scope[FOLDED] = dict(raw)
         request = EdgeRequest(
             request_id,
             scope,
-            scope["method"],
-            scope["path"],
+            method,
+            path,
             headers,
             len(headers) != len(raw),
             client[0] if client else "",
@@ -147,8 +148,8 @@ class Edge:
         answer: Any = send if isinstance(send, Cycle) else EdgeSend(send)
         answer.request = request
         try:
-            if (probe := self._probes.get(request.path)) and request.method in PROBED:
-                await respond(answer, *await probe())
+            if path in self._probes and method in PROBED:
+                await respond(answer, *await self._probes[path]())
                 return
             if (preflight := self.checks(request)) is not None:
                 await send_preflight(answer, preflight)
@@ -160,8 +161,8 @@ class Edge:
             self._append(
                 (
                     wall,
-                    request.method,
-                    request.path,
+                    method,
+                    path,
                     answer.status,
                     time.perf_counter() - began,
                     request_id,

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import urllib.parse
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gatepost.http.cycle import NEVER_AWAITED, Cycle, length_line, lines_of
 from gatepost.http.deadlines import HeadWatch, IdleWatch, ListenConfig
 from gatepost.http.flow_control import ResponseFlow, owner_of
-from gatepost.http.scope import FOLDED, HEAD_AT_MOST, WHOLE_BODY
+from gatepost.http.scope import CALLER, FOLDED, HEAD_AT_MOST, REQUEST_ID, WHOLE_BODY
 
 # A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
 MOST_PIPELINED = 1000
@@ -27,6 +27,14 @@ INVALID = "Invalid HTTP request received."
 # its connection ends (RFC 9112 section 6.3).
 CHUNKED = b"chunked"
 POST = "POST"
+TARGET_KEYS = ("path", "raw_path", "query_string")
+ADDED_LATER = (REQUEST_ID, CALLER, WHOLE_BODY)
+SCOPE_KEYS = (
+    *("type", "asgi", "http_version", "server", "client", "scheme", "method", "root_path"),
+    *(*TARGET_KEYS, "headers", FOLDED, HEAD_AT_MOST, *ADDED_LATER),
+)
+REQUEST = "request"
+"""The name of every task that answers one: asyncio would format another for each."""
 SHORT_BYTES = 4_096
 """Up to here it costs less to search all of a packet than to find the end of its head first."""
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -45,11 +53,11 @@ class HttptoolsProtocol(HttpToolsProtocol):
 
     cycle: Cycle
     flow: ResponseFlow
+    _add_field: Callable[[tuple[bytes, bytes]], None]
     _packet = 0
     _answering: Cycle | None = None
     """The request that pipelined ones wait for."""
     _url = b""
-    _target: tuple[str, bytes, bytes] = ("", b"", b"")
     _stopping = False
     _is_usual = False
     """Whether the next head is known to be HTTP/1.1."""
@@ -65,13 +73,18 @@ class HttptoolsProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = ResponseFlow(transport, cast("ListenConfig", self.config).unread, self)
-        self._every_scope = {
+        # With all the keys that a request has: a dict that grows is copied whenever it is full.
+        self._every_scope: dict[str, Any] = dict.fromkeys(SCOPE_KEYS)
+        for key in ADDED_LATER:
+            del self._every_scope[key]
+        self._every_scope |= {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": "1.1",
             "server": self.server,
             "client": self.client,
             "scheme": self.scheme,
+            "method": POST,
             "root_path": "",
         }
         self._watch.arm()
@@ -121,7 +134,7 @@ class HttptoolsProtocol(HttpToolsProtocol):
             self._watch.stray(len(data))
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
-        task = self.loop.create_task(app(cycle.scope, cycle.receive, cycle))
+        task = asyncio.Task(app(cycle.scope, cycle.receive, cycle), loop=self.loop, name=REQUEST)
         self.tasks.add(task)
         task.add_done_callback(cycle.ended)
 
@@ -131,19 +144,21 @@ class HttptoolsProtocol(HttpToolsProtocol):
         return cycle is not None and cycle.more_body
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # A field behind a chunked body would join those of the head: a token, or an address that
-        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
-        if self._in_head:
-            self.headers.append((name.lower(), value))
+        self._add_field((name.lower(), value))
 
     def on_message_begin(self) -> None:
         self._in_head = True
         self._idle.since = None
         self.url = b""
-        self.headers = []
+        headers: list[tuple[bytes, bytes]] = []
+        self.headers = headers
+        self._add_field = headers.append
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        # A field behind a chunked body would join those of the head: a token, or an address that
+        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
+        self._add_field = no_field
         watch, parser, headers = self._watch, self.parser, self.headers
         scope: Any = self._every_scope.copy()
         # What came before this packet since the last head was whole, and all of this packet.
@@ -156,15 +171,16 @@ class HttptoolsProtocol(HttpToolsProtocol):
             raise BadRequest
         version = "1.1" if self._is_usual else parser.get_http_version()
         self._is_usual = False
-        if version != "1.1":
-            scope["http_version"] = version
+        scope["http_version"] = version
         method = parser.get_method()
-        scope["method"] = POST if method == b"POST" else method.decode("ascii")
+        if method != b"POST":
+            scope["method"] = method.decode("ascii")
         if self.url != self._url:
             # A client asks for the same thing again and again.
-            self._target = target_of(self.url)
+            target = dict(zip(TARGET_KEYS, target_of(self.url), strict=True))
+            scope |= target
+            self._every_scope |= target
             self._url = self.url
-        scope["path"], scope["raw_path"], scope["query_string"] = self._target
         scope["headers"] = headers
         folded = scope[FOLDED] = dict(headers)
         before: Cycle | None = self.cycle
@@ -310,6 +326,10 @@ class HttptoolsProtocol(HttpToolsProtocol):
         # Behind what the client has not read of the answer before.
         self.flow.write(answer)
         self.hang_up()
+
+
+def no_field(field: tuple[bytes, bytes]) -> None:
+    """Drop a field that is not in the head."""
 
 
 def stop_reading(transport: asyncio.Transport) -> None:

@@ -5,7 +5,7 @@ import binascii
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,12 +15,10 @@ from gatepost.http.scope import FOLDED, REQUEST_ID
 from gatepost.mcp.body import JSON, check_type
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
-    ID_BYTES,
     INVALID_PARAMS,
     UNSUPPORTED_VERSION,
     IncomingMessage,
     JsonRpcError,
-    Members,
     read_id,
 )
 from gatepost.mcp.revisions import MODERN, SERVED, is_modern
@@ -149,12 +147,18 @@ class OnlyMeta(msgspec.Struct):
     meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
-class Whole(Members, gc=False):
-    """A message together with its parameters."""
+class Whole(msgspec.Struct, gc=False):
+    """A request together with its parameters; what is missing or no request does not fit."""
 
-    params: Params | UnsetType = UNSET
+    jsonrpc: Literal["2.0"]
+    id: Raw
+    method: str
+    params: Params
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
 
 
+LIST = ord("[")
 _decode_whole = msgspec.json.Decoder(Whole).decode
 _decode = msgspec.json.Decoder(Params).decode
 _decode_extensions = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -169,8 +173,7 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
     Read a request of the modern era, its id and its parameters, in one pass.
 
     Return None for any other body. It is then read in parts (`jsonrpc.read`, `read_params`),
-    which find out what is wrong. The returned message has no raw parameters: only the methods of
-    sessions need them.
+    which find out what is wrong. Only the methods of sessions need raw parameters; it has none.
     """
     try:
         if not body.isascii():
@@ -178,19 +181,17 @@ def read_whole(body: bytes) -> tuple[IncomingMessage, bytes, Params] | None:
         whole = _decode_whole(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    method, params, raw_id = whole.method, whole.params, whole.id
-    if raw_id is UNSET or params is UNSET or not method:
+    method, params = whole.method, whole.params
+    if not method or params.meta is UNSET or params.meta.version != MODERN:
         return None
-    if params.meta is UNSET or params.meta.version != MODERN:
-        return None
-    if whole.jsonrpc != "2.0" or whole.result is not UNSET or whole.error is not UNSET:
+    if whole.result is not UNSET or whole.error is not UNSET:
         return None
     is_long = len(body) > COUNTED_BYTES
-    if holds_many(body, NESTING) if is_long else body.count(b"{") + body.count(b"[") > NESTING:
+    # Most have no list, which is found out at the speed of memory.
+    lists = body.count(b"[") if LIST in body and not is_long else 0
+    if holds_many(body, NESTING) if is_long else body.count(b"{") + lists > NESTING:
         return None
-    number = bytes(raw_id)  # most clients count their requests
-    is_short = number.isdigit() and len(number) <= ID_BYTES
-    identity = number if is_short else read_id(raw_id)
+    identity = read_id(whole.id)
     return None if identity is None else (IncomingMessage(identity, method, None), identity, params)
 
 

@@ -35,9 +35,11 @@ async def call_tool(server: McpServer, ask: McpRequest) -> MethodResult:
         name, arguments = name_in(params), arguments_in(params)
     except JsonRpcError as refusal:
         raise await server.counted(ask.caller, refusal) from None
+    if server.registry.source is not None:
+        name = await server.registry.called_name(ask.caller, name)
     call = Call(
         caller=ask.caller,
-        name=await server.registry.called_name(ask.caller, name),
+        name=name,
         arguments=arguments,
         request_id=ask.request_id,
         client=ask.client,

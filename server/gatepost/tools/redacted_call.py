@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from gatepost.redaction import document
-from gatepost.redaction.redactor import HERE, Redactor, cleaned_text, is_prompt
+from gatepost.redaction.redactor import HERE, PROMPT_BYTES, Redactor, cleaned_text, is_prompt
 from gatepost.redaction.stream import RedactedStream
 from gatepost.secrets.names import REFERENCE_PREFIX
 from gatepost.tools.api import Call, Offer, Outcome, ToolFailure
@@ -120,6 +120,9 @@ class RedactedCall(msgspec.Struct):
         """Redact an outcome at once; return None if that would take too long."""
         if is_harmless(outcome, self.now()):
             return outcome
+        text = outcome.content[0].get("text") if len(outcome.content) == 1 else None
+        if isinstance(text, str) and len(text) > PROMPT_BYTES:
+            return None  # whatever it consists of, so that it need not be encoded
         said = _encode(outcome.content)
         if outcome.structured is not UNSET:
             said += _encode(outcome.structured)

@@ -53,10 +53,14 @@ class RevocationSnapshot:
             if not (cut.suspends or cut.is_hold):
                 place, name = self._place(cut)
                 place.setdefault(name, []).append(cut)
+        self._revokes_any = bool(self._by_subject or self._by_client or self._by_tenant)
 
     def revokes(self, caller: TenantContext, now: float) -> bool:
         """Return whether the caller's token is revoked."""
-        return any(reaches(cut, caller) and counts(cut, caller, now) for cut in self._near(caller))
+        # Asked several times about each new token, and mostly there is no revocation at all.
+        return self._revokes_any and any(
+            reaches(cut, caller) and counts(cut, caller, now) for cut in self._near(caller)
+        )
 
     def _near(self, caller: TenantContext) -> Iterator[RevocationRecord]:
         """Yield the few revocations that may match the caller."""
