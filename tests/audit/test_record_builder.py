@@ -232,6 +232,41 @@ def test_arguments_read_the_same_whoever_else_calls(left_out: list[str]) -> None
     assert told == [shown(a_guard(call), most) for call in calls]
 
 
+FILL = b"y" * 200_000
+LONG: dict[str, tuple[bytes, bytes]] = {
+    "nothing": (b'{"a": "' + FILL + b'"}', b'{"a": "yyy'),
+    "secret before a long text": (
+        b'{"a": "correct-horse-battery", "b": "' + FILL + b'"}',
+        b'{"a": "[REDACTED:KEY]", "b": "yyy',
+    ),
+    "secret that goes on in a long text": (
+        b'{"a": "correct-horse", "b": "-battery' + FILL + b'"}',
+        b'{"a": "[REDACTED:KEY]", "b": "[REDACTED:KEY]yyy',
+    ),
+    "secret behind a long text, split": (
+        b'{"a": "' + b"y" * 60_000 + b'correct-horse", "b": "-battery"}',
+        b'{"a": "yyy',
+    ),
+    "token in a long text": (
+        b'{"a": "' + SECRET[10:-2] + b" " + FILL + b'"}',
+        b'{"a": "[REDACTED:GITHUB_TOKEN] yyy',
+    ),
+}
+
+
+@each("name", LONG)
+def test_long_arguments_are_searched_before_they_are_cut(name: str) -> None:
+    """A secret is found in them whole or split, also in a text that goes on behind the cut."""
+    arguments, begin = LONG[name]
+    call, most = a_call(arguments=arguments), 70_000
+    (made,) = drafted([entry_of(call, a_guard(call))], max_argument_bytes=most)
+    told = decode_side(made.side or "")["arguments"][1]
+
+    assert told.encode().startswith(begin)
+    assert "correct-horse" not in told
+    assert "-battery" not in told
+
+
 def test_secrets_stay_where_they_may_stand() -> None:
     """Arguments of a tool that takes secrets are shown without them, or not at all."""
     call = a_call(name="unlock", arguments=b'{"token": "hunter2hunter2", "door": "front"}')

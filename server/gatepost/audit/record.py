@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from gatepost.redaction.document import cleaned
+from gatepost.redaction.redactor import are_clear
 from gatepost.storage.audit import FIRST_WRITER
 from gatepost.storage.errors import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
@@ -208,8 +209,9 @@ def may_show(redacted: RedactedCall, outcome: str) -> bool:
 def shown(redacted: RedactedCall, most: int) -> str:
     """Return the call's arguments without secrets, cut to *most* bytes."""
     arguments = redacted.call.arguments
-    window = arguments[: most + OVERLAP_BYTES]
-    clean = cleaned(window, redacted.now())
+    window, redactor = arguments[: most + OVERLAP_BYTES], redacted.now()
+    # The quotation mark ends a string that the cut has left open.
+    clean = None if are_clear([window + b'"'], redactor) else cleaned(window, redactor)
     data = window if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from gatepost.redaction.matching import Hex, Literal, SecretMatch, base64_core
+from gatepost.redaction.matching import Hex, KnownMatch, Literal, base64_core
 from gatepost.redaction.search import settled
 
 LEAST_BYTES = 4
@@ -25,7 +25,7 @@ _SCHEME = re.compile(r"(?:bearer|basic|token|apikey|api-key) +(\S.*)", re.IGNORE
 _HEX_WINDOW_BYTES = 4
 
 
-def marks_of(name: str, value: str) -> Iterator[SecretMatch]:
+def marks_of(name: str, value: str) -> Iterator[KnownMatch]:
     """Return the patterns of one secret, or none if the value is too short."""
     value = value.strip()  # files end in a line break that is not part of the value
     plain = value.encode(errors="surrogatepass")
@@ -116,7 +116,7 @@ def _swapped(wide: bytes) -> bytes:
     return bytes(swapped)
 
 
-def _base64(name: str, plain: bytes) -> Iterator[SecretMatch]:
+def _base64(name: str, plain: bytes) -> Iterator[KnownMatch]:
     for lead in range(3):
         core, left, right = base64_core(plain, lead)
         if len(core) < LEAST_BYTES:
@@ -127,7 +127,7 @@ def _base64(name: str, plain: bytes) -> Iterator[SecretMatch]:
             yield Literal(name, safe, left=left, right=right)
 
 
-def _hex(name: str, plain: bytes) -> Iterator[SecretMatch]:
+def _hex(name: str, plain: bytes) -> Iterator[KnownMatch]:
     for between in ("", ":", " "):
         whole = plain.hex(between) if between else plain.hex()
         tail = plain[-_HEX_WINDOW_BYTES:]

@@ -54,11 +54,11 @@ class Literal:
     """One encoding of a secret, byte for byte."""
 
     doubt = 0
-    __slots__ = ("_left", "_offset", "_right", "_whole", "effort", "name", "window")
+    __slots__ = ("_left", "_offset", "_right", "_whole", "effort", "length", "name", "window")
 
     def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
         self.name = name
-        self._whole = whole
+        self._whole, self.length = whole, len(whole)
         self.effort = _effort(whole)
         # Beside the hit is a base64 digit that holds bits of the secret and of its neighbour.
         self._left, self._right = left, right
@@ -91,11 +91,12 @@ class Hex:
     """A secret in hexadecimal digits of any case; *window* is at *offset* in *whole*."""
 
     doubt = 0
-    __slots__ = ("_offset", "_whole", "effort", "name", "window")
+    __slots__ = ("_offset", "_whole", "effort", "length", "name", "window")
 
     def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
         self.name = name
         self._whole, self._offset, self.window = whole, offset, window
+        self.length = len(whole)
         self.effort = _effort(whole)
 
     def at(self, text: bytes, position: int) -> SecretSpan | None:
@@ -107,6 +108,10 @@ class Hex:
         return SecretSpan(start, end, self.name)
 
     exact = at
+
+
+KnownMatch = Literal | Hex
+"""What matches a known value, whose encoding has this length."""
 
 
 class Shape:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from gatepost.redaction.encoding import marks_of, meant_by
-from gatepost.redaction.matching import SecretSpan
+from gatepost.redaction.matching import KnownMatch, SecretSpan
 from gatepost.redaction.search import (
     AND,
     AT_ONCE,
@@ -74,6 +74,8 @@ class Redactor:
         )
         self.plain = not marks
         """Whether the tenant has no secrets."""
+        self.longest = _longest(marks)
+        """The length of the longest encoding of a secret in bytes."""
         self.of_caller = False
         """Whether some of the secrets are those of a single call."""
         self._search: Callable[[bytes, bool], object] = self._automata[0].search
@@ -91,6 +93,7 @@ class Redactor:
         both = object.__new__(Redactor)
         both._automata, both.plain = (*self._automata, Automaton(marks)), False
         both.of_caller, both._search = True, _found
+        both.longest = max(self.longest, _longest(marks))
         return both
 
     def clear(self, text: bytes) -> bool:
@@ -192,6 +195,10 @@ def marker(name: str) -> bytes:
 
 def _rank(span: SecretSpan) -> tuple[bool, int, int, str]:
     return not span.secret, span.start - span.end, span.start, span.name
+
+
+def _longest(marks: Iterable[KnownMatch]) -> int:
+    return max((mark.length for mark in marks), default=0)
 
 
 def _found(text: bytes, overlapping: bool) -> bool:
@@ -307,7 +314,7 @@ def _split(
     if b"\\" in layer:
         # As long as before, so that each quotation mark left is one and stands where it stood.
         masked = layer.replace(b"\\\\", b"\0\0").replace(b"\\" + quote, b"\0\0")
-    elif not redactor.values(SEPARATOR.join(_joined(form, layer[begin:]))):
+    elif not redactor.values(SEPARATOR.join(_joined(form, layer[begin:], redactor))):
         return []  # nearly always, at a fraction of what the rest takes
     leaves = [
         QuotedLeaf(each.start(3), each.end(3), False, True)
@@ -330,14 +337,24 @@ def _split(
     return found
 
 
-def _joined(form: re.Pattern[bytes], text: bytes) -> list[bytes]:
-    """Yield the orders in which a reader may join the leaves."""
+def _joined(form: re.Pattern[bytes], text: bytes, redactor: Redactor) -> list[bytes]:
+    """
+    Return the orders in which a reader may join the leaves.
+
+    Long leaves without further decodings lack their middle, as a secret that is split reaches over
+    the end of a leaf.
+    """
+    edge = redactor.longest
+    has_long = len(text) > 2 * edge and not has_layers(text)
     texts: list[bytes] = []
     with_names: list[bytes] = []
     with_numbers: list[bytes] = []
     # A text has fewer matches than bytes.
     for pieces in portions(form, text) if len(text) > AT_ONCE else [form.split(text)]:
-        leaves = [*zip(pieces[1::4], pieces[2::4], pieces[3::4], strict=True)]
+        strings = pieces[1::4]
+        if has_long:
+            strings = [_without_middle(each, edge) for each in strings]
+        leaves = [*zip(strings, pieces[2::4], pieces[3::4], strict=True)]
         values = [each for each in leaves if not each[1]]
         texts.append(b"".join([text or b"" for text, _, _ in values]))
         with_names.append(b"".join([text or b"" for text, _, _ in leaves]))
@@ -347,6 +364,12 @@ def _joined(form: re.Pattern[bytes], text: bytes) -> list[bytes]:
         if sum(map(len, view)) > len(views[0]):
             views.append(b"".join(view))
     return views
+
+
+def _without_middle(leaf: bytes | None, edge: int) -> bytes | None:
+    if leaf is None or len(leaf) <= 2 * edge:
+        return leaf
+    return leaf[:edge] + SEPARATOR + leaf[len(leaf) - edge :]
 
 
 class LogContext(Protocol):
