@@ -47,9 +47,9 @@ def _compact(data: bytes) -> object:
     """
     Return the value of JSON that is written as msgspec writes it; None for any other text.
 
-    Then nothing was lost in reading: no second member of one name, no odd number, no escape, no
-    white space. Most issuers write their tokens this way, and the strict reader below takes three
-    times as long.
+    Then nothing was lost in reading: no second member of one name, no odd number or escape, no
+    white space. Most issuers write their tokens this way, and the strict reader below takes twice
+    as long.
     """
     try:
         value = _decode(data)
